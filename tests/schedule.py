@@ -50,6 +50,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/sim/", "alone"),
     ("tests/interop/test_our_client.py", "file"),
     ("tests/interop/test_sql_filter.py", "file"),
+    ("tests/interop/test_other_languages.py", "file"),
     ("tests/interop/", "alone"),
     ("tests/fuzz/", "alone"),
     ("tests/service/", "alone"),

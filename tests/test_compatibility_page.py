@@ -43,7 +43,9 @@ CODES: Mapping[str, set[int]] = {
     CLIENT: {39, 40, 220, 221, 307, 309, 326},
 }
 
-CLIENTS = {"all", "Javas", "Java", "Java 4.4", "Java 5.5", "Go", "C++", "Node", "ours", "Spark"}
+CLIENTS = {
+    "all", "Javas", "Java", "Java 4.4", "Java 5.5", "Go", "C++", "Node", "Rust", "ours", "Spark",
+}  # fmt: skip
 NO_CLIENT = {"frames", "-"}
 _REFUSED, _NO_EFFECT, _NOBODY = "refused: ", "no effect: ", "nobody's"
 UNNAMED = "nothing that broker/unsupported.py names"

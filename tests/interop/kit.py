@@ -18,6 +18,7 @@ NEEDS = {
     "go": ("go", "go", ""),
     "node": ("node", "node", "node"),
     "cpp": ("cpp", "cpp", ""),
+    "rust": ("rust", "rust", ""),
 }
 
 

@@ -22,6 +22,7 @@ class Peer:
 
     `ordered` are the modes whose sends leave in order. `broken_on_java` are those that its users
     cannot use with the Java broker (the C++ batch is stored there as one empty message).
+    `acknowledges` and `reads_properties`: what the client tells its users.
     """
 
     name: str
@@ -30,22 +31,25 @@ class Peer:
     ordered: frozenset[str] = frozenset({"sync", "batch"})
     broken_on_java: frozenset[str] = frozenset()
     orderly: bool = True
+    acknowledges: bool = True
+    reads_properties: bool = True
     env: tuple[tuple[str, str], ...] = ()
     needs: str = ""  # the part of setup.sh, where it is not named like the peer
 
     def produce(
         self, broker: Broker, log: Path, topic: str, count: int, **options: object
     ) -> Child:
-        return self._run(
+        return self.run(
             "produce", broker, log, topic=topic, count=count, producer=self.name, **options
         )
 
     def consume(
         self, broker: Broker, log: Path, topic: str, group: str, **options: object
     ) -> Child:
-        return self._run("consume", broker, log, topic=topic, group=group, **options)
+        return self.run("consume", broker, log, topic=topic, group=group, **options)
 
-    def _run(self, command: str, broker: Broker, log: Path, **options: object) -> Child:
+    def run(self, command: str, broker: Broker, log: Path, **options: object) -> Child:
+        """A command that not every client has; test_other_languages.py knows who has which."""
         words = [
             word
             for name, value in options.items()
@@ -87,6 +91,15 @@ PEERS: dict[str, Peer] = {
         ("sync",),
         orderly=False,
         env=(("NODE_PATH", str(CACHE / "node" / "node_modules")),),
+    ),
+    "rust": Peer(
+        "rust",
+        (str(CACHE / "rust-peer"),),
+        ("oneway",),
+        ordered=frozenset({"oneway"}),
+        orderly=False,
+        acknowledges=False,
+        reads_properties=False,
     ),
     "aerobee": Peer("aerobee", (sys.executable, str(HERE / "aerobee_peer.py")), ALL_MODES),
 }

@@ -2,7 +2,7 @@
 # Brings what the interop tests need: real clients and the real Java broker, versions pinned here and
 # in the files beside this one. Everything lands in .cache/interop/ of the project, which git ignores.
 #
-#   tests/interop/setup.sh [java|go|node|cpp ...]     all four when none is named
+#   tests/interop/setup.sh [java|go|node|cpp|rust ...]     all five when none is named
 #
 # Safe to run again: each part leaves a stamp with the checksum of what it was made from, and is done
 # anew only when that changed. A part whose tools are missing is left out with one line, and its tests
@@ -102,6 +102,17 @@ setup_cpp() {
   stamp cpp "$here/cpp/requirements.txt"
 }
 
-for part in "${@:-java go node cpp}"; do
+setup_rust() {
+  have Rust cargo || return 0
+  fresh rust "$here"/rust/Cargo.* "$here"/rust/src/* && return 0
+  echo "interop: Rust peer"
+  # What was compiled is not kept: 300 MB, for half a minute.
+  (cd "$here/rust" && cargo build --quiet --locked --target-dir "$cache/rust")
+  mv "$cache/rust/debug/rust-peer" "$cache/rust-peer"
+  rm -rf "$cache/rust"
+  stamp rust "$here"/rust/Cargo.* "$here"/rust/src/*
+}
+
+for part in "${@:-java go node cpp rust}"; do
   for one in $part; do "setup_$one"; done
 done

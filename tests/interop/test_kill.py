@@ -31,6 +31,8 @@ def senders(broker: Broker, log: Path, children: list[Child]) -> Iterator[dict[s
     options = {"keys": "yes", "interval_ms": interval_ms, "retry_seconds": 60}
     running = {}
     for name, peer in PEERS.items():
+        if not peer.acknowledges:
+            continue
         require(peer.needs or name)
         running[name] = peer.produce(broker, log, TOPIC, COUNT, **options)
         children.append(running[name])

@@ -16,8 +16,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from rocketmq.client import Message, Producer, PushConsumer, RecvMessage, SendResult, SendStatus
+from rocketmq.client import (
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    RecvMessage,
+    SendResult,
+    SendStatus,
+)
 from rocketmq.exceptions import RocketMQException
+from rocketmq.ffi import MessageModel
 
 BATCH = 32
 ASYNC_WINDOW = 128
@@ -131,6 +140,10 @@ class Produce:
             message.set_tags(self.options.tag)
         if self.options.keys == "yes":
             message.set_keys(body)
+        if self.options.property:
+            message.set_property(self.options.property, str(sequence))
+        if self.options.delay_level:
+            message.set_delay_time_level(self.options.delay_level)
         return message
 
 
@@ -146,7 +159,10 @@ class Consume:
         self.enough = threading.Event()
 
     def run(self) -> None:
-        consumer = PushConsumer(self.options.group, orderly=self.options.mode == "orderly")
+        broadcast = self.options.broadcast == "yes"
+        model = MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING
+        orderly = self.options.mode == "orderly"
+        consumer = PushConsumer(self.options.group, orderly=orderly, message_model=model)
         consumer.set_namesrv_addr(self.options.namesrv)
         consumer.set_instance_name(f"peer-{os.getpid()}")
         consumer.set_thread_count(4)
@@ -162,18 +178,32 @@ class Consume:
     def received(self, message: RecvMessage) -> None:
         if self.options.reject_first == "yes" and message.reconsume_times == 0:
             raise Refused  # the wrapper turns any exception into "consume later"
-        body = message.body
-        self.output.say(
-            queue=message.queue_id,
-            offset=message.queue_offset,
-            body=body.decode(),
-            keys=(message.keys or b"").decode(),
-            id=message.id,
-            reconsume=message.reconsume_times,
-        )
-        self.seen.add(body)
+        say_received(self.output, message)
+        self.seen.add(message.body)
         if 0 < self.options.count <= len(self.seen):
             self.enough.set()
+
+
+def pull(options: argparse.Namespace, output: Output) -> None:
+    """Takes all that the topic's queues hold, with a pull consumer."""
+    consumer = PullConsumer(options.group)
+    consumer.set_namesrv_addr(options.namesrv)
+    consumer.start()
+    output.say(ready=1)
+    for message in consumer.pull(options.topic, options.tag):
+        say_received(output, message)
+    consumer.shutdown()
+
+
+def say_received(output: Output, message: RecvMessage) -> None:
+    output.say(
+        queue=message.queue_id,
+        offset=message.queue_offset,
+        body=message.body.decode(),
+        keys=(message.keys or b"").decode(),
+        id=message.id,
+        reconsume=message.reconsume_times,
+    )
 
 
 def parts(sequences: Iterable[int], size: int) -> Iterator[list[int]]:
@@ -184,7 +214,7 @@ def parts(sequences: Iterable[int], size: int) -> Iterator[list[int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["produce", "consume"])
+    parser.add_argument("command", choices=["produce", "consume", "pull"])
     parser.add_argument("--namesrv", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group", default="peers")
@@ -193,6 +223,9 @@ def main() -> None:
     parser.add_argument("--prefix", default="m")
     parser.add_argument("--producer", default="cpp")
     parser.add_argument("--tag", default="*")
+    parser.add_argument("--property", default="")
+    parser.add_argument("--delay-level", type=int, default=0)
+    parser.add_argument("--broadcast", default="no", choices=["yes", "no"])
     parser.add_argument("--keys", default="no", choices=["yes", "no"])
     parser.add_argument("--reject-first", default="no", choices=["yes", "no"])
     parser.add_argument("--count", type=int, default=0)
@@ -201,8 +234,13 @@ def main() -> None:
     parser.add_argument("--retry-seconds", type=int, default=0)
     parser.add_argument("--timeout", type=int, default=60)
     options = parser.parse_args()
-    command = Produce if options.command == "produce" else Consume
-    command(options, Output()).run()
+    output = Output()
+    if options.command == "produce":
+        Produce(options, output).run()
+    elif options.command == "consume":
+        Consume(options, output).run()
+    else:
+        pull(options, output)
     os._exit(0)  # the library's threads outlive its shutdown
 
 

@@ -3,11 +3,7 @@ package main
 import (
 	"context"
 	"log"
-	"os"
-	"os/signal"
 	"sync"
-	"syscall"
-	"time"
 
 	rocketmq "github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
@@ -16,37 +12,48 @@ import (
 
 // consume push-consumes until --count different bodies were seen (0: until it is told to stop).
 func consume(o options) {
-	c, err := rocketmq.NewPushConsumer(
-		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{o.namesrv})),
-		consumer.WithGroupName(o.group),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
-		consumer.WithConsumerOrder(o.mode == "orderly"))
+	c, err := rocketmq.NewPushConsumer(consuming(o)...)
 	if err != nil {
 		log.Fatal(err)
 	}
-	selector := consumer.MessageSelector{}
-	if o.tag != "" {
-		selector = consumer.MessageSelector{Type: consumer.TAG, Expression: o.tag}
-	}
 	enough := make(chan struct{})
-	if err := c.Subscribe(o.topic, selector, collector(o, enough)); err != nil {
+	if err := c.Subscribe(o.topic, selector(o), collector(o, enough)); err != nil {
 		log.Fatal(err)
 	}
 	if err := c.Start(); err != nil {
 		log.Fatal(err)
 	}
 	say(map[string]any{"ready": 1})
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM)
-	select {
-	case <-enough:
-		time.Sleep(300 * time.Millisecond) // the last listener returns, its offset is stored too
-	case <-told:
-	case <-time.After(time.Duration(o.timeout) * time.Second):
-	}
+	wait(o, enough)
 	if err := c.Shutdown(); err != nil {
 		log.Fatal(err)
 	}
+}
+
+func consuming(o options) []consumer.Option {
+	wanted := []consumer.Option{
+		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{o.namesrv})),
+		consumer.WithGroupName(o.group),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithConsumerOrder(o.mode == "orderly"),
+	}
+	if o.broadcast == "yes" {
+		wanted = append(wanted, consumer.WithConsumerModel(consumer.BroadCasting))
+	}
+	if o.trace == "yes" {
+		wanted = append(wanted, consumer.WithTrace(tracing(o)))
+	}
+	return wanted
+}
+
+func selector(o options) consumer.MessageSelector {
+	switch {
+	case o.sql != "":
+		return consumer.MessageSelector{Type: consumer.SQL92, Expression: o.sql}
+	case o.tag != "":
+		return consumer.MessageSelector{Type: consumer.TAG, Expression: o.tag}
+	}
+	return consumer.MessageSelector{}
 }
 
 type listener = func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error)
@@ -61,8 +68,7 @@ func collector(o options, enough chan struct{}) listener {
 			if o.rejectFirst == "yes" && m.ReconsumeTimes == 0 {
 				return consumer.ConsumeRetryLater, nil
 			}
-			say(map[string]any{"queue": m.Queue.QueueId, "offset": m.QueueOffset, "body": string(m.Body),
-				"keys": m.GetKeys(), "id": m.MsgId, "reconsume": m.ReconsumeTimes})
+			received(m)
 			if o.count > 0 && len(seen) < o.count {
 				if seen[string(m.Body)] = true; len(seen) == o.count {
 					close(enough)
@@ -71,4 +77,9 @@ func collector(o options, enough chan struct{}) listener {
 		}
 		return consumer.ConsumeSuccess, nil
 	}
+}
+
+func received(m *primitive.MessageExt) {
+	say(map[string]any{"queue": m.Queue.QueueId, "offset": m.QueueOffset, "body": string(m.Body),
+		"keys": m.GetKeys(), "id": m.MsgId, "reconsume": m.ReconsumeTimes})
 }

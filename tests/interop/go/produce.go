@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -54,9 +55,7 @@ type sender struct {
 
 func produce(o options) {
 	selector := &bySequence{}
-	p, err := rocketmq.NewProducer(
-		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{o.namesrv})),
-		producer.WithGroupName(o.group), producer.WithRetry(0), producer.WithQueueSelector(selector))
+	p, err := rocketmq.NewProducer(append(producing(o), producer.WithQueueSelector(selector))...)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -69,9 +68,23 @@ func produce(o options) {
 		s.send(mode, o.count*i/len(modes), o.count*(i+1)/len(modes))
 	}
 	say(map[string]any{"done": o.count, "failed": s.failed})
+	if o.trace == "yes" { // the client does not say when its traces are sent
+		wait(o, nil)
+	}
 	if err := p.Shutdown(); err != nil {
 		log.Fatal(err)
 	}
+}
+
+func producing(o options) []producer.Option {
+	wanted := []producer.Option{
+		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{o.namesrv})),
+		producer.WithGroupName(o.group), producer.WithRetry(0),
+	}
+	if o.trace == "yes" {
+		wanted = append(wanted, producer.WithTrace(tracing(o)))
+	}
+	return wanted
 }
 
 func (s *sender) send(mode string, from, to int) {
@@ -183,14 +196,20 @@ func acknowledged(mode string, first, count int, result *primitive.SendResult) {
 	}
 }
 
-func (s *sender) message(sequence int) *primitive.Message {
-	body := fmt.Sprintf("%s-%s-%d", s.prefix, s.options.producer, sequence)
-	message := primitive.NewMessage(s.topic, []byte(body))
-	if s.tag != "" {
-		message.WithTag(s.tag)
+func (o options) message(sequence int) *primitive.Message {
+	body := fmt.Sprintf("%s-%s-%d", o.prefix, o.producer, sequence)
+	message := primitive.NewMessage(o.topic, []byte(body))
+	if o.tag != "" {
+		message.WithTag(o.tag)
 	}
-	if s.keys == "yes" {
+	if o.keys == "yes" {
 		message.WithKeys([]string{body})
+	}
+	if o.property != "" {
+		message.WithProperty(o.property, strconv.Itoa(sequence))
+	}
+	if o.delayLevel > 0 {
+		message.WithDelayTimeLevel(o.delayLevel)
 	}
 	return message
 }

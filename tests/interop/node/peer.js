@@ -11,7 +11,8 @@ const { values: options, positionals: [ command ] } = parseArgs({
   allowPositionals: true,
   options: {
     namesrv: text(''), topic: text(''), group: text('peers'), modes: text('sync'), mode: text('concurrent'),
-    prefix: text('m'), producer: text('node'), tag: text('*'), keys: text('no'), 'reject-first': text('no'), count: text('0'),
+    prefix: text('m'), producer: text('node'), tag: text('*'), sql: text(''), property: text(''),
+    'delay-level': text('0'), 'deliver-in-ms': text('0'), 'sharding-key': text(''), broadcast: text('no'), keys: text('no'), 'reject-first': text('no'), count: text('0'),
     queues: text('8'), 'interval-ms': text('0'), 'retry-seconds': text('0'), timeout: text('60'),
   },
 });
@@ -48,11 +49,16 @@ async function produce() {
     const acknowledged = await insist(i, async () => {
       const message = new Message(options.topic, options.tag === '*' ? '' : options.tag, body);
       if (options.keys === 'yes') message.keys = [ body ];
+      if (options.property) message.properties[options.property] = String(i);
+      if (options['sharding-key']) message.shardingKey = options['sharding-key'];
+      if (number('delay-level')) message.delayTimeLevel = number('delay-level');
+      const deliverAt = Date.now() + number('deliver-in-ms');
+      if (number('deliver-in-ms')) message.setStartDeliverTime(deliverAt);
       const result = await producer.send(message);
       if (result.sendStatus !== 'SEND_OK') throw new Error(result.sendStatus);
       say({
         ack: i, mode: 'sync', id: result.msgId, offsetId: result.msgId,
-        queue: Number(result.messageQueue.queueId), offset: result.queueOffset,
+        queue: Number(result.messageQueue.queueId), offset: result.queueOffset, deliverAt,
       });
       return true;
     });
@@ -67,6 +73,7 @@ async function consume() {
     ...common, consumerGroup: options.group, consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
     rebalanceInterval: 1000, // it does not listen to the broker's notice that members changed
     pullThresholdForQueue: 100000, // past this it sleeps for five seconds
+    isBroadcast: options.broadcast === 'yes',
   });
   consumer.on('error', () => {});
   const seen = new Set();
@@ -74,7 +81,8 @@ async function consume() {
   const enough = new Promise((resolve) => {
     process.once('SIGTERM', resolve);
     setTimeout(resolve, number('timeout') * 1000);
-    consumer.subscribe(options.topic, options.tag, async (message) => {
+    const wanted = options.sql ? { expressionType: 'SQL92', subString: options.sql } : options.tag;
+    consumer.subscribe(options.topic, wanted, async (message) => {
       if (options['reject-first'] === 'yes' && message.reconsumeTimes === 0) return Consumer.ACTION_RETRY;
       const body = message.body.toString();
       say({
