@@ -123,6 +123,9 @@ SUITES: dict[str, Suite] = {
         500, 2_000, "messages", "files are smaller by as much, so as many of them are filled"
     ),
     "sql filter": Suite(1, 4, "rounds", "250 expressions a round, others each time; all corners"),
+    "sql broker": Suite(
+        300, 10_000, "expressions", "of 1,000 messages each, others each time; all documented ones"
+    ),
     # --- tests/spark ---
     "spark messages": Suite(
         200_000, 1_000_000, "messages", "each partition has several pulls and Arrow batches"
