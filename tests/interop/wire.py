@@ -49,6 +49,8 @@ class Wire:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
         self.opaque = 0
+        #: What the broker asked meanwhile: code, fields and body.
+        self.requests: list[tuple[int, dict[str, str], bytes]] = []
 
     def __enter__(self) -> "Wire":
         return self
@@ -85,10 +87,11 @@ class Wire:
             (word,) = struct.unpack_from(">I", frame)
             end = 4 + (word & 0xFFFFFF)
             head = json.loads(frame[4:end])
+            ext = head.get("extFields") or {}
             if head["flag"] & 1:
-                ext = head.get("extFields") or {}
                 answer = Answer(head["code"], head.get("remark"), ext, frame[end:])
                 return head["opaque"], answer
+            self.requests.append((head["code"], ext, frame[end:]))
 
     def _exactly(self, size: int) -> bytes:
         parts = bytearray()
