@@ -110,6 +110,8 @@ SUITES: dict[str, Suite] = {
     "damaged files": Suite(
         150, 0, "cases", "150 of each original, and each class of damage in it at least once"
     ),
+    # --- tests/contract ---
+    "bit maps": Suite(2, 40, "brokers", "of four lives each, others each time"),
     # --- tests/unit ---
     "random stores": Suite(4, 12, "stores", "four lives of each kind, others each time"),
     # --- tests/interop ---
