@@ -14,14 +14,15 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-spark pair manual clean $(SUITES)
+.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-pending bench-spark pair manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
 	@echo 'make campaign  the same with nothing left to chance, half an hour; refreshes docs/reliability.md'
 	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
-	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka'
+	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka;'
+	@echo '             bench-pending: ten million messages that wait for their time'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
 	@echo 'make setup   .venv with Aerobee and the tools of its tests; also: unit lint types spark manual clean $(SUITES)'
 
@@ -79,6 +80,10 @@ $(SUITES) spark: setup
 bench: setup
 	tests/interop/setup.sh java
 	$(PYTHON_IN_VENV) -m tests.bench $(ARGS)
+
+# Millions of messages that wait for a time of their own; half an hour, 6 GB of disk.
+bench-pending: setup
+	$(PYTHON_IN_VENV) -m tests.bench.pending $(ARGS)
 
 # Spark reading a topic of ours and of a real Kafka broker in turn, and log files. Nothing else should
 # run meanwhile; it takes ten minutes.

@@ -163,6 +163,8 @@ class BrokerCore:
             wall_clock_ms,
             settings.filter_keep_ms,
             lambda: settings.sql_filter_bytes,
+            self.store.bit_maps,
+            lambda: self.store.written,
         )
         self._filters_saver = Saver(
             self._loop, "filters", self.filters, _FILTERS_SAVED_S, self._state_pool

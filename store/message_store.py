@@ -75,6 +75,8 @@ class MessageStore:
         self._settings = settings
         self._parts = parts
         self._clock = parts.clock
+        #: Told of filters by whoever knows them; None where no bit maps are made.
+        self.bit_maps = parts.maps
         self._queues = parts.queues
         self._health = parts.health
         self._sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
@@ -102,9 +104,7 @@ class MessageStore:
         self._log = self._make_log(settings)
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
         self._build_flushing(settings)
-        self._reput = (ExtendedReput if settings.consume_queue_ext_enabled else Reput)(
-            self._log, parts.dispatcher, parts.index, self._health, self.stats, self._queues.entries
-        )
+        self._reput = self._make_reput(settings)
         self._build_reading(settings)
         self._build_deletion(settings)
         # What callers ask of the parts themselves, each of which says how.
@@ -213,6 +213,20 @@ class MessageStore:
             lambda: (parts.segments.min_offset, parts.queues.beginnings()),
         )
 
+    def _make_reput(self, settings: Settings) -> Reput:
+        parts = self._parts
+        given = (
+            self._log,
+            parts.dispatcher,
+            parts.index,
+            self._health,
+            self.stats,
+            self._queues.entries,
+        )
+        if settings.consume_queue_ext_enabled:
+            return ExtendedReput(*given, parts.maps)
+        return Reput(*given)
+
     def _make_flusher(self, settings: Settings) -> FlushRealTimeService:
         return log_flusher(settings, self._sync, self._clock)
 
@@ -265,6 +279,7 @@ class MessageStore:
             self._damage,
             lookup,
             CHECKED_BELOW[settings.check_reads],
+            0 if parts.maps is None else parts.maps.map_bytes,
         )
         self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
         self.delays = DelayQueues(self._queues, self._reader, parts.levels)

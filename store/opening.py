@@ -13,12 +13,14 @@ import os
 from dataclasses import dataclass
 
 from aerobee.config.model import Settings
+from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.message.record import encode_blank
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files, is_full, is_refused
 from aerobee.store.disk.health import Health
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.disk.offsets_file import Offsets, OffsetsFile
+from aerobee.store.dispatch.bit_maps import FilterBitMaps
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.dispatch.extended_dispatch import ExtendedDispatcher
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
@@ -59,6 +61,7 @@ class StoreParts:
     pool: TransientStorePool | None
     allocator: AllocateMappedFileService
     dispatcher: Dispatcher
+    maps: FilterBitMaps | None
     lock: StoreLock
     recovery: RecoveryReport
     # Store time of the newest record, 0 without one.
@@ -191,6 +194,7 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
     if settings.transient_pool_effective:
         pool = TransientStorePool(files, settings.transient_pool_buffers, segment_bytes)
     make = _segment_maker(settings, files, pool)
+    maps = _bit_maps(settings, segments, stats)
     return StoreParts(
         files,
         clock,
@@ -205,12 +209,33 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         index,
         pool,
         AllocateMappedFileService(files, clock, segment_bytes, paths.path_for, make, health),
-        (ExtendedDispatcher if settings.consume_queue_ext_enabled else Dispatcher)(
-            queues, index, levels, multi_dispatch=settings.multi_dispatch
-        ),
+        _dispatcher(settings, queues, index, levels, maps),
+        maps,
         StoreLock(files, root),
         RecoveryReport(),
     )
+
+
+def _bit_maps(
+    settings: Settings, segments: MappedFileQueue, stats: StoreStats
+) -> FilterBitMaps | None:
+    if not (settings.filter_bitmap and settings.consume_queue_ext_enabled):
+        return None
+    bloom = BloomFilter(settings.filter_error_percent, settings.filter_groups)
+    return FilterBitMaps(segments, bloom.map_bytes, stats)
+
+
+def _dispatcher(
+    settings: Settings,
+    queues: ConsumeQueueTable,
+    index: IndexService | None,
+    levels: DelayLevels,
+    maps: FilterBitMaps | None,
+) -> Dispatcher:
+    multi_dispatch = settings.multi_dispatch
+    if settings.consume_queue_ext_enabled:
+        return ExtendedDispatcher(queues, index, levels, maps, multi_dispatch=multi_dispatch)
+    return Dispatcher(queues, index, levels, multi_dispatch=multi_dispatch)
 
 
 def _segment_maker(

@@ -110,6 +110,11 @@ class StoreStats:
     get_found: int = 0
     get_missed: int = 0
     get_messages: int = 0
+    # Bit maps of filters: made, left out because they would take too long, and messages that pulls
+    # passed over because of theirs.
+    bit_maps_made: int = 0
+    bit_maps_left_out: int = 0
+    bit_map_misses: int = 0
     # Reads that came to something they could not send, and what it was, each place once.
     damaged_reads: int = 0
     damage_found: dict[str, int] = field(

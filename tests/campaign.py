@@ -110,6 +110,8 @@ SUITES: dict[str, Suite] = {
     "damaged files": Suite(
         150, 0, "cases", "150 of each original, and each class of damage in it at least once"
     ),
+    # --- tests/contract ---
+    "bit maps": Suite(2, 40, "brokers", "of four lives each, others each time"),
     # --- tests/unit ---
     "random stores": Suite(4, 12, "stores", "four lives of each kind, others each time"),
     # --- tests/interop ---
@@ -123,6 +125,9 @@ SUITES: dict[str, Suite] = {
         500, 2_000, "messages", "files are smaller by as much, so as many of them are filled"
     ),
     "sql filter": Suite(1, 4, "rounds", "250 expressions a round, others each time; all corners"),
+    "sql broker": Suite(
+        300, 10_000, "expressions", "of 1,000 messages each, others each time; all documented ones"
+    ),
     # --- tests/spark ---
     "spark messages": Suite(
         200_000, 1_000_000, "messages", "each partition has several pulls and Arrow batches"

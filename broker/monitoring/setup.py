@@ -225,6 +225,21 @@ def _scrub(store: MessageStore) -> list[Number]:
             "Bytes of the log that reads looked through for messages of wrong queue entries",
             stats.lookup_bytes,
         ),
+        (
+            "aerobee_filter_bit_maps_total",
+            "Messages that were dispatched with a bit map of filters",
+            stats.bit_maps_made,
+        ),
+        (
+            "aerobee_filter_bit_maps_left_out_total",
+            "Messages without a bit map, because it would have taken too long",
+            stats.bit_maps_left_out,
+        ),
+        (
+            "aerobee_filter_bit_map_misses_total",
+            "Messages that pulls passed over because of their bit map",
+            stats.bit_map_misses,
+        ),
     ]
 
 

@@ -6,6 +6,11 @@ newer one replaces, an older one is ignored. An expression that cannot be compil
 of none and leaves none, so that the group's pulls are refused with the reason instead of being
 served what it does not want (protocol/WIRE.md 3.2).
 
+With bit maps (store/FORMAT.md 5.6) the store is told of each filter, so that messages stored from
+then on have its bits. They are believed from the log's end at that moment on, of this run of the
+broker alone: what a crash or another broker did to the file in between is not known. Of a filter
+that is known and not compiled all messages have the bits.
+
 A filter is dead when the group's last member has left, or its heartbeats do not name the topic any
 more. It is forgotten after `keep_ms`, or earlier for want of room. All are dead after a start, and
 not compiled, until a heartbeat names them again.
@@ -26,11 +31,12 @@ import msgspec
 from aerobee.broker.tables.offsets import PairIndex
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.bloom import BloomFilter
+from aerobee.protocol.filters.bloom import BloomFilter, map_mask
 from aerobee.protocol.filters.property_filter import (
     CHAR_BYTES,
     FILTER_BYTES,
     NODE_COST,
+    MapTest,
     MessageFilter,
     PropertyFilter,
 )
@@ -41,6 +47,7 @@ from aerobee.protocol.message.properties import (
     chosen_properties,
     property_marks,
 )
+from aerobee.store.dispatch.bit_maps import FilterBitMaps
 
 log = logging.getLogger("aerobee.broker.filters")
 
@@ -69,6 +76,8 @@ class ConsumerFilter(msgspec.Struct, frozen=True):
     positions: tuple[int, ...]
     compiled: PropertyFilter | None = None
     dead_ms: int = 0
+    # Bits in maps of messages below this log offset say nothing.
+    mapped_from: int = 0
 
 
 class FilterTable:
@@ -81,14 +90,19 @@ class FilterTable:
         clock_ms: Callable[[], int],
         keep_ms: int,
         limit_bytes: Callable[[], int],
+        maps: FilterBitMaps | None = None,
+        log_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`limit_bytes` is asked for at each filter that is new: it may change. Raises
+        """`limit_bytes` is asked for at each filter that is new: it may change. `maps` are the
+        store's, where it makes some, and `log_end` says where its log ends. Raises
         StateFileError."""
         self._file = file
         self._bloom = bloom
         self._clock_ms = clock_ms
         self._keep_ms = keep_ms
         self._limit_bytes = limit_bytes
+        self._maps = maps
+        self._log_end = log_end
         self._entries: dict[Pair, ConsumerFilter] = {}
         self._index = PairIndex(())
         # Those that are dead, in the order in which they died.
@@ -205,11 +219,17 @@ class FilterTable:
 
     def _parse(self, content: bytes) -> list[ConsumerFilter]:
         found: list[ConsumerFilter] = []
-        died_ms = self._clock_ms() - _DEAD_BEFORE_START_MS
+        now_ms = self._clock_ms()
+        died_ms = now_ms - _DEAD_BEFORE_START_MS
         for topic, of_topic in members(members(loads(content))["filterDataByTopic"]).items():
             for group, one in members(members(of_topic)["groupFilterData"]).items():
                 data = members(one)
-                born_ms = int(data["bornTime"])
+                positions = self._bloom.positions(group, topic)
+                bits = members(data.get("bloomFilterData") or {})
+                stored = bits.get("bitNum"), bits.get("bitPos")
+                # Maps of other sizes say nothing; RocketMQ takes those of later messages only.
+                same = stored == (self._bloom.bits, list(positions))
+                born_ms = int(data["bornTime"]) if same else now_ms
                 found.append(
                     ConsumerFilter(
                         topic,
@@ -218,8 +238,9 @@ class FilterTable:
                         str(data["expression"]),
                         int(data["clientVersion"]),
                         born_ms,
-                        self._bloom.positions(group, topic),
+                        positions,
                         dead_ms=int(data["deadTime"]) or max(born_ms, died_ms),
+                        mapped_from=self._log_end(),
                     )
                 )
         return found
@@ -248,10 +269,13 @@ class FilterTable:
             topic, kind, text = one.topic, one.type, one.expression
             positions = self._bloom.positions(group, topic)
             born_ms = self._clock_ms()
+            if known is not None and known.compiled is not None:
+                # Maps are the new one's from now on, and someone may still be reading by the old.
+                known.compiled.map_test = None
             entry = ConsumerFilter(
-                topic, group, kind, text, one.version, born_ms, positions, compiled
+                topic, group, kind, text, one.version, born_ms, positions, None, 0, self._log_end()
             )
-            self._put(pair, entry)
+            self._put(pair, msgspec.structs.replace(entry, compiled=self._mapped(entry, compiled)))
 
     def _renew(
         self, pair: Pair, known: ConsumerFilter, version: int, compiled: PropertyFilter | None
@@ -261,9 +285,20 @@ class FilterTable:
             return
         if version > known.client_version or known.dead_ms or known.compiled is None:
             renewed = msgspec.structs.replace(
-                known, client_version=version, dead_ms=0, compiled=known.compiled or compiled
+                known,
+                client_version=version,
+                dead_ms=0,
+                compiled=known.compiled or self._mapped(known, compiled),
             )
             self._put(pair, renewed)
+
+    def _mapped(
+        self, entry: ConsumerFilter, compiled: PropertyFilter | None
+    ) -> PropertyFilter | None:
+        """The expression as this group's, which bit maps know."""
+        if self._maps is None or compiled is None:
+            return compiled
+        return PropertyFilter(compiled.sql, MapTest(map_mask(entry.positions), entry.mapped_from))
 
     def _check_room(self, pair: Pair, compiled: PropertyFilter) -> None:
         known = self._entries.get(pair)
@@ -287,6 +322,8 @@ class FilterTable:
         self.bytes += _bytes(entry) - (_bytes(known) if known is not None else 0)
         self._changed = True
         self._entries[pair] = entry
+        if self._maps is not None and (known is None or known.compiled is not entry.compiled):
+            self._maps.know(*pair, map_mask(entry.positions), entry.compiled)
         self._index.add(pair)
         self._dead.pop(pair, None)
         if entry.dead_ms:
@@ -304,6 +341,10 @@ class FilterTable:
             self.bytes -= _bytes(entry)
             self._dead.pop(pair, None)
             self._index.discard(pair)
+            if self._maps is not None:
+                self._maps.forget(*pair)
+                if entry.compiled is not None:
+                    entry.compiled.map_test = None
 
 
 class _RetryFilter:
@@ -312,6 +353,8 @@ class _RetryFilter:
     __slots__ = ("_filters", "_group", "cost")
     # The filters are the table's.
     size = 0
+    # Maps are by the message's own topic.
+    map_test: MapTest | None = None
 
     def __init__(self, filters: FilterTable, group: str) -> None:
         self._filters = filters

@@ -18,6 +18,15 @@ class FilterSettings:
         why="""Serve consumers with SQL92 expressions; without it they are refused with code 1.
         RocketMQ: false.""",
     )
+    filter_bitmap: bool = setting(
+        False,
+        "enableCalcFilterBitMap",
+        why="""Note of each message, when it is dispatched, which groups' filters it meets, in a bit
+        map of the extension files (enableConsumeQueueExt, without which it has no effect). Pulls
+        then pass over what their group does not want without a look at its properties; each
+        message of such a topic is judged once by each group's filter instead. Worth it where few
+        messages are wanted, or messages are large and pulled late.""",
+    )
     filter_retry: bool = setting(
         False,
         "filterSupportRetry",

@@ -15,7 +15,10 @@ _QUEUE = "Queues of the Java thread pools have no counterpart; see the section l
 _DLEDGER = "DLedger mode is not offered."
 _COMMERCIAL = "Belongs to upstream's commercial statistics."
 _NETTY = "Netty has no counterpart here."
-_FILTER = "Bit maps of SQL92 filters are not calculated; filtering reads the properties."
+_MAP_BITS = (
+    "RocketMQ's broker replaces it by the length that expectConsumerNumUseFilter and "
+    "maxErrorRateOfBloomFilter give, and so does this one."
+)
 _FAST = "Waiting requests are bounded by the section limits, not cleaned out by age."
 _UNUSED = "RocketMQ itself does not use it."
 _DLEDGER_REFUSED = (
@@ -109,7 +112,7 @@ class LegacySettings:
         "consumerFallbehindThreshold",
         "Belongs to disableConsumeIfConsumerReadSlowly.",
     )
-    filter_bitmap: bool = _idle(False, "enableCalcFilterBitMap", _FILTER)
+    consume_queue_ext_bitmap_bits: int = _idle(64, "bitMapLengthConsumeQueueExt", _MAP_BITS)
     detail_stat: bool = _idle(
         True, "enableDetailStat", "Counting by queue is cheap enough to be always on."
     )

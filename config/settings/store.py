@@ -62,21 +62,14 @@ class StoreSettings:
     consume_queue_ext_enabled: bool = setting(
         False,
         "enableConsumeQueueExt",
-        why="""Keep tags codes, store times and, once there are filters that use them, bit maps in
-        files beside the consume queues: 20 bytes a message more.""",
+        why="""Keep tags codes, store times and, with enableCalcFilterBitMap, bit maps of filters in
+        files beside the consume queues: 20 bytes a message more, and its map.""",
     )
     consume_queue_ext_segment_bytes: int = setting(
         50_331_648,
         "mappedFileSizeConsumeQueueExt",
         within=(24, _SEGMENT_HIGH),
         why="Size of one file of these. Never change it under existing data.",
-    )
-    consume_queue_ext_bitmap_bits: int = setting(
-        64,
-        "bitMapLengthConsumeQueueExt",
-        within=(8, 65_536),
-        effect="later",
-        why="Size of one filter bit map; RocketMQ's broker overrides it with 112.",
     )
     index_enabled: bool = setting(
         True,

@@ -32,6 +32,11 @@ class BloomFilter:
         bits = math.ceil(groups * _log2(1 / share) * _log2(math.e))
         self.bits = -(-bits // 8) * 8
 
+    @property
+    def map_bytes(self) -> int:
+        """The bytes of a map."""
+        return self.bits // 8
+
     def positions(self, group: str, topic: str) -> tuple[int, ...]:
         """Where the map says that a message of the topic met the group's filter."""
         lower = murmur3_lower(f"{group}#{topic}".encode())
@@ -55,6 +60,14 @@ class BloomFilter:
 def is_hit(bit_map: bytes, positions: tuple[int, ...]) -> bool:
     """Whether all of these positions are set."""
     return all(bit_map[position >> 3] >> (position & 7) & 1 for position in positions)
+
+
+def map_mask(positions: Iterable[int]) -> int:
+    """The positions as bits of a number; maps are such numbers, the lowest byte first."""
+    mask = 0
+    for position in positions:
+        mask |= 1 << position
+    return mask
 
 
 def _log2(number: float) -> float:

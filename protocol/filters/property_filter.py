@@ -6,7 +6,7 @@ Of the properties only those are read that the expression asks for; messages hav
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aerobee.protocol.message.properties import chosen_properties, property_marks
 
@@ -23,6 +23,14 @@ CHAR_BYTES = 16
 _NODE_BYTES = 300
 
 
+class MapTest(NamedTuple):
+    """How bit maps tell that a message is not wanted (`bloom.py`): of a message stored at or above
+    the log offset `since`, the map lacks a bit of `mask`. Older maps know nothing of the filter."""
+
+    mask: int
+    since: int
+
+
 class MessageFilter(Protocol):
     """What a consumer wants of messages, by their properties."""
 
@@ -35,17 +43,22 @@ class MessageFilter(Protocol):
     def size(self) -> int:
         """The bytes of memory that it takes."""
 
+    @property
+    def map_test(self) -> MapTest | None:
+        """What bit maps say of it; None while they say nothing."""
+
     def matches(self, properties: bytes) -> bool:
         """Whether a message with these stored properties is wanted."""
 
 
 class PropertyFilter:
-    """A compiled expression."""
+    """A compiled expression; `map_test` is for the one group and topic that it is of, if it is."""
 
-    __slots__ = ("_marks", "cost", "size", "sql")
+    __slots__ = ("_marks", "cost", "map_test", "size", "sql")
 
-    def __init__(self, sql: SqlFilter) -> None:
+    def __init__(self, sql: SqlFilter, map_test: MapTest | None = None) -> None:
         self.sql = sql
+        self.map_test = map_test
         self.cost = NODE_COST * sql.nodes
         self.size = FILTER_BYTES + CHAR_BYTES * len(sql.expression) + _NODE_BYTES * sql.nodes
         self._marks = property_marks(sql.names)

@@ -7,18 +7,27 @@ Both ways of dispatch give the same bytes. Fed, extension entries are staged in 
 written before the queue's own. Read from the log, a slot that names the record already stays as it
 is, whether it holds an address or, from a time without the option, a tags code. A round that
 failed, on a full disk, may leave extension entries that no slot names; nothing ever reads those.
+
+Bit maps of filters go into the extension entries where they are made (`bit_maps.py`), so both ways
+give the same bytes as far as the same filters are known.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from aerobee.store.disk.health import Health
+from aerobee.store.dispatch.bit_maps import FilterBitMaps
 from aerobee.store.dispatch.dispatcher import Dispatcher
-from aerobee.store.dispatch.reput import Reput
-from aerobee.store.log.commit_log import Appended
+from aerobee.store.dispatch.reput import ROUND_MOST, Reput
+from aerobee.store.index.service import IndexService
+from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.extended_queue import ExtendedQueue
 from aerobee.store.queues.queue_view import ENTRY
+from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.sequence import Lagging, Sequences
 from aerobee.store.segments.results import Arrival
+from aerobee.store.stats import StoreStats
 
 _pack_entry = ENTRY.pack
 
@@ -26,12 +35,31 @@ _pack_entry = ENTRY.pack
 class ExtendedReput(Reput):
     """Writes an extension entry for each message that it is fed with."""
 
+    def __init__(
+        self,
+        log: CommitLog,
+        dispatcher: Dispatcher,
+        index: IndexService | None,
+        health: Health,
+        stats: StoreStats,
+        queue_ends: Callable[[], int],
+        maps: FilterBitMaps | None,
+    ) -> None:
+        super().__init__(log, dispatcher, index, health, stats, queue_ends)
+        self._maps = maps
+
+    def dispatch(self, limit: int) -> list[Arrival]:
+        """As Reput.dispatch."""
+        if self._maps is not None:
+            self._round_most = self._maps.begin_round(ROUND_MOST)
+        return super().dispatch(limit)
+
     def _gather(
         self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]
     ) -> list[Arrival]:
         arrivals: list[Arrival] = []
-        last_log = -1
-        for queue, queue_offset, log_offset, size, tags_code, _, store_ms, _ in entries:
+        last_log, maps = -1, self._maps
+        for queue, queue_offset, log_offset, size, tags_code, _, store_ms, topic in entries:
             # A message's further queues follow its own.
             own, last_log = log_offset != last_log, log_offset
             if queue is None:
@@ -39,7 +67,10 @@ class ExtendedReput(Reput):
             assert isinstance(queue, ExtendedQueue)
             if not queue.pending:
                 touched.append((queue, queue_offset))
-            code = queue.code_for(tags_code, store_ms) if own else tags_code
+            code = tags_code
+            if own:
+                bit_map = maps.of(topic, log_offset, size) if maps is not None else b""
+                code = queue.code_for(tags_code, store_ms, bit_map)
             queue.pending.append(_pack_entry(log_offset, size, code))
             arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
         _write_staged([queue for queue, _ in touched])
@@ -49,18 +80,37 @@ class ExtendedReput(Reput):
 class ExtendedDispatcher(Dispatcher):
     """Makes extension entries for what is read from the log and not in the queues yet."""
 
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        levels: DelayLevels,
+        maps: FilterBitMaps | None,
+        *,
+        multi_dispatch: bool,
+    ) -> None:
+        super().__init__(queues, index, levels, multi_dispatch=multi_dispatch)
+        self._maps = maps
+
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
         """As Dispatcher.merge."""
         claims: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
-        last_log = -1
-        for queue, queue_offset, log_offset, size, tags_code, _, store_ms, _ in entries:
+        last_log, maps = -1, self._maps
+        for queue, queue_offset, log_offset, size, tags_code, _, store_ms, topic in entries:
             own, last_log = log_offset != last_log, log_offset
             if queue is None:
                 continue
             assert isinstance(queue, ExtendedQueue)
             offsets, packed = claims.setdefault(queue, ([], []))
             offsets.append(queue_offset)
-            packed.append(queue.claim(queue_offset, log_offset, size, tags_code, store_ms, own=own))
+            entry = queue.standing(queue_offset, log_offset, size, tags_code)
+            if entry is None:
+                code = tags_code
+                if own:
+                    bit_map = maps.of(topic, log_offset, size) if maps is not None else b""
+                    code = queue.code_for(tags_code, store_ms, bit_map)
+                entry = _pack_entry(log_offset, size, code)
+            packed.append(entry)
         _write_staged(claims)
         self._reserve(entries)
         try:

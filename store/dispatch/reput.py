@@ -58,6 +58,8 @@ class Reput:
         # The same with the sum of all queues' ends, which belong together; moved after it.
         self.mark = (log.written, queue_ends())
         self._queue_ends = queue_ends
+        # Messages of the next round.
+        self._round_most = ROUND_MOST
         # Store time of the newest dispatched record.
         self.dispatched_ms = log.last_store_ms
 
@@ -72,7 +74,7 @@ class Reput:
         log = self._log
         if not log.feeding:
             return self._catch_up(limit)
-        entries = log.take_pending(limit, ROUND_MOST)
+        entries = log.take_pending(limit, self._round_most)
         if not entries:
             return []
         try:

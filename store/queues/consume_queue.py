@@ -10,7 +10,7 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from aerobee.protocol.names import WAITING_TOPICS
@@ -228,6 +228,11 @@ class ConsumeQueue(QueueView):
 
     #: As `read_entries`, with tags codes in the place of what says where they are.
     read_coded = read_entries
+
+    def bit_maps(self, entries: bytes, map_bytes: int) -> Sequence[int | None]:
+        """What each entry's message has for a bit map of `map_bytes`, as a number, None for none;
+        empty where no message of the queue has one. Raises OSError."""
+        return ()
 
     def entries_below(self, log_offset: int) -> int:
         """What `max_offset` was when the records below `log_offset` had been dispatched."""

@@ -52,7 +52,7 @@ _SIZE_KEYS = "consume_queue_ext_segment_bytes (mappedFileSizeConsumeQueueExt)"
 
 
 class ExtEntry(NamedTuple):
-    """One extension entry; `bit_map` is empty while no filter makes one."""
+    """One extension entry; `bit_map` is empty where no filter is known."""
 
     tags_code: int
     store_ms: int
@@ -215,11 +215,35 @@ class ConsumeQueueExt:
                 _CODE.pack_into(resolved, index * ENTRY_BYTES + _CODE_POSITION, tags_code)
         return entries if resolved is None else bytes(resolved)
 
-    def _window(self, offset: int) -> bytes:
+    def bit_maps(self, entries: bytes, map_bytes: int) -> list[int | None]:
+        """The bit map of each consume queue entry, as a number (`protocol/filters/bloom.py`).
+
+        None if there is none of `map_bytes`. Raises OSError.
+        """
+        found: list[int | None] = []
+        size_wanted = HEAD_BYTES + map_bytes
+        window, window_start = b"", 0
+        for _, _, code in ENTRY.iter_unpack(entries):
+            bits: int | None = None
+            if code <= MOST_ADDRESS:
+                offset = code - _BASE
+                place = offset - window_start
+                if not 0 <= place <= len(window) - size_wanted:
+                    window = self._window(offset, max(size_wanted, _WINDOW_BYTES))
+                    window_start, place = offset, 0
+                if len(window) >= size_wanted:
+                    size, _, _, map_size = _HEAD.unpack_from(window, place)
+                    if size == size_wanted and map_size == map_bytes:
+                        start = place + HEAD_BYTES
+                        bits = int.from_bytes(window[start : start + map_bytes], "little")
+            found.append(bits)
+        return found
+
+    def _window(self, offset: int, size: int = _WINDOW_BYTES) -> bytes:
         file = self.segments.get(offset // self.segment_bytes * self.segment_bytes)
         if file is None:
             return b""
-        size = min(_WINDOW_BYTES, file.end - offset)
+        size = min(size, file.end - offset)
         return self._files.read(self._cache.fd(file), offset - file.start, size)
 
     # --- loading, cutting, expiring ---------------------------------------------------------

@@ -3,6 +3,8 @@
 Built in the place of the plain ones when the option is on, so that without it nothing asks.
 """
 
+from collections.abc import Sequence
+
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.queues.consume_queue import ConsumeQueue, take_directories
@@ -35,21 +37,19 @@ class ExtendedQueue(ConsumeQueue):
     def read_coded(self, first: int, count: int) -> bytes:
         return self.ext.resolve(self.read_entries(first, count), any_code=self.delayed)
 
-    def code_for(self, tags_code: int, store_ms: int) -> int:
+    def bit_maps(self, entries: bytes, map_bytes: int) -> Sequence[int | None]:
+        return self.ext.bit_maps(entries, map_bytes)
+
+    def code_for(self, tags_code: int, store_ms: int, bit_map: bytes) -> int:
         """What a new entry holds for that tags code: the address of a staged extension entry.
 
         The tags code itself if there can be none. Raises OSError.
         """
-        address = self.ext.stage(ExtEntry(tags_code, store_ms))
+        address = self.ext.stage(ExtEntry(tags_code, store_ms, bit_map))
         return address if is_address(address) else tags_code
 
-    def claim(
-        self, offset: int, log_offset: int, size: int, tags_code: int, store_ms: int, *, own: bool
-    ) -> bytes:
-        """The entry for a slot: what is there if it names the record, else a new one.
-
-        Only a message's `own` queue has an extension entry. Raises OSError.
-        """
+    def standing(self, offset: int, log_offset: int, size: int, tags_code: int) -> bytes | None:
+        """The entry of a slot if it names the record, None if a new one is needed."""
         there = self.entry(offset)
         if (
             there is not None
@@ -57,8 +57,7 @@ class ExtendedQueue(ConsumeQueue):
             and (is_address(there.tags_code) or there.tags_code == tags_code)
         ):
             return _pack_entry(*there)
-        code = self.code_for(tags_code, store_ms) if own else tags_code
-        return _pack_entry(log_offset, size, code)
+        return None
 
     def load(self, names: list[str]) -> list[str]:
         foreign = super().load(names)

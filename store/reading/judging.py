@@ -4,7 +4,8 @@ Tags are decided by the entries of the consume queue, properties by the records 
 entries are looked at first, and each gets a verdict in the place of its tags code: then the scan of
 `reader.py` takes the wanted ones by that code, as those of a tag. What cannot be judged is wanted:
 an entry that names no record of its queue, or a record that does not add up, is the scan's affair,
-which repairs what can be.
+which repairs what can be. Where the queue has bit maps of filters, a message that did not meet
+this one when it was dispatched is not wanted, whatever else there is about it.
 
 Judging takes some microseconds a message, and may be made to take a thousand: an expression of
 512 operands, properties of 32 KiB. So it is counted by what it looks at, in tenths of a microsecond
@@ -16,10 +17,10 @@ Threads: the store's caller only.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
-from aerobee.protocol.filters.property_filter import MessageFilter
+from aerobee.protocol.filters.property_filter import MapTest, MessageFilter
 from aerobee.protocol.message.record_layout import (
     MESSAGE_MAGIC,
     MIN_RECORD_BYTES,
@@ -31,6 +32,7 @@ from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.stats import StoreStats
 
 _WANTED, _UNWANTED = 1, 0
 #: The codes of entries that are wanted.
@@ -39,6 +41,7 @@ WANTED: Final = frozenset({_WANTED})
 # What a message costs besides its filter; bytes of properties, and of a record that is checked
 # whole, for one unit.
 _MESSAGE_COST = 35
+_MISSED_COST = 10
 _PROPERTY_BYTES = 3
 _CHECKED_BYTES = 100
 _CODE = struct.Struct(">q")
@@ -53,8 +56,13 @@ class Judging:
         log: CommitLog,
         is_sound: Callable[[ConsumeQueue, int, QueueEntry], bool],
         checked_below: Callable[[MappedFile], int],
+        stats: StoreStats,
+        map_bytes: int,
     ) -> None:
+        """Bit maps have `map_bytes`, 0 if there are none."""
         self._log = log
+        self._stats = stats
+        self._map_bytes = map_bytes
         self._is_sound = is_sound
         self._checked_below = checked_below
         # What was looked at since `judged` began.
@@ -78,7 +86,16 @@ class Judging:
         self._spent = 0
         place = wanted = 0
         each, matches, pack = message_filter.cost + _MESSAGE_COST, message_filter.matches, _CODE
+        missed = self._missed(queue, entries, message_filter.map_test)
         for slot, (log_offset, size, code) in enumerate(ENTRY.iter_unpack(entries), first):
+            if slot - first in missed:
+                self._stats.bit_map_misses += 1
+                self._spent += _MISSED_COST
+                place += ENTRY_BYTES
+                pack.pack_into(verdicts, place - _CODE.size, _UNWANTED)
+                if self._spent >= most_spent:
+                    break
+                continue
             self._spent += each
             properties = self.properties(queue, slot, QueueEntry(log_offset, size, code))
             verdict = _WANTED
@@ -92,6 +109,20 @@ class Judging:
             if wanted >= most_wanted or self._spent >= most_spent:
                 break
         return bytes(verdicts[:place]), self._spent
+
+    def _missed(self, queue: ConsumeQueue, entries: bytes, test: MapTest | None) -> Collection[int]:
+        """Which of the entries have a map that says that the filter was not met."""
+        if test is None or not self._map_bytes:
+            return ()
+        since = [log_offset >= test.since for log_offset, _, _ in ENTRY.iter_unpack(entries)]
+        if not any(since):
+            return ()
+        mask = test.mask
+        return {
+            number
+            for number, bits in enumerate(queue.bit_maps(entries, self._map_bytes))
+            if bits is not None and since[number] and bits & mask != mask
+        }
 
     def properties(self, queue: ConsumeQueue, slot: int, entry: QueueEntry) -> bytes | None:
         """The stored properties of the message in a slot; None if its record is not there, or not

@@ -118,7 +118,8 @@ Room: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 
 class Reader:
-    """Reads what has been dispatched; `checked_below` is one of CHECKED_BELOW."""
+    """Reads what has been dispatched; `checked_below` is one of CHECKED_BELOW, and the queues have
+    bit maps of `map_bytes`, 0 if they have none."""
 
     def __init__(
         self,
@@ -131,6 +132,7 @@ class Reader:
         damage: DamageReports,
         lookup: EntryLookup,
         checked_below: Callable[[MappedFile], int],
+        map_bytes: int,
     ) -> None:
         self._log = log
         self._mark = mark
@@ -143,7 +145,7 @@ class Reader:
         self._damage = damage
         self._lookup = lookup
         self._checked_below = checked_below
-        self._judging = Judging(log, damage.judge.is_sound, checked_below)
+        self._judging = Judging(log, damage.judge.is_sound, checked_below, stats, map_bytes)
         self._frozen_at: int | None = None
 
     def freeze(self, log_offset: int) -> None:

@@ -49,6 +49,8 @@ class Wire:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
         self.opaque = 0
+        #: What the broker asked meanwhile: code, fields and body.
+        self.requests: list[tuple[int, dict[str, str], bytes]] = []
 
     def __enter__(self) -> "Wire":
         return self
@@ -57,25 +59,39 @@ class Wire:
         self.socket.close()
 
     def call(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
+        self.ask(code, ext, body)
+        return self.answer()
+
+    def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> int:
+        """Send a request and leave its answer for later; the number that it will have."""
         self.opaque += 1
         fields = {name: str(value) for name, value in (ext or {}).items()}
         head = {"code": code, "flag": 0, "language": "OTHER", "opaque": self.opaque, "version": 401}
         header = json.dumps({**head, "extFields": fields}).encode()
         words = struct.pack(">II", 4 + len(header) + len(body), len(header))
         self.socket.sendall(words + header + body)
-        return self.answer()
+        return self.opaque
 
     def answer(self) -> Answer:
         """The answer to the last request."""
+        while True:
+            number, answer = self.next_answer()
+            if number == self.opaque:
+                return answer
+
+    def next_answer(self) -> tuple[int, Answer]:
+        """The next answer to any request, and the request's number."""
         while True:
             (size,) = struct.unpack(">I", self._exactly(4))
             frame = self._exactly(size)
             (word,) = struct.unpack_from(">I", frame)
             end = 4 + (word & 0xFFFFFF)
             head = json.loads(frame[4:end])
-            if head["opaque"] == self.opaque and head["flag"] & 1:
-                ext = head.get("extFields") or {}
-                return Answer(head["code"], head.get("remark"), ext, frame[end:])
+            ext = head.get("extFields") or {}
+            if head["flag"] & 1:
+                answer = Answer(head["code"], head.get("remark"), ext, frame[end:])
+                return head["opaque"], answer
+            self.requests.append((head["code"], ext, frame[end:]))
 
     def _exactly(self, size: int) -> bytes:
         parts = bytearray()

@@ -4,7 +4,9 @@ import java.io.StringReader;
 import java.net.URLDecoder;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.broker.filter.MessageEvaluationContext;
 import org.apache.rocketmq.filter.expression.ComparisonExpression;
@@ -19,9 +21,13 @@ import org.apache.rocketmq.filter.parser.Token;
  * with tabs between; everything is percent-encoded, a map is {@code name=value&name=value}. The
  * answer is one JSON object with percent-encoded texts: {@code refused}, the reason; or
  * {@code results}, a letter a map (T true, F false, N null, E an exception), and {@code unread}, the
- * first token behind what the parser took for the expression. Run from source, without a build.
+ * first token behind what the parser took for the expression. Maps behind {@code keep:} in the place
+ * of an expression are kept, and asked of each expression with {@code kept:} in the place of maps;
+ * the colon is in nothing that is encoded. Run from source, without a build.
  */
 public final class SqlFilterPeer {
+    private static final List<Map<String, String>> KEPT = new ArrayList<>();
+
     public static void main(String[] args) throws Exception {
         System.out.println("{\"ready\":1}");
         BufferedReader in =
@@ -33,6 +39,11 @@ public final class SqlFilterPeer {
     }
 
     private static String answer(String[] fields) {
+        if (fields[0].equals("keep:")) {
+            KEPT.clear();
+            KEPT.addAll(maps(fields));
+            return "{\"kept\":\"" + KEPT.size() + "\"}";
+        }
         String sql = decoded(fields[0]);
         Expression compiled;
         try {
@@ -41,8 +52,9 @@ public final class SqlFilterPeer {
             return "{\"refused\":\"" + encoded(String.valueOf(refused.getCause())) + "\"}";
         }
         StringBuilder results = new StringBuilder();
-        for (int i = 1; i < fields.length; i++) {
-            results.append(letter(compiled, properties(fields[i])));
+        boolean ofKept = fields.length == 2 && fields[1].equals("kept:");
+        for (Map<String, String> properties : ofKept ? KEPT : maps(fields)) {
+            results.append(letter(compiled, properties));
         }
         return "{\"results\":\"" + results + "\",\"unread\":\"" + encoded(unread(sql)) + "\"}";
     }
@@ -69,6 +81,14 @@ public final class SqlFilterPeer {
         } finally {
             ComparisonExpression.CONVERT_STRING_EXPRESSIONS.remove();
         }
+    }
+
+    private static List<Map<String, String>> maps(String[] fields) {
+        List<Map<String, String>> found = new ArrayList<>();
+        for (int i = 1; i < fields.length; i++) {
+            found.add(properties(fields[i]));
+        }
+        return found;
     }
 
     private static Map<String, String> properties(String field) {

@@ -214,6 +214,20 @@ def test_after_a_start_all_are_dead_until_a_heartbeat_names_them(
     assert len(again.table) == 1
 
 
+@pytest.mark.parametrize(
+    ("found", "born_ms"),
+    [("112", 10_000), ("120", 77_000), ('112,\n\t\t\t\t\t\t"x":0', 10_000)],
+)
+def test_maps_of_another_size_say_nothing_of_a_filter(
+    tmp_path: Path, found: str, born_ms: int
+) -> None:
+    """RocketMQ takes the maps of messages stored after `bornTime` for its filter's."""
+    (tmp_path / "consumerFilter.json").write_text(FILE.replace("112", found))
+    assert World(tmp_path, now_ms=77_000).of("T", "g").born_ms == born_ms
+    (tmp_path / "consumerFilter.json").write_text(FILE.replace("90,68,28", "90,68,28,1"))
+    assert World(tmp_path, now_ms=77_000).of("T", "g").born_ms == 77_000
+
+
 def test_a_save_that_failed_is_made_again(world: World) -> None:
     world.beat("g", 1, T="a > 1")
     assert world.table.take_changes() is not None

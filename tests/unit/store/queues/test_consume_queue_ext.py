@@ -23,6 +23,7 @@ from aerobee.store.queues.consume_queue_ext import (
     ExtEntry,
 )
 from aerobee.store.queues.extended_queue import ExtendedQueue
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.rebuild import rebuild
 from tests.faulty_files import FaultyFiles
@@ -97,6 +98,20 @@ def test_units_lie_side_by_side_and_a_file_ends_with_its_mark(
     # 23 bytes were left, but 4 stay free.
     assert first[77:] == b"\xff\xff" + bytes(21)
     assert ext_file(tmp_path, 100).read_bytes() == units[3].encode() + bytes(80)
+
+
+def test_bit_maps_of_many_entries_are_numbers(tmp_path: Path) -> None:
+    """Windows, files' ends, and what has no map or another one."""
+    for ext in files_of(tmp_path, 40_000):
+        maps = [b"" if n % 7 == 0 else bytes([n % 256, n // 256]) * 7 for n in range(3_000)]
+        maps[5] = b"\x01" * 13
+        entries = [ENTRY.pack(n, 100, put(ext, unit(n, one))) for n, one in enumerate(maps)]
+        entries[8:8] = [ENTRY.pack(9, 100, 77), ENTRY.pack(9, 100, LOWEST + 10_000_000)]
+        found = ext.bit_maps(b"".join(entries), 14)
+        assert found[8:10] == [None, None]
+        expected = [int.from_bytes(one, "little") if len(one) == 14 else None for one in maps]
+        assert found[:8] + found[10:] == expected
+        assert ext.bit_maps(b"".join(entries), 13).count(None) == 3_001
 
 
 @pytest.mark.parametrize(("map_bytes", "fits"), [(76, True), (77, False)])
