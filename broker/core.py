@@ -556,5 +556,6 @@ def _patience_s(settings: Settings) -> dict[int, float]:
         RequestCode.PULL_MESSAGE: pulls,
         RequestCode.LITE_PULL_MESSAGE: pulls,
         RequestCode.HEART_BEAT: settings.heartbeat_queue_wait_ms,
+        RequestCode.END_TRANSACTION: settings.transaction_queue_wait_ms,
     }
     return {code: wait_ms / 1000 for code, wait_ms in waits_ms.items() if wait_ms}
