@@ -18,6 +18,7 @@ from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerRules, TimerService
 from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.expressions import ExpressionLimits, Expressions
+from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
@@ -37,6 +38,7 @@ from aerobee.broker.requests.queues import QueueRequests
 from aerobee.broker.requests.replies import ReplyProcessor
 from aerobee.broker.requests.resets import ResetRequests
 from aerobee.broker.requests.runtime import RuntimeRequests
+from aerobee.broker.requests.settings import SettingsRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
@@ -86,8 +88,11 @@ class BrokerCore:
         identity: Identity,
         stats: BrokerStats,
         loop: asyncio.AbstractEventLoop,
+        live_settings: LiveSettings | None = None,
     ) -> None:
+        """Without `live_settings` no request changes a setting."""
         self.settings = settings
+        self._live_settings = live_settings
         self.store = store
         self.identity = identity
         self.stats = stats
@@ -435,9 +440,7 @@ class BrokerCore:
         }
 
     def _admin_handlers(self) -> dict[int, Handler]:
-        """Codes that no module lists are answered with REQUEST_CODE_NOT_SUPPORTED, among them
-        UPDATE_BROKER_CONFIG: remote change of settings is off (docs/reliability.md 8).
-        """
+        """Codes that no module lists are answered with REQUEST_CODE_NOT_SUPPORTED."""
         settings, store, stats = self.settings, self.store, self.stats
         topics, groups, offsets = self.topics, self.groups, self.offsets
         self._traffic = TrafficHistory(stats, store.stats_service, settings.cluster_name)
@@ -458,6 +461,7 @@ class BrokerCore:
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
+            **SettingsRequests(settings, self._live_settings).handlers(),
             **ResetRequests(
                 settings.broker_name, topics, offsets, self.clients, store, stats
             ).handlers(),
@@ -558,5 +562,6 @@ def _patience_s(settings: Settings) -> dict[int, float]:
         RequestCode.PULL_MESSAGE: pulls,
         RequestCode.LITE_PULL_MESSAGE: pulls,
         RequestCode.HEART_BEAT: settings.heartbeat_queue_wait_ms,
+        RequestCode.END_TRANSACTION: settings.transaction_queue_wait_ms,
     }
     return {code: wait_ms / 1000 for code, wait_ms in waits_ms.items() if wait_ms}

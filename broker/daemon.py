@@ -15,8 +15,10 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from aerobee.broker.core import BrokerCore
+from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.monitoring.health import (
     HealthChecks,
     LoopMonitor,
@@ -42,6 +44,7 @@ from aerobee.config.limits import check_limits, connection_limit
 from aerobee.config.memory import available_memory, memory_warning
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports, listeners
+from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
@@ -76,8 +79,16 @@ class StartAbandoned(Exception):
 class Daemon:
     """One broker process. `start` once, `stop` once; both on the loop that runs it."""
 
-    def __init__(self, settings: Settings, notifier: Notifier | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        notifier: Notifier | None = None,
+        reload: Reload | None = None,
+    ) -> None:
+        """`reload` reads the configuration again, into these settings; without it they stay."""
         self.settings = settings
+        self._reload = reload
+        self._live_settings: LiveSettings | None = None
         self.stats = BrokerStats(light=settings.lmq_enabled)
         self.health = HealthChecks()
         check_limits(settings)
@@ -124,9 +135,10 @@ class Daemon:
         """
         self._stop_asked = True
 
-    def settings_changed(self) -> None:
-        """Live settings have been changed in `settings` (config/reload.py). Once it serves."""
-        self.store.settings_changed(self.settings)
+    async def read_settings_again(self) -> None:
+        """Take over what the configuration says now (config/reload.py). Once it serves."""
+        if self._live_settings is not None:
+            await self._live_settings.read_again()
 
     async def stop(self) -> None:
         """Stop what was started, in reverse; every step is tried even if one before it failed."""
@@ -169,10 +181,16 @@ class Daemon:
         self.store = await self._open_store(loop)
         self._undo.append(("store", self._close_store))
         self._check_not_abandoned()
+        if self._reload is not None:
+            changed = partial(self.store.settings_changed, settings)
+            self._live_settings = LiveSettings(loop, self._reload, changed)
+            self._undo.append(("settings", self._live_settings.close))
         with contextlib.ExitStack() as reserved:
             port = settings.listen_port or self._reserve_port(reserved)
             identity = Identity(advertised, port)
-            self.core = BrokerCore(settings, self.store, identity, self.stats, loop)
+            self.core = BrokerCore(
+                settings, self.store, identity, self.stats, loop, self._live_settings
+            )
             monitor.watch(self.core.turns.last_long)
             self._undo.append(("broker core", self.core.close))
             self.core.complete_tables()

@@ -30,7 +30,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.hangup import HANGUPS
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
-from aerobee.config.reload import Reload
+from aerobee.config.reload import Load, Reload
 from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
@@ -42,7 +42,7 @@ EXIT_PORT_IN_USE = 3
 EXIT_CONFIG = 78
 
 
-def run(loaded: Loaded, load: Callable[[], Loaded]) -> int:
+def run(loaded: Loaded, load: Load) -> int:
     """Run the daemon until a signal stops it; returns the process's exit code.
 
     `load` reads the configuration again, from the same sources as `loaded`.
@@ -62,9 +62,9 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return loop
 
 
-async def _serve(loaded: Loaded, load: Callable[[], Loaded]) -> int:
+async def _serve(loaded: Loaded, load: Load) -> int:
     notifier = Notifier(os.environ)
-    daemon = Daemon(loaded.settings, notifier)
+    daemon = Daemon(loaded.settings, notifier, Reload(loaded.settings, load))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     hung_up = _on_signals(loop, stop, daemon)
@@ -73,7 +73,7 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded]) -> int:
         code = await _start(daemon)
         if code is not None:
             return code
-        reloading = loop.create_task(_reload_forever(daemon, load, reload_asked, notifier))
+        reloading = loop.create_task(_reload_forever(daemon, reload_asked, notifier))
         _say_ready(daemon, notifier)
         await stop.wait()
         reloading.cancel()
@@ -98,19 +98,13 @@ async def _stop(daemon: Daemon) -> int:
     return 0
 
 
-async def _reload_forever(
-    daemon: Daemon, load: Callable[[], Loaded], asked: asyncio.Event, notifier: Notifier
-) -> None:
-    reload = Reload(daemon.settings, load)
-    loop = asyncio.get_running_loop()
+async def _reload_forever(daemon: Daemon, asked: asyncio.Event, notifier: Notifier) -> None:
     while True:
         await asked.wait()
         asked.clear()
         notifier.reloading()
         try:
-            loaded = await loop.run_in_executor(None, reload.read)
-            if loaded is not None and reload.take(loaded):
-                daemon.settings_changed()
+            await daemon.read_settings_again()
         except Exception:  # the top of this task: the next SIGHUP is heeded all the same
             log.exception("reading the configuration again failed")
         notifier.ready()

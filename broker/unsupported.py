@@ -23,7 +23,6 @@ _CONSUMERS: Final = "looking into a running consumer"
 #: The feature that each request belongs to.
 FEATURES: Final[dict[int, str]] = {
     Code.PUSH_REPLY_MESSAGE_TO_CLIENT: _REPLIES,
-    Code.UPDATE_BROKER_CONFIG: "changing settings from afar",
     Code.UPDATE_AND_CREATE_ACL_CONFIG: _ACCESS,
     Code.DELETE_ACL_CONFIG: _ACCESS,
     Code.GET_BROKER_CLUSTER_ACL_INFO: _ACCESS,

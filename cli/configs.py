@@ -37,7 +37,7 @@ _IMPORTANT = (
 def show(parsed: argparse.Namespace) -> int:
     """Every setting with its value; `--origin` adds unit, source and effect."""
     loaded = load_settings(
-        parsed.config, overrides=parsed.set, format=parsed.format, strict=parsed.strict
+        parsed.config, overrides=parsed.set, format=parsed.format, strict=parsed.strict, remote={}
     )
     _warn(loaded.warnings)
     shown = [

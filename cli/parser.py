@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
-from aerobee.cli.parser_types import count, duration, port, seconds, text
+from aerobee.cli.parser_types import assignment, count, duration, port, seconds, text
 from aerobee.cli.store.parser import add_store
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
@@ -398,11 +398,17 @@ def _add_broker(commands: "Commands") -> None:
     clean.set_defaults(command="broker clean")
     config = group.add_parser(
         "config",
-        help="the settings that running brokers have, under RocketMQ's names",
+        help="the settings that running brokers have, under RocketMQ's names; --set changes them",
         description="Ask running brokers for their settings, RocketMQ's or ours. Secrets are not "
-        "shown. What a file, this environment and flags would give is said by aerobee config show.",
+        "shown. What a file, this environment and flags would give is said by aerobee config show. "
+        "A broker of ours lets --set change, at once and for its next starts, what a reload may "
+        "change, and only if admin.remote_config is on there.",
     )
     config.add_argument("key", nargs="*", type=text, metavar="KEY", help="only these")
+    config.add_argument(
+        "--set", action="append", default=[], type=assignment, metavar="KEY=VALUE",
+        help="change a setting (more than once: all of them or none)",
+    )  # fmt: skip
     config.add_argument(
         "--broker", type=text, metavar="NAME", help="this one alone (default: all masters)"
     )

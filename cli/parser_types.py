@@ -38,6 +38,14 @@ def text(argument: str) -> str:
     return argument
 
 
+def assignment(argument: str) -> tuple[str, str]:
+    """KEY=VALUE, without the blanks around both."""
+    key, equals, value = text(argument).partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, not {argument}")
+    return key.strip(), value.strip()
+
+
 def duration(argument: str) -> float:
     """A time span in seconds: a number, with s, m, h or d behind it if it is none of seconds."""
     factor = _SPANS.get(argument[-1:], 0)

@@ -20,7 +20,7 @@ from aerobee.config.limits import check_limits, connection_limit, raise_open_fil
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
 from aerobee.config.model import Settings
-from aerobee.config.reload import Reload
+from aerobee.config.reload import Load, Reload
 from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
@@ -35,17 +35,21 @@ _DEV_INDEX = {"index_slots": 100_000, "index_entries": 400_000}
 
 def serve(parsed: argparse.Namespace) -> int:
     """Run the broker; the exit code is the daemon's."""
-    load = partial(
-        _load,
-        parsed,
-        name_servers=parsed.name_servers,
-        store_path=parsed.store,
-        listen_host=parsed.host,
-        listen_port=parsed.port,
-        nameserver_port=parsed.nameserver_port,
-        http_port=parsed.http_port,
-    )
-    loaded = load()
+
+    def load(changes: Mapping[str, str] | None) -> Loaded:
+        return _load(
+            parsed,
+            remote=changes,
+            name_servers=parsed.name_servers,
+            store_path=parsed.store,
+            listen_host=parsed.host,
+            listen_port=parsed.port,
+            nameserver_port=parsed.nameserver_port,
+            http_port=parsed.http_port,
+        )
+
+    # A store for development is gone with its broker, and so would be what requests have changed.
+    loaded = load(None if parsed.dev else {})
     if parsed.print_config or parsed.print_important:
         return print_as_broker_conf(loaded, important=not parsed.print_config)
     if not parsed.dev:
@@ -53,7 +57,7 @@ def serve(parsed: argparse.Namespace) -> int:
     directory = tempfile.mkdtemp(prefix="aerobee-dev-")
     try:
         small = _for_development(loaded.settings, directory)
-        return _run(_with_defaults(loaded, small), lambda: _with_defaults(load(), small))
+        return _run(_with_defaults(loaded, small), lambda _: _with_defaults(load(None), small))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -61,19 +65,19 @@ def serve(parsed: argparse.Namespace) -> int:
 def nameserver(parsed: argparse.Namespace) -> int:
     """Run a name server alone."""
 
-    def load() -> Loaded:
-        loaded = _load(parsed, nameserver_host=parsed.host)
+    def load(_changes: Mapping[str, str]) -> Loaded:
+        loaded = _load(parsed, remote=None, nameserver_host=parsed.host)
         # Here port 0 is a free one: there is no other part that could run without this.
         if parsed.port is None:
             return loaded
         settings = loaded.settings.with_changes(nameserver_port=parsed.port)
         return dataclasses.replace(loaded, settings=settings)
 
-    loaded = load()
+    loaded = load({})
     return _with_logging(loaded, lambda: _run_name_server(loaded.settings, load))
 
 
-def _run_name_server(settings: Settings, load: Callable[[], Loaded]) -> int:
+def _run_name_server(settings: Settings, load: Load) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     raise_open_files(settings.connections + settings.reserved_files)
     check_limits(settings)
@@ -109,17 +113,18 @@ def _read_again(reload: Reload) -> None:
         reload.take(loaded)
 
 
-def _load(parsed: argparse.Namespace, **flags: object) -> Loaded:
+def _load(parsed: argparse.Namespace, remote: Mapping[str, str] | None, **flags: object) -> Loaded:
     return load_settings(
         parsed.config,
         flags=flags,
         overrides=parsed.set,
         format=parsed.format,
         strict=parsed.strict,
+        remote=remote,
     )
 
 
-def _run(loaded: Loaded, load: Callable[[], Loaded]) -> int:
+def _run(loaded: Loaded, load: Load) -> int:
     def run() -> int:
         from aerobee.broker.process import run as run_daemon
 

@@ -7,6 +7,8 @@ merged here. Changes go to the brokers first and to the name servers after, as R
 from __future__ import annotations
 
 import asyncio
+import struct
+from collections.abc import Mapping
 from typing import Final
 
 from aerobee.client.connections.role import Role
@@ -415,12 +417,40 @@ class Admin(Role):
             found[name] = {key: value for key, separator, value in pairs if separator}
         return found
 
+    async def change_broker_settings(
+        self, settings: Mapping[str, str], broker: str | None = None
+    ) -> list[str]:
+        """Change settings of running masters, by RocketMQ's names or a broker's own; their names.
+
+        A broker does all of it or nothing, which raises `PeerError`. RocketMQ's takes any setting,
+        Aerobee's what `admin.remote_config` lets it. The first that refuses ends it.
+        """
+        lines = [f"{_property(key)}={_property(value)}\n" for key, value in settings.items()]
+        body = "".join(lines).encode()
+        masters = sorted(_masters(await self.cluster(), None, broker).items())
+        for _name, address in masters:
+            await self._session.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        return [name for name, _address in masters]
+
     async def runtime_info(self, address: str) -> dict[str, str]:
         """A broker's own figures by name (protocol/WIRE.md 4.8)."""
         self._session.check_running()
         answer = await self._session.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         with reading(address):
             return parse_kv_table(answer.body)
+
+
+def _property(text: str) -> str:
+    """A key or value as a line of Java's properties has it, in ASCII."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    parts = []
+    for unit in struct.unpack(f">{len(units) // 2}H", units):
+        character = chr(unit)
+        if not " " <= character <= "~":
+            parts.append(f"\\u{unit:04x}")
+        else:
+            parts.append(f"\\{character}" if character in "\\ =:#!" else character)
+    return "".join(parts)
 
 
 def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:

@@ -218,4 +218,5 @@ class Admin(_Role[AsyncAdmin]):
     query_by_unique_key = _blocking(AsyncAdmin.query_by_unique_key)
     view = _blocking(AsyncAdmin.view)
     broker_settings = _blocking(AsyncAdmin.broker_settings)
+    change_broker_settings = _blocking(AsyncAdmin.change_broker_settings)
     runtime_info = _blocking(AsyncAdmin.runtime_info)

@@ -1,8 +1,8 @@
 """From files, environment and flags to `Settings`: who wins, what is refused, what is said.
 
-Precedence: flags and `--set` > environment `AEROBEE__SECTION__KEY` > file > `NAMESRV_ADDR` and
-`ROCKETMQ_HOME` > default. The two variables are RocketMQ's: there they are defaults that a
-broker.conf overrides, so they are here.
+Precedence: flags and `--set` > environment `AEROBEE__SECTION__KEY` > what requests have changed
+(`remote.py`) > file > `NAMESRV_ADDR` and `ROCKETMQ_HOME` > default. The two variables are
+RocketMQ's: there they are defaults that a broker.conf overrides, so they are here.
 
 An unknown key in our own syntaxes (TOML, environment, --set) stops the start with the nearest known
 name: it is a typing error. In a broker.conf it is a warning, because RocketMQ ignores such keys and
@@ -20,6 +20,7 @@ from aerobee.config import sources
 from aerobee.config.errors import ConfigError, raise_all
 from aerobee.config.limits import check_limits
 from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
+from aerobee.config.remote import remote_file, remote_given, with_changes
 from aerobee.config.rules import (
     DEFAULT,
     Origin,
@@ -35,6 +36,7 @@ from aerobee.nearest_name import nearest_name
 _SOURCES: Final = {
     "properties": "file",
     "toml": "file",
+    "remote": "remote",
     "environment": "environment",
     "set": "flag",
     "flag": "flag",
@@ -43,6 +45,7 @@ _SOURCES: Final = {
 _NAMES: Final[Mapping[str, tuple[Mapping[str, Setting], ...]]] = {
     "properties": (BY_ROCKETMQ_KEY, BY_FULL_KEY),
     "toml": (BY_FULL_KEY,),
+    "remote": (BY_FULL_KEY,),
     "environment": (BY_FULL_KEY,),
     "set": (BY_FULL_KEY, BY_ROCKETMQ_KEY, BY_NAME),
     "flag": (BY_NAME,),
@@ -56,6 +59,7 @@ class Loaded:
 
     `origins` has an entry for every attribute. `warnings` are lines for people; `idle` are the
     given settings without effect ("later" and "never"), already mentioned in `warnings`.
+    `remote_file` is where changes of requests are kept, None where they are not looked at.
     """
 
     settings: Settings
@@ -64,6 +68,7 @@ class Loaded:
     idle: tuple[Setting, ...]
     file: Path | None
     format: FileFormat | None
+    remote_file: Path | None = None
 
     def given(self) -> list[tuple[Setting, Value, Origin]]:
         """Every setting that was given or that a rule changed, in the model's order."""
@@ -81,24 +86,35 @@ def load_settings(
     overrides: Iterable[str] = (),
     format: FileFormat | None = None,
     strict: bool = False,
+    remote: Mapping[str, str] | None = None,
 ) -> Loaded:
     """Read all sources and check everything. Raises ConfigError, one for all that is wrong.
 
     `flags` are values of named flags by attribute name (None: not given); `overrides` are
-    "KEY=VALUE" texts; `environ` defaults to the process's. Limits are checked too, except for how
+    "KEY=VALUE" texts; `environ` defaults to the process's. With `remote` the file of what requests
+    have changed is read too, and these values (by names such as "limits.max_topics") count as
+    though they stood there: a broker's start gives none. Limits are checked too, except for how
     many files may be open, which only the daemon needs to know.
     """
     environment = os.environ if environ is None else environ
     path = None if file is None else Path(file)
     content = None if path is None else sources.read_file(path, format)
+    below = sources.from_rocketmq_environment(environment)
+    if content is not None:
+        below += content.given
+    above = [
+        *sources.from_environment(environment),
+        *sources.from_overrides(overrides),
+        *sources.from_flags(flags or {}),
+    ]
     merge = _Merge(strict)
-    merge.take(sources.from_rocketmq_environment(environment))
     if content is not None:
         merge.warnings += content.warnings
-        merge.take(content.given)
-    merge.take(sources.from_environment(environment))
-    merge.take(sources.from_overrides(overrides))
-    merge.take(sources.from_flags(flags or {}))
+    merge.take(below)
+    remote_file = None
+    if remote is not None:
+        remote_file = merge.take_remote([*below, *above], remote)
+    merge.take(above)
     merge.warnings += sources.misspelt_environment(environment)
     try:
         rule_warnings = merge.apply_rules()
@@ -121,9 +137,8 @@ def load_settings(
     if content is not None and content.format == "properties":
         warnings += loopback_by_omission(merge.values, merge.origins)
     origins = {setting.name: merge.origins.get(setting.name, DEFAULT) for setting in SETTINGS}
-    return Loaded(
-        settings, origins, tuple(warnings), idle, path, content.format if content else None
-    )
+    file_format = content.format if content else None
+    return Loaded(settings, origins, tuple(warnings), idle, path, file_format, remote_file)
 
 
 class _Merge:
@@ -145,6 +160,29 @@ class _Merge:
                 self._take(item)
             except ConfigError as error:
                 self._errors.append(error)
+
+    def take_remote(self, others: Iterable[Given], changes: Mapping[str, str]) -> Path:
+        """Take what requests have changed, and these changes, if the `others` allow requests to;
+        where that is kept."""
+        alone = _Merge(strict=False)
+        alone.take(others)
+        file = remote_file(alone.values["store_path"])
+        if not alone.values["remote_config"]:
+            if file.exists():
+                self.warnings.append(f"{file} is not read: admin.remote_config is off")
+            return file
+        try:
+            given = with_changes(remote_given(file), changes)
+        except ConfigError as error:
+            self._errors.append(error)
+            return file
+        self.warnings += [
+            f"{origin.text}: {origin.key} does not count: a request has changed it ({item.where})"
+            for item in given
+            if (origin := self.origins.get(BY_FULL_KEY[item.key].name)) is not None
+        ]
+        self.take(given)
+        return file
 
     def apply_rules(self) -> list[str]:
         """Apply the rules to the values; raises everything that is wrong, in them or before."""
@@ -173,7 +211,8 @@ class _Merge:
 
     def _value(self, setting: Setting, item: Given) -> Value:
         """The parsed, checked value; a ValueError becomes a ConfigError that names the place."""
-        typed = item.syntax == "toml" or (item.syntax == "flag" and not isinstance(item.value, str))
+        is_text = isinstance(item.value, str)
+        typed = item.syntax == "toml" or (item.syntax in ("flag", "remote") and not is_text)
         try:
             asked = setting.accept(item.value) if typed else setting.parse(str(item.value))
             value = setting.check(asked)

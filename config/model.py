@@ -25,6 +25,7 @@ from aerobee.config.settings.legacy import LegacySettings
 from aerobee.config.settings.limits import LimitSettings
 from aerobee.config.settings.retention import RetentionSettings, ScrubSettings
 from aerobee.config.settings.service import (
+    AdminSettings,
     HttpSettings,
     LogSettings,
     MetricsSettings,
@@ -49,6 +50,7 @@ class Settings(
     HttpSettings,
     MetricsSettings,
     LogSettings,
+    AdminSettings,
     LimitSettings,
     RetentionSettings,
     ScrubSettings,

@@ -1,25 +1,30 @@
 """Reads the configuration of a running process again, and takes over what may change.
 
-SIGHUP asks for it. Settings declared `live` are read by their parts at each use, so they change for
-all of them with one assignment (`Settings.take`); what else differs takes effect at the next start,
-and the log says so. A configuration with anything wrong in it changes nothing: all that is wrong
-is logged, as a start would print it.
+SIGHUP asks for it, and so does a request that changes settings, where that is on (`remote.py`).
+Settings declared `live` are read by their parts at each use, so they change for all of them with
+one assignment (`Settings.take`); what else differs takes effect at the next start, and the log says
+so. A configuration with anything wrong in it changes nothing: all that is wrong is logged, as a
+start would print it.
 
-`read` may be called on any thread, because it opens files; `take` on the thread that owns the
-settings.
+`read` and `judge` may be called on any thread, because they open files; `take` on the thread that
+owns the settings.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
-from aerobee.config.errors import ConfigError
+from aerobee.config.errors import ConfigError, raise_all
 from aerobee.config.limits import check_limits
 from aerobee.config.load import Loaded
-from aerobee.config.model import SETTINGS, Settings
+from aerobee.config.model import BY_FULL_KEY, SETTINGS, Settings
+from aerobee.config.remote import REQUEST
 from aerobee.config.settings.setting import Setting, Value
 
 log = logging.getLogger("aerobee.config")
+
+#: Reads all sources, with these texts for settings that a request changes, by their own names.
+Load: TypeAlias = Callable[[Mapping[str, str]], Loaded]
 
 
 class Change(NamedTuple):
@@ -41,8 +46,9 @@ class Change(NamedTuple):
 class Reload:
     """Takes changes of the configuration into the `settings` a process runs with."""
 
-    def __init__(self, settings: Settings, load: Callable[[], Loaded]) -> None:
-        """`load` reads all sources as the start did. Raises ConfigError."""
+    def __init__(self, settings: Settings, load: Load) -> None:
+        """`load` reads all sources as the start did, with what a request asks for. Raises
+        ConfigError."""
         self._settings = settings
         self._load = load
         self._warned: tuple[str, ...] = ()
@@ -50,17 +56,47 @@ class Reload:
     def read(self) -> Loaded | None:
         """What the configuration says now; None, with the reasons in the log, when it is wrong."""
         try:
-            return self._load()
+            return self._load({})
         except ConfigError as error:
             for one in error.errors:
                 log.error("configuration not taken, nothing changed: %s", one, extra=_EACH)
             return None
 
-    def take(self, loaded: Loaded) -> list[Change]:
-        """Change what may change; returns that. Says in the log what it did and did not."""
+    def judge(self, changes: Mapping[str, str]) -> Loaded:
+        """What the configuration says with what a request asks for. Raises ConfigError when one of
+        these settings cannot have its value, now and at the next start."""
+        loaded = self._load(changes)
+        asked = loaded.settings
+        raise_all(
+            [
+                ConfigError(key, text, why, REQUEST)
+                for key, text in changes.items()
+                if (why := self._why_not(BY_FULL_KEY[key], loaded))
+            ]
+        )
+        settings = [BY_FULL_KEY[key] for key in changes]
+        values = {setting.name: asked.value_of(setting) for setting in settings}
+        check_limits(self._settings.with_changes(**values))
+        return loaded
+
+    def _why_not(self, setting: Setting, loaded: Loaded) -> str:
+        """What is in the way of a request's value for this setting; "" when nothing is."""
+        if not loaded.settings.remote_config:
+            return "admin.remote_config is off in the configuration, and so at the next start"
+        origin = loaded.origins[setting.name]
+        if origin.source != "remote":
+            return f"is set by {origin.text} where the broker was started, which counts more"
+        running, asked = self._settings.value_of(setting), loaded.settings.value_of(setting)
+        if not Change(setting, running, asked).may_change:
+            return "0 is a part that is not there, which only a start of the broker changes"
+        return ""
+
+    def take(self, loaded: Loaded, only: Collection[Setting] = SETTINGS) -> list[Change]:
+        """Change what may change of these settings; returns that. Says in the log what it did and
+        did not."""
         changes = [
             Change(setting, running, asked)
-            for setting in SETTINGS
+            for setting in only
             if (running := self._settings.value_of(setting))
             != (asked := loaded.settings.value_of(setting))
         ]

@@ -31,9 +31,9 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*:[^,:]*")
 
 
 class Origin(NamedTuple):
-    """Where a value came from: `source` is "default", "file", "environment", "flag" or "rule" (made
-    by a rule of this module); `text` says it for people (path and line, a variable's name, the
-    rule); `key` is the name that was used there."""
+    """Where a value came from: `source` is "default", "file", "remote" (changed by a request),
+    "environment", "flag" or "rule" (made by a rule of this module); `text` says it for people (path
+    and line, a variable's name, the rule); `key` is the name that was used there."""
 
     source: str
     text: str

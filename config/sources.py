@@ -14,7 +14,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, SECTIONS
 from aerobee.config.properties import PropertiesSyntaxError, parse_properties
 
-Syntax = Literal["properties", "toml", "environment", "set", "flag"]
+Syntax = Literal["properties", "toml", "remote", "environment", "set", "flag"]
 FileFormat = Literal["toml", "properties"]
 
 ENVIRONMENT_PREFIX: Final = "AEROBEE__"
@@ -30,7 +30,8 @@ _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Given(NamedTuple):
-    """One given value. `value` is text unless the syntax has types (TOML, flags)."""
+    """One given value. `value` is text unless the syntax has types (TOML, flags); "remote" is TOML
+    of the file that requests have changed, or the text of one."""
 
     key: str
     value: object

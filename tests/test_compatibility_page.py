@@ -44,8 +44,9 @@ CODES: Mapping[str, set[int]] = {
 }
 
 CLIENTS = {
-    "all", "Javas", "Java", "Java 4.4", "Java 5.5", "Go", "C++", "Node", "Rust", "ours", "Spark",
-}  # fmt: skip
+    *("all", "Javas", "Java", "Java 4.4", "Java 5.5", "Go", "C++", "Node", "Rust", "ours", "Spark"),
+    "mqadmin",
+}
 NO_CLIENT = {"frames", "-"}
 _REFUSED, _NO_EFFECT, _NOBODY = "refused: ", "no effect: ", "nobody's"
 UNNAMED = "nothing that broker/unsupported.py names"
@@ -256,6 +257,7 @@ def test_tests_that_are_named_exist(text: str) -> None:
 
 # --- a wrong page is found ------------------------------------------------------------------------
 
+OFFSETS_TEST = "contract/test_offsets.py::test_a_deleted_topic_takes_its_groups_offsets_along"
 ROW = "| 10 | SEND_MESSAGE | served | Go, C++ | `interop/test_clients.py::"
 
 
@@ -274,9 +276,9 @@ ROW = "| 10 | SEND_MESSAGE | served | Go, C++ | `interop/test_clients.py::"
         (ROW, ROW.replace("Go, C++", "Perl"), "no known client: 'Perl'"),
         (ROW, ROW.replace("served", "works"), "no such state: 'works'"),
         ("| batches | served ", "| batches | refused: no time ", "no such reason"),
-        ("| 26 | GET_BROKER_CONFIG | served | frames ", "| 26 | X | served | Java ", "with Java"),
-        ("_are_told_whole` |", "_are_told_whole[json]` |", "a test without parameters"),
-        ("`contract/test_administration.py::test_settings_are_told`", "-", "no test proves it"),
+        ("| 35 | UNREGISTER_CLIENT | served | frames ", "| 35 | X | served | Java ", "with Java"),
+        ("_who_joins_and_leaves` |", "_who_joins_and_leaves[json]` |", "a test without parameters"),
+        (f"`{OFFSETS_TEST}`", "-", "no test proves it"),
     ],
 )
 def test_a_wrong_row_is_found(text: str, old: str, new: str, said: str) -> None:

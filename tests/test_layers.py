@@ -45,7 +45,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     "config": (
         *("errors", "settings", "properties", "logs", "model"),
         *("limits", "memory", "manual", "limits_page", "ports", "rules"),
-        *("sources", "load", "reload", "hangup"),
+        *("sources", "remote", "load", "reload", "hangup"),
     ),
     "remoting": (
         *("errors", "limits", "stats", "peers", "tls", "calls", "budget", "turns"),
@@ -58,7 +58,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("stats", "unsupported", "router", "workers", "scheduler"),
+        *("stats", "unsupported", "router", "workers", "live_settings", "scheduler"),
         *("expressions", "tables"),
         *("registration", "delay", "messages", "staging", "transactions", "requests"),
         *("core", "monitoring", "daemon", "process"),

@@ -55,9 +55,9 @@ from aerobee.protocol.headers.client import (
     PullMessageResponse,
 )
 from aerobee.protocol.message.properties import (
+    PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
-    PROPERTY_WAIT,
     encode_properties,
 )
 from aerobee.protocol.message.record import StoreMessage
@@ -517,7 +517,7 @@ def offset_moved_message(
             "offsetRequest": header.queue_offset,
         }
     )
-    properties = {PROPERTY_KEYS: group, PROPERTY_TAGS: group, PROPERTY_WAIT: "false"}
+    properties = {PROPERTY_KEYS: group, PROPERTY_DELAY: "0", PROPERTY_TAGS: group}
     return StoreMessage(
         OFFSET_MOVED_TOPIC,
         0,

@@ -33,8 +33,12 @@ from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import PUT_RANGES, rate_text
 
 # What the reference's tools look up though there is no such setting here: whether the broker's own
-# connections, to its name servers, use TLS. `mqadmin exportConfigs` fails without it.
-_WITHOUT_SETTING = {"useTLS": "false"}
+# connections, to its name servers, use TLS (`mqadmin exportConfigs` fails without it); and the
+# threads of those, as many as there are processors, which `mqadmin exportMetrics` says by it.
+_WITHOUT_SETTING = {
+    "useTLS": "false",
+    "clientCallbackExecutorThreads": str(len(os.sched_getaffinity(0))),
+}
 
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")

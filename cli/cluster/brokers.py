@@ -28,8 +28,14 @@ async def clean(parsed: argparse.Namespace) -> int:
 
 @client_command
 async def show_config(parsed: argparse.Namespace) -> int:
-    """Print the settings that running brokers have."""
+    """Print the settings that running brokers have; `--set` changes some of them first."""
+    changes = dict(parsed.set)
     async with admin_of(parsed) as admin:
+        if changes:
+            changed = await admin.change_broker_settings(changes, parsed.broker)
+            say(f"{', '.join(changed)}: changed {', '.join(changes)}")
+            if not parsed.key and not parsed.json:
+                return OK
         found = await admin.broker_settings(parsed.broker)
     known = {key for settings in found.values() for key in settings}
     for key in parsed.key:

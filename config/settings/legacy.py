@@ -19,7 +19,6 @@ _MAP_BITS = (
     "RocketMQ's broker replaces it by the length that expectConsumerNumUseFilter and "
     "maxErrorRateOfBloomFilter give, and so does this one."
 )
-_FAST = "Waiting requests are bounded by the section limits, not cleaned out by age."
 _UNUSED = "RocketMQ itself does not use it."
 _DLEDGER_REFUSED = (
     "DLedger mode is not offered: its log is another format; run a plain master on a plain store"
@@ -92,7 +91,6 @@ class LegacySettings:
     )
     heartbeat_queue_capacity: int = _idle(50_000, "heartbeatThreadPoolQueueCapacity", _QUEUE)
     end_transaction_queue_capacity: int = _idle(100_000, "endTransactionPoolQueueCapacity", _QUEUE)
-    transaction_queue_wait_ms: int = _idle(3000, "waitTimeMillsInTransactionQueue", _FAST)
     address_server: bool = _idle(
         False, "fetchNamesrvAddrByAddressServer", "Name servers are listed in broker.name_servers."
     )

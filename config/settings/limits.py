@@ -243,6 +243,19 @@ class LimitSettings:
             'aerobee_refused_requests_total{reason="system_busy"}',
         ),
     )
+    transaction_queue_wait_ms: int = setting(
+        3000,
+        "waitTimeMillsInTransactionQueue",
+        unit="ms",
+        within=(0, I32_MAX),
+        why="""The same for a commit or rollback. Producers send these one way: the broker asks
+        again after a while about a transaction whose decision was refused.""",
+        limit=Limit(
+            "how long a commit or rollback may have waited",
+            "code 2 (SYSTEM_BUSY)",
+            'aerobee_refused_requests_total{reason="system_busy"}',
+        ),
+    )
     held_pull_bytes: int = setting(
         128 * _MIB,
         within=(1 * _MIB, I32_MAX),

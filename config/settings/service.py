@@ -1,4 +1,5 @@
-"""Settings of what stands around the broker: embedded name server, HTTP port, metrics, logs."""
+"""Settings of what stands around the broker: embedded name server, HTTP port, metrics, logs, and
+what administrators may do with requests."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -149,4 +150,19 @@ class LogSettings:
             "the log: `dropped=`",
             bytes_each=1024,
         ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminSettings:
+    """What administrators may do with requests."""
+
+    section: ClassVar[str] = "admin"
+
+    remote_config: bool = setting(
+        False,
+        why="""Let requests (mqadmin updateBrokerConfig, aerobee broker config --set) change the
+        settings that a reload may change. There is no access control yet: whoever reaches the port
+        may. What they change is kept in config/remote.toml below the store, which counts above the
+        broker's file and below its environment and command line.""",
     )

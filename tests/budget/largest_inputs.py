@@ -77,6 +77,7 @@ LOCKS = 20_000
 PROPERTIES = 32_000
 HEADER = 200 * KIB
 KV_ENTRIES = 20_000
+SETTINGS_BYTES = 64 * KIB
 BROKERS, ROUTE_ENTRIES, TOPICS_OF_BROKER = 1_000, 200_000, 50_000
 
 TOPIC, WIDE, ONE, GROUP, PRODUCERS = "Orders", "Wide", "One", "CG", "PG"
@@ -280,6 +281,13 @@ def _plain(code: int, answer: int = 0) -> Inputs:
     seeds = [one for one in (*BROKER_SEEDS, *NAME_SERVER_SEEDS) if one.code == code]
     assert seeds, code
     return lambda _full: [[Request(*one, answer)] for one in seeds]
+
+
+def _changed_settings(full: Full) -> list[list[Request]]:
+    """Lines of settings; all are read, and the last one of each counts."""
+    line = b"fileReservedTime=72\n"
+    body = line * (full.most(SETTINGS_BYTES) // len(line))
+    return [[Request(Code.UPDATE_BROKER_CONFIG, {}, body)]]
 
 
 def _fields(code: int) -> dict[str, str]:
@@ -634,6 +642,7 @@ BROKER: dict[int, Inputs] = {
     Code.GET_ALL_PRODUCER_INFO: _plain(Code.GET_ALL_PRODUCER_INFO),
     Code.GET_BROKER_RUNTIME_INFO: _plain(Code.GET_BROKER_RUNTIME_INFO),
     Code.GET_BROKER_CONFIG: _plain(Code.GET_BROKER_CONFIG),
+    Code.UPDATE_BROKER_CONFIG: _changed_settings,
     Code.VIEW_BROKER_STATS_DATA: _plain(Code.VIEW_BROKER_STATS_DATA),
     Code.UNREGISTER_CLIENT: _unregistered,
     Code.CHECK_CLIENT_CONFIG: _checked_config,

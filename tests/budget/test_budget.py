@@ -145,6 +145,7 @@ class Rig:
         settings["fast_failure"] = False
         # Registrations list all topics, and keep the list for who asks for it next.
         settings["nameserver_enabled"] = False
+        settings["remote_config"] = True
         found: dict[tuple[str, int], list[Measured]] = {}
         with memory_folder() as folder, _by_themselves(), _large_bodies_from(share):
             async with Target(folder, **settings) as target:

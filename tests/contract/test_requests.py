@@ -167,7 +167,7 @@ async def test_a_moved_offset_leaves_an_event(wire: Wire) -> None:
     events = decode_records((await wire.pull("OFFSET_MOVED_EVENT")).body)
     body = json.loads(events[-1].body)
     assert (body["consumerGroup"], body["offsetNew"], body["offsetRequest"]) == ("CG", 1, 50)
-    assert events[-1].tags == "CG"
+    assert events[-1].properties == {"KEYS": "CG", "DELAY": "0", "TAGS": "CG"}
 
 
 async def test_query_by_key_and_view_by_id_find_the_message(wire: Wire) -> None:

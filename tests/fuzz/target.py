@@ -16,17 +16,21 @@ and each can be cut into pieces at will.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aerobee.broker.daemon import Daemon
+from aerobee.config.load import Loaded, load_settings
 from aerobee.config.model import Settings
+from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
@@ -140,13 +144,33 @@ class Heard:
         return self.wanted - Counter(one.opaque for one in self.answers if one.is_response)
 
 
+def load_changes(file: Path, settings: Settings, changes: Mapping[str, str]) -> Loaded:
+    """What requests have changed of these settings, which are in no file; the file says that they
+    may, and where the store is."""
+    loaded = load_settings(file, environ={}, remote=changes)
+    changed = {
+        name: getattr(loaded.settings, name)
+        for name, origin in loaded.origins.items()
+        if origin.source == "remote"
+    }
+    return dataclasses.replace(loaded, settings=settings.with_changes(**changed))
+
+
 class Target:
     """`async with Target(folder) as target`: a daemon whose `deliver` takes inputs."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         chosen = {**SMALL, **LIMITS, **settings, "store_path": str(folder / "store")}
-        self._daemon = Daemon(Settings.for_tests(**chosen))
+        chosen_settings = Settings.for_tests(**chosen)
+        reload = None
+        if chosen_settings.remote_config:
+            file = folder / "aerobee.toml"
+            file.write_text(
+                f'[admin]\nremote_config = true\n[store]\npath = "{chosen["store_path"]}"\n'
+            )
+            reload = Reload(chosen_settings, partial(load_changes, file, chosen_settings))
+        self._daemon = Daemon(chosen_settings, reload=reload)
         self._name_server = NameServer("127.0.0.1", 0, folder / "kv.json")
         self._ports: dict[str, tuple[RemotingServer, Handler]] = {}
         self.errors = Errors()

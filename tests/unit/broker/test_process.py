@@ -66,7 +66,7 @@ def test_a_signal_during_the_recovery_is_heard_at_once(
 
     monkeypatch.setattr(MessageStore, "open", open_and_be_told_to_stop)
     monkeypatch.setattr(os, "_exit", left_at_once.append)
-    assert process.run(loaded(tmp_path), lambda: loaded(tmp_path)) == 0
+    assert process.run(loaded(tmp_path), lambda _: loaded(tmp_path)) == 0
     assert left_at_once == [128 + 15] * (signals - 1)
     said = capfd.readouterr().err
     assert "ready in" not in said
@@ -118,7 +118,7 @@ def test_a_damaged_table_is_one_line_and_exit_code_1(
     path = tmp_path / "store" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(b'{"cut')
-    assert process.run(loaded(tmp_path), lambda: loaded(tmp_path)) == process.EXIT_FAILED
+    assert process.run(loaded(tmp_path), lambda _: loaded(tmp_path)) == process.EXIT_FAILED
     said = capfd.readouterr().err.splitlines()
     assert [line for line in said if str(path) in line and "restore" in line]
     assert "Traceback" not in "".join(said)

@@ -51,6 +51,21 @@ def served(waited_s: float, code: int = RequestCode.SEND_MESSAGE_V2, **changes: 
     return answer
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "code"),
+    [
+        (0.3, RequestCode.SEND_MESSAGE_V2),
+        (5.1, RequestCode.PULL_MESSAGE),
+        (31.1, RequestCode.HEART_BEAT),
+        (3.1, RequestCode.END_TRANSACTION),
+    ],
+)
+def test_what_waited_longer_than_its_kind_may_is_refused(waited_s: float, code: int) -> None:
+    with pytest.raises(BadRequest) as refused:
+        served(waited_s, code)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+
+
 def test_a_send_that_waited_too_long_is_refused_as_busy() -> None:
     with pytest.raises(BadRequest) as refused:
         served(0.3)
@@ -68,6 +83,8 @@ def test_a_send_that_waited_too_long_is_refused_as_busy() -> None:
         (0.1, RequestCode.SEND_MESSAGE_V2, {}),
         (0.3, RequestCode.PULL_MESSAGE, {}),
         (30.0, RequestCode.HEART_BEAT, {}),
+        (2.9, RequestCode.END_TRANSACTION, {}),
+        (99.0, RequestCode.END_TRANSACTION, {"transaction_queue_wait_ms": 0}),
         (99.0, RequestCode.GET_ALL_TOPIC_CONFIG, {}),
         (3.0, RequestCode.SEND_MESSAGE_V2, {"send_queue_wait_ms": 10_000}),
         (99.0, RequestCode.SEND_MESSAGE_V2, {"send_queue_wait_ms": 0}),

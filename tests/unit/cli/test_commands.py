@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from aerobee import testing
+from aerobee.cli import output
 from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
 from aerobee.config.model import BY_NAME
@@ -612,6 +613,14 @@ def test_running_brokers_say_what_they_are_set_to(run: Run) -> None:
     code, _, error = run("broker", "config", "flushDiskTyp")
     assert (code, "did you mean flushDiskType?" in error) == (1, True)
     assert run("broker", "config", "--broker", "wasp")[0] == 1
+
+
+def test_a_broker_that_lets_nobody_change_its_settings_says_so(run: Run) -> None:
+    code, _, error = run("broker", "config", "--set", "fileReservedTime=48")
+    assert (code, "admin.remote_config is off" in error) == (output.REFUSED, True)
+    with pytest.raises(SystemExit) as ended:
+        run("broker", "config", "--set", "fileReservedTime")
+    assert ended.value.code == output.USAGE
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from aerobee.client.admin import Admin
 from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed, RequestRefused
 from aerobee.client.options import ClientOptions
+from aerobee.config.properties import parse_properties
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import QueueOffsets, encode_topic_stats
 from aerobee.protocol.bodies.topics import TopicConfig
@@ -62,6 +63,23 @@ async def test_a_topics_settings_are_asked_of_the_brokers_themselves(two, admin)
         )
     assert await admin.topic_settings("NEW") == {"a": wide, "b": None}
     assert await admin.topic_settings("NEW", broker="b") == {"b": None}
+
+
+async def test_settings_of_brokers_are_changed_by_lines_that_java_reads(two, admin) -> None:
+    for broker in two.values():
+        accept(broker, RequestCode.UPDATE_BROKER_CONFIG)
+    settings = {"deleteWhen": "04;16", "key with:=#": " \\ a=b ü 😀 \n"}
+    assert await admin.change_broker_settings(settings) == ["a", "b"]
+    for broker in two.values():
+        (command,) = broker.of(RequestCode.UPDATE_BROKER_CONFIG)
+        assert command.body.isascii()
+        found = {key: value for key, value, _line in parse_properties(command.body).entries}
+        assert found == settings
+    two["a"].answers[RequestCode.UPDATE_BROKER_CONFIG] = lambda _, command: encode_response(
+        command, 16, "off"
+    )
+    with pytest.raises(RequestRefused, match="off"):
+        await admin.change_broker_settings({"deleteWhen": "05"}, "a")
 
 
 async def test_a_topics_settings_are_put_whole(two, admin) -> None:

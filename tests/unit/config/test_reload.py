@@ -18,7 +18,7 @@ def test_the_last_line_names_what_changed_and_what_needs_a_restart(
     file = tmp_path / "aerobee.toml"
     file.write_text("[limits]\nmax_topics = 100\n")
     settings = load_settings(str(file), environ={}).settings
-    reload = Reload(settings, lambda: load_settings(str(file), environ={}))
+    reload = Reload(settings, lambda _: load_settings(str(file), environ={}))
 
     def said(text: str) -> str:
         file.write_text(text)

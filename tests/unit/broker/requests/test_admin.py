@@ -614,11 +614,13 @@ def test_sizes_are_written_as_tools_know_them(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
-# `mqadmin exportConfigs` of 4.9 copies these and fails when one is missing.
+# `mqadmin exportConfigs` of 4.9 copies these and fails when one is missing; `exportMetrics` shows
+# the first as the machine's number of processors.
 EXPORTED = """
-    autoCreateSubscriptionGroup autoCreateTopicEnable brokerClusterName brokerId brokerName
-    brokerRole fileReservedTime filterServerNums flushDiskType maxMessageSize messageDelayLevel
-    msgTraceTopicName slaveReadEnable traceOn traceTopicEnable useTLS
+    clientCallbackExecutorThreads autoCreateSubscriptionGroup autoCreateTopicEnable
+    brokerClusterName brokerId brokerName brokerRole fileReservedTime filterServerNums
+    flushDiskType maxMessageSize messageDelayLevel msgTraceTopicName slaveReadEnable traceOn
+    traceTopicEnable useTLS
 """
 
 
@@ -627,6 +629,7 @@ def test_the_configuration_has_all_that_mqadmin_exports(admin: Admin) -> None:
     lines = dict(line.split("=", 1) for line in reply.body.decode().splitlines())
     assert set(EXPORTED.split()) <= set(lines)
     assert lines["useTLS"] == "false"
+    assert lines["clientCallbackExecutorThreads"] == str(len(os.sched_getaffinity(0)))
 
 
 def test_the_configuration_is_told_without_secrets(admin: Admin) -> None:
