@@ -92,7 +92,7 @@ SUITES: dict[str, Suite] = {
     ),
     "kill delayed": Suite(3, 6, "kills", "each meets some waiting, some due and some given out"),
     "kill transactions": Suite(
-        3, 10, "kills", "each meets some undecided, some being decided and some being checked"
+        240, 10_000, "transactions", "some dozen of each outcome, over three kills instead of ten"
     ),
     "short lives": Suite(4, 100, "kills", "each loses what the one before it lost, or none does"),
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),
