@@ -274,7 +274,7 @@ class TransactionLog:
         table.add(offset, Pending(message.log_offset, store_ms, due_ms, origin, shared))
 
     def _find_delivered(self) -> None:
-        """Decide what a crash has delivered without noting it."""
+        """Decide what a crash has delivered, or put aside, without noting it."""
         table = self._table
         queues: dict[tuple[str, int], None] = {}
         for _, pending in table.due(table.end):
@@ -289,6 +289,8 @@ class TransactionLog:
             for message in self._messages(topic, start, queue_id):
                 if message.sys_flag & SYS_TRANSACTION_MASK == COMMIT:
                     self._delivered(message)
+        if len(table):
+            self._find_aside()
 
     def _delivered(self, final: Message) -> None:
         try:
@@ -308,6 +310,28 @@ class TransactionLog:
         for offset in {half.message.queue_offset, pending_at}:
             self._table.remember(offset, COMMIT)
             self._owed.append(_Op(offset, half.origin, COMMIT))
+
+    def _find_aside(self) -> None:
+        store, table = self._store, self._table
+        first, end = _range(store, CHECK_MAX_TIME_TOPIC, None)
+        for message in self._messages(CHECK_MAX_TIME_TOPIC, max(first, end - _LAST)):
+            try:
+                half = Half.of(message)
+            except CorruptRecord:
+                continue
+            at = table.newest_of(half)
+            pending = None if at is None else table.get(at)
+            # One that is checked anew lies behind what was put aside.
+            if at is None or pending is None or pending.log_offset > message.log_offset:
+                continue
+            log.warning(
+                "a message was put aside without its op message, which is added topic=%s "
+                "half_offset=%d", half.topic, at,
+            )  # fmt: skip
+            table.remove(at)
+            for offset in {at, pending.origin}:
+                table.remember(offset, ASIDE)
+            self._owed.append(_Op(at, pending.origin, ASIDE))
 
     def _messages(self, topic: str, start: int, queue_id: int = QUEUE) -> Iterator[Message]:
         """Those of a queue from `start` to its end, without those that cannot be read."""

@@ -802,6 +802,26 @@ def test_a_commit_whose_op_message_a_kill_took_is_not_delivered_again(
     assert bench.delivered() == [b"m", b"other"]
 
 
+def test_one_whose_op_message_a_kill_took_is_put_aside_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", transaction_check_max=1)
+    bench.prepare()
+    bench.round()
+    bench.refused = lambda stored: stored.topic == OP_HALF_TOPIC
+    bench.round()
+    bench.refused = lambda _: False
+    bench.kill("image")
+    assert bench.transactions.pending == 0
+    bench.round()
+    bench.store.dispatch()
+    (aside,) = read_all(bench.store, CHECK_MAX_TIME_TOPIC)
+    assert bench.ops() == [("1", 4)]
+    # One that is checked anew is no such one.
+    assert code(resume(bench, aside.log_offset)) == 0
+    bench.kill("again")
+    assert bench.transactions.pending == 1
+    bench.close()
+
+
 def test_decisions_behind_one_that_is_missing_are_not_remembered_for_ever(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
