@@ -148,20 +148,19 @@ class TransactionLog:
         result = self._store.put(final_form(half))
         stats = self._stats
         stats.stored(stats.topic(half.topic, MESSAGE_TRANSACTION), 1, result.size)
-        self._note(_Op(half.message.queue_offset, half.origin, COMMIT))
         self._decided(half, pending_at, COMMIT)
         return result
 
     def roll_back(self, half: Half, pending_at: int | None) -> None:
         """Deliver a message to nobody."""
-        self._put_op(_Op(half.message.queue_offset, half.origin, ROLLBACK))
-        self._table.remember(half.message.queue_offset, ROLLBACK)
-        self._decided(half, pending_at, ROLLBACK)
+        named = half.message.queue_offset
+        first = named if pending_at is None else pending_at
+        self._put_op(_Op(first, half.origin, ROLLBACK))
+        self._decided(half, pending_at, ROLLBACK, noted=first)
 
     def put_aside(self, half: Half) -> PutResult:
         """Keep a half message where it can be looked at, and ask nobody about it any more."""
         result = self._put(aside_form(half))
-        self._note(_Op(half.message.queue_offset, half.origin, ASIDE))
         self._decided(half, half.message.queue_offset, ASIDE)
         return result
 
@@ -176,15 +175,22 @@ class TransactionLog:
                 return
             del self._owed[0]
 
-    def _decided(self, half: Half, pending_at: int | None, decision: int) -> None:
-        """Note the decision about a half message, which has its op message, for the transaction and
-        for the copy that was pending."""
+    def _decided(
+        self, half: Half, pending_at: int | None, decision: int, noted: int | None = None
+    ) -> None:
+        """Note the decision about a half message, for the transaction and for the copy that was
+        pending; the one at `noted` has its op message. The copy's comes first, because it decides
+        all that the copy has replaced; the other one is for Java."""
+        named, table = half.message.queue_offset, self._table
         if half.origin is not None:
-            self._table.remember(half.origin, decision)
+            table.remember(half.origin, decision)
         if pending_at is not None:
-            self._table.remove(pending_at)
-            if pending_at != half.message.queue_offset:
-                self._note(_Op(pending_at, half.origin, decision))
+            table.remove(pending_at)
+        for offset in dict.fromkeys((named if pending_at is None else pending_at, named)):
+            if offset == noted:
+                table.remember(offset, decision)
+            else:
+                self._note(_Op(offset, half.origin, decision))
 
     def _note(self, op: _Op) -> None:
         self._table.remember(op.half_offset, op.decision)
@@ -307,7 +313,7 @@ class TransactionLog:
         self._table.remove(pending_at)
         if half.origin is not None:
             self._table.remember(half.origin, COMMIT)
-        for offset in {half.message.queue_offset, pending_at}:
+        for offset in dict.fromkeys((pending_at, half.message.queue_offset)):
             self._table.remember(offset, COMMIT)
             self._owed.append(_Op(offset, half.origin, COMMIT))
 

@@ -802,6 +802,32 @@ def test_a_commit_whose_op_message_a_kill_took_is_not_delivered_again(
     assert bench.delivered() == [b"m", b"other"]
 
 
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_a_decision_of_whose_op_messages_a_kill_left_the_first_holds(
+    bench: Bench, decision: int
+) -> None:
+    """It names the first half message while a copy waits: two op messages."""
+    bench.join()
+    place = bench.prepare()
+    bench.round()
+    op_messages: list[StoreMessage] = []
+
+    def is_second(stored: StoreMessage) -> bool:
+        op_messages.extend([stored] if stored.topic == OP_HALF_TOPIC else [])
+        return len(op_messages) > 1
+
+    bench.refused = is_second
+    bench.end(place, decision)
+    bench.refused = lambda _: False
+    bench.kill("image")
+    assert bench.transactions.pending == 0
+    producer = bench.join()
+    bench.round()
+    assert producer.asked() == []
+    assert code(bench.end(place, decision)) == 0
+    assert bench.delivered().count(b"m") == (decision == COMMIT)
+
+
 def test_one_whose_op_message_a_kill_took_is_put_aside_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", transaction_check_max=1)
     bench.prepare()
