@@ -54,6 +54,9 @@ SUITES: dict[str, Suite] = {
     "storage model": Suite(
         2_000, 20_000, "states", "each plan has 200, with its share of extremes and damage"
     ),
+    "broker model": Suite(
+        240, 4_000, "states", "each plan has 60, of lives that are others each time"
+    ),
     "n-th call": Suite(
         6, 1, "runs", "every 6th call of each kind; the beginning is drawn, so six runs meet all"
     ),
@@ -77,6 +80,9 @@ SUITES: dict[str, Suite] = {
         16, 80, "states", "each of five runs is cut in 16; the runs themselves differ each time"
     ),
     "power cut in a recovery": Suite(12, 60, "states", "two recoveries, six cuts in each"),
+    "power cut and transactions": Suite(
+        12, 100, "states", "of two runs each; the runs themselves differ each time"
+    ),
     "sync failure": Suite(
         2, 6, "runs", "each kind under both modes; what else varies is drawn by the seed"
     ),
@@ -91,8 +97,11 @@ SUITES: dict[str, Suite] = {
         3, 100, "kills", "one store, others each time; the points that matter are enumerated above"
     ),
     "kill delayed": Suite(3, 6, "kills", "each meets some waiting, some due and some given out"),
+    "kill waiting": Suite(
+        4_000, 200_000, "messages", "half of them in each mode, a kill amid each thousand or so"
+    ),
     "kill transactions": Suite(
-        3, 10, "kills", "each meets some undecided, some being decided and some being checked"
+        240, 10_000, "transactions", "some dozen of each outcome, over three kills instead of ten"
     ),
     "short lives": Suite(4, 100, "kills", "each loses what the one before it lost, or none does"),
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),

@@ -11,7 +11,8 @@ which half message the transaction began with, so that whoever decides that one 
 RocketMQ gives that property to copies made during immunity only, and looks at it nowhere else.
 
 An op message is RocketMQ's but for its user flag, 0 there: it says here how was decided, COMMIT,
-ROLLBACK or ASIDE. RocketMQ does not look at it.
+ROLLBACK or ASIDE; and of a copy it says in TRAN_PREPARED_QUEUE_OFFSET what the copy does. RocketMQ
+looks at neither.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ ASIDE = 4
 DECIDED = 0
 _OP_TAG = "d"
 _OP_TAG_CODE = tag_code(_OP_TAG)
-_OP_PROPERTIES = encode_properties({PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}).encode()
+_OP_NAMES = {PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}
+_OP_PROPERTIES = encode_properties(_OP_NAMES)
 # What only the broker may say of a half message.
 _OF_CHECKS = (PROPERTY_PREPARED_QUEUE_OFFSET, PROPERTY_CHECK_TIMES)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -187,8 +189,14 @@ def final_form(half: Half) -> StoreMessage:
     return final
 
 
-def op_form(half_offset: int, decision: int, host: bytes, now_ms: int) -> StoreMessage:
-    """The note that the half message at that queue offset is decided."""
+def op_form(
+    half_offset: int, origin: int | None, decision: int, host: bytes, now_ms: int
+) -> StoreMessage:
+    """The note that the half message at that queue offset is decided, and so the transaction that
+    began with the one at `origin`."""
+    properties = _OP_PROPERTIES
+    if origin is not None and origin != half_offset:
+        properties = encode_properties({**_OP_NAMES, PROPERTY_PREPARED_QUEUE_OFFSET: str(origin)})
     return StoreMessage(
         OP_HALF_TOPIC,
         QUEUE,
@@ -200,7 +208,7 @@ def op_form(half_offset: int, decision: int, host: bytes, now_ms: int) -> StoreM
         0,
         0,
         str(half_offset).encode(),
-        _OP_PROPERTIES,
+        properties.encode(),
         _OP_TAG_CODE,
     )
 
@@ -209,6 +217,12 @@ def decided_offsets(body: bytes) -> list[int]:
     """The queue offsets that an op message names: one, or as many as RocketMQ 5.1 gave it."""
     numbers = [_number(part) for part in str(body, "ascii", "replace").split(",")]
     return [number for number in numbers if number is not None]
+
+
+def decided_origin(message: Message) -> int | None:
+    """The queue offset of the half message with which the transaction began that an op message is
+    about; None: the op message names it, or does not say."""
+    return _number(message.properties.get(PROPERTY_PREPARED_QUEUE_OFFSET, ""))
 
 
 def check_request(half: Half, copy: StoreMessage, place: PutResult) -> Command:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from aerobee.broker.stats import MESSAGE_TRANSACTION, BrokerStats
 from aerobee.broker.transactions.forms import (
@@ -27,6 +28,7 @@ from aerobee.broker.transactions.forms import (
     aside_form,
     copy_form,
     decided_offsets,
+    decided_origin,
     final_form,
     half_form,
     immunity_ms,
@@ -52,6 +54,39 @@ _LAST = 32
 _KNOWN = frozenset({COMMIT, ROLLBACK, ASIDE})
 
 
+class _Op(NamedTuple):
+    """An op message: that the half message there is decided, of the transaction that began with
+    the one at `origin`."""
+
+    half_offset: int
+    origin: int | None
+    decision: int
+
+
+class _Decided:
+    """The half messages that op messages behind the op queue's progress name.
+
+    A copy that is decided takes with it all that it replaced, which the half queue's progress need
+    not have passed yet. One that was stored behind it (323) it does not concern.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: set[int] = set()
+        self._newest: dict[int, int] = {}  # by the origin's queue offset
+
+    def add(self, named: list[int], origin: int | None) -> None:
+        """An op message names these."""
+        self._offsets.update(named)
+        if origin is not None and named:
+            self._newest[origin] = max(self._newest.get(origin, -1), *named)
+
+    def has(self, offset: int, origin: int | None = None) -> bool:
+        """Whether the half message there, of that transaction, is decided."""
+        if offset in self._offsets or offset <= self._newest.get(offset, -1):
+            return True
+        return origin is not None and offset <= self._newest.get(origin, -1)
+
+
 class TransactionLog:
     """Puts and reads; what is raised by a put is a StoreError, and then nothing was changed."""
 
@@ -70,8 +105,8 @@ class TransactionLog:
         self._host = host
         self._clock_ms = clock_ms
         self._timeout_ms = timeout_ms
-        # Op messages that could not be put: half queue offset, decision.
-        self._owed: list[tuple[int, int]] = []
+        # Op messages that could not be put.
+        self._owed: list[_Op] = []
 
     # --- putting ----------------------------------------------------------------------------
 
@@ -113,55 +148,61 @@ class TransactionLog:
         result = self._store.put(final_form(half))
         stats = self._stats
         stats.stored(stats.topic(half.topic, MESSAGE_TRANSACTION), 1, result.size)
-        self._note(half.message.queue_offset, COMMIT)
         self._decided(half, pending_at, COMMIT)
         return result
 
     def roll_back(self, half: Half, pending_at: int | None) -> None:
         """Deliver a message to nobody."""
-        self._put_op(half.message.queue_offset, ROLLBACK)
-        self._table.remember(half.message.queue_offset, ROLLBACK)
-        self._decided(half, pending_at, ROLLBACK)
+        named = half.message.queue_offset
+        first = named if pending_at is None else pending_at
+        self._put_op(_Op(first, half.origin, ROLLBACK))
+        self._decided(half, pending_at, ROLLBACK, noted=first)
 
     def put_aside(self, half: Half) -> PutResult:
         """Keep a half message where it can be looked at, and ask nobody about it any more."""
         result = self._put(aside_form(half))
-        self._note(half.message.queue_offset, ASIDE)
         self._decided(half, half.message.queue_offset, ASIDE)
         return result
 
     def settle(self) -> None:
         """Put the op messages that could not be put."""
         while self._owed:
-            offset, decision = self._owed[0]
+            op = self._owed[0]
             try:
-                self._put_op(offset, decision)
+                self._put_op(op)
             except StoreError as error:
-                log.warning("op message waits half_offset=%d why=%s", offset, error)
+                log.warning("op message waits half_offset=%d why=%s", op.half_offset, error)
                 return
             del self._owed[0]
 
-    def _decided(self, half: Half, pending_at: int | None, decision: int) -> None:
-        """Note the decision about a half message, which has its op message, for the transaction and
-        for the copy that was pending."""
+    def _decided(
+        self, half: Half, pending_at: int | None, decision: int, noted: int | None = None
+    ) -> None:
+        """Note the decision about a half message, for the transaction and for the copy that was
+        pending; the one at `noted` has its op message. The copy's comes first, because it decides
+        all that the copy has replaced; the other one is for Java."""
+        named, table = half.message.queue_offset, self._table
         if half.origin is not None:
-            self._table.remember(half.origin, decision)
+            table.remember(half.origin, decision)
         if pending_at is not None:
-            self._table.remove(pending_at)
-            if pending_at != half.message.queue_offset:
-                self._note(pending_at, decision)
+            table.remove(pending_at)
+        for offset in dict.fromkeys((named if pending_at is None else pending_at, named)):
+            if offset == noted:
+                table.remember(offset, decision)
+            else:
+                self._note(_Op(offset, half.origin, decision))
 
-    def _note(self, offset: int, decision: int) -> None:
-        self._table.remember(offset, decision)
+    def _note(self, op: _Op) -> None:
+        self._table.remember(op.half_offset, op.decision)
         try:
-            self._put_op(offset, decision)
+            self._put_op(op)
         except StoreError as error:
-            log.warning("op message owed half_offset=%d why=%s", offset, error)
-            self._owed.append((offset, decision))
+            log.warning("op message owed half_offset=%d why=%s", op.half_offset, error)
+            self._owed.append(op)
 
-    def _put_op(self, offset: int, decision: int) -> None:
-        self._store.put(op_form(offset, decision, self._host, self._clock_ms()))
-        self._table.op_stored(offset)
+    def _put_op(self, op: _Op) -> None:
+        self._store.put(op_form(*op, self._host, self._clock_ms()))
+        self._table.op_stored(op.half_offset)
 
     def _put(self, message: StoreMessage) -> PutResult:
         result = self._store.put(message)
@@ -184,34 +225,34 @@ class TransactionLog:
         half_first, half_end = _range(store, HALF_TOPIC, half_offset)
         op_first, op_end = _range(store, OP_HALF_TOPIC, op_offset)
         table.begin(half_end, op_first)
-        decided: set[int] = set()
+        decided = _Decided()
         start = max(store.min_offset(OP_HALF_TOPIC, QUEUE), min(op_first, op_end - REMEMBERED))
         for message in self._messages(OP_HALF_TOPIC, start):
-            named = decided_offsets(message.body)
-            for offset in named:
+            named, origin = decided_offsets(message.body), decided_origin(message)
+            for offset in named if origin is None else [*named, origin]:
                 table.remember(offset, message.flag if message.flag in _KNOWN else DECIDED)
             if message.queue_offset >= op_first:
                 table.op_stored(max(named, default=-1))
-                decided.update(named)
+                decided.add(named, origin)
         self._load_pending(half_first, half_end, decided)
         self._find_delivered()
 
-    def _load_pending(self, first: int, end: int, decided: set[int]) -> None:
+    def _load_pending(self, first: int, end: int, decided: _Decided) -> None:
         # Where half messages lie whose copies do not name them.
         places: dict[object, int] = {}
         offset = first
         while offset < end:
-            if offset in decided:
+            if decided.has(offset):
                 offset += 1
                 continue
             with self._store.get(HALF_TOPIC, QUEUE, offset, 1) as result:
                 found = _decode(result.views)
                 next_offset = max(offset + 1, result.next_offset)
-            if found and found[0].queue_offset not in decided:
-                self._load_one(found[0], places)
+            if found:
+                self._load_one(found[0], places, decided)
             offset = next_offset
 
-    def _load_one(self, message: Message, places: dict[object, int]) -> None:
+    def _load_one(self, message: Message, places: dict[object, int], decided: _Decided) -> None:
         table = self._table
         try:
             half = Half.of(message)
@@ -222,6 +263,8 @@ class TransactionLog:
             )  # fmt: skip
             return
         offset, fingerprint = message.queue_offset, half.fingerprint
+        if decided.has(offset, half.origin):
+            return
         # A kill between a copy and the progress behind what it replaces leaves both.
         older = table.newest_of(half) if half.origin != offset else None
         if older is None and half.is_copy and fingerprint is not None:
@@ -237,7 +280,7 @@ class TransactionLog:
         table.add(offset, Pending(message.log_offset, store_ms, due_ms, origin, shared))
 
     def _find_delivered(self) -> None:
-        """Decide what a crash has delivered without noting it."""
+        """Decide what a crash has delivered, or put aside, without noting it."""
         table = self._table
         queues: dict[tuple[str, int], None] = {}
         for _, pending in table.due(table.end):
@@ -252,6 +295,8 @@ class TransactionLog:
             for message in self._messages(topic, start, queue_id):
                 if message.sys_flag & SYS_TRANSACTION_MASK == COMMIT:
                     self._delivered(message)
+        if len(table):
+            self._find_aside()
 
     def _delivered(self, final: Message) -> None:
         try:
@@ -266,9 +311,33 @@ class TransactionLog:
             "half_offset=%d", final.topic, final.queue_offset, pending_at,
         )  # fmt: skip
         self._table.remove(pending_at)
-        for offset in {half.message.queue_offset, pending_at}:
+        if half.origin is not None:
+            self._table.remember(half.origin, COMMIT)
+        for offset in dict.fromkeys((pending_at, half.message.queue_offset)):
             self._table.remember(offset, COMMIT)
-            self._owed.append((offset, COMMIT))
+            self._owed.append(_Op(offset, half.origin, COMMIT))
+
+    def _find_aside(self) -> None:
+        store, table = self._store, self._table
+        first, end = _range(store, CHECK_MAX_TIME_TOPIC, None)
+        for message in self._messages(CHECK_MAX_TIME_TOPIC, max(first, end - _LAST)):
+            try:
+                half = Half.of(message)
+            except CorruptRecord:
+                continue
+            at = table.newest_of(half)
+            pending = None if at is None else table.get(at)
+            # One that is checked anew lies behind what was put aside.
+            if at is None or pending is None or pending.log_offset > message.log_offset:
+                continue
+            log.warning(
+                "a message was put aside without its op message, which is added topic=%s "
+                "half_offset=%d", half.topic, at,
+            )  # fmt: skip
+            table.remove(at)
+            for offset in {at, pending.origin}:
+                table.remember(offset, ASIDE)
+            self._owed.append(_Op(at, pending.origin, ASIDE))
 
     def _messages(self, topic: str, start: int, queue_id: int = QUEUE) -> Iterator[Message]:
         """Those of a queue from `start` to its end, without those that cannot be read."""

@@ -12,10 +12,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from aerobee import file_replacement
 from aerobee.broker.messages.acks import Acks
+from aerobee.broker.transactions import log as transaction_log
+from aerobee.broker.transactions.log import TransactionLog
+from aerobee.broker.transactions.requests import TransactionRequests
+from aerobee.broker.transactions.transactions import Transactions
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
+from aerobee.protocol.names import HALF_TOPIC
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.flush.services import CommitLogSync
@@ -137,6 +145,55 @@ def delete_by_the_wall_clock() -> None:
     replace(SteadyTime, "now_ms", lambda steady: steady._clock.now_ms())
 
 
+def op_messages_forgotten() -> None:
+    """What is decided is noted in memory alone."""
+    replace(TransactionLog, "_put_op", lambda *_: None)
+
+
+def half_messages_visible() -> None:
+    """Half messages are stored where the message is to go."""
+    replace(
+        transaction_log,
+        "half_form",
+        lambda message: msgspec.structs.replace(
+            message, sys_flag=message.sys_flag & ~SYS_TRANSACTION_MASK
+        ),
+    )
+
+
+def transactions_forgotten() -> None:
+    """A start takes all half messages for decided."""
+
+    def load(service: Transactions, _offsets: Any) -> None:
+        end = service._store.max_offset(HALF_TOPIC, 0)
+        service._log.load(end, None)
+
+    replace(Transactions, "_load", load)
+
+
+def checks_counted_twice() -> None:
+    """Each round counts as two."""
+
+    def copy(log: TransactionLog, half: Any, at: Any, checks: int | None, *rest: Any) -> Any:
+        return old_copy(log, half, at, None if checks is None else checks + 1, *rest)
+
+    old_copy = replace(TransactionLog, "copy", copy)
+
+
+def decisions_overruled() -> None:
+    """Any decision is carried out, whatever went before it."""
+    replace(TransactionRequests, "_is_done", lambda *_: False)
+
+
+def commit_forgotten() -> None:
+    """A commit is noted, and the message is not delivered."""
+
+    def commit(log: TransactionLog, half: Any, pending_at: Any) -> Any:
+        return log.roll_back(half, pending_at)
+
+    replace(TransactionLog, "commit", commit)
+
+
 CONTROLS: dict[str, Callable[[], None]] = {
     "ack-before-sync": ack_before_sync,
     "sync-on-the-loop": sync_on_the_loop,
@@ -151,4 +208,10 @@ CONTROLS: dict[str, Callable[[], None]] = {
     "cache-trusted": cache_trusted,
     "after-a-power-cut": after_a_power_cut,
     "delete-by-the-wall-clock": delete_by_the_wall_clock,
+    "op-messages-forgotten": op_messages_forgotten,
+    "half-messages-visible": half_messages_visible,
+    "transactions-forgotten": transactions_forgotten,
+    "checks-counted-twice": checks_counted_twice,
+    "decisions-overruled": decisions_overruled,
+    "commit-forgotten": commit_forgotten,
 }

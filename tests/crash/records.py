@@ -37,6 +37,11 @@ class Record:
     body: bytes
     properties: bytes
     store_ms: int
+    born_ms: int = 0
+    # The sysFlag; of its bits 2 and 3 is made what a transaction's record is.
+    flags: int = 0
+    # Log offset of the half message that a committed one was.
+    prepared_at: int = 0
 
     def property(self, name: str) -> str:
         """A property's text, empty without one."""
@@ -56,9 +61,12 @@ def read_record(data: bytes | memoryview, position: int, *, check_crc: bool = Tr
     )
     if magic != MESSAGE_MAGIC or not _LEAST_BYTES <= size <= len(data) - position:
         raise Unreadable(f"magic {magic:#x}, size {size}")
-    at = position + _HEAD.size + 8 + (20 if flags & _BORN_V6 else 8)
+    at = position + _HEAD.size
+    (born_ms,) = struct.unpack_from(">q", data, at)
+    at += 8 + (20 if flags & _BORN_V6 else 8)
     (store_ms,) = struct.unpack_from(">q", data, at)
     at += 8 + (20 if flags & _STORE_V6 else 8) + 4 + 8
+    (prepared_at,) = struct.unpack_from(">q", data, at - 8)
     (body_bytes,) = struct.unpack_from(">i", data, at)
     end = position + size
     if not 0 <= body_bytes <= end - at - 4:
@@ -73,8 +81,9 @@ def read_record(data: bytes | memoryview, position: int, *, check_crc: bool = Tr
     if check_crc and body and zlib.crc32(body) & 0x7FFFFFFF != crc:
         raise Unreadable("CRC")
     return Record(
-        topic.decode(), queue_id, queue_offset, log_offset, size, body, properties, store_ms
-    )
+        topic.decode(), queue_id, queue_offset, log_offset, size, body, properties, store_ms,
+        born_ms, flags, prepared_at,
+    )  # fmt: skip
 
 
 def records_of(data: bytes | memoryview) -> Iterator[Record]:

@@ -1,18 +1,20 @@
 """kill -9 while transactions are prepared, decided and checked: each commit is delivered once.
 
-The daemon is killed again and again in the middle of it, with checks going on, then let go on until
-all is decided. No message is seen that was not committed, none that was is missing or comes twice:
-not those whose commit was repeated because a kill took the answer, nor those that were committed in
-the moment of a kill.
+Producers of one group decide at once, at a check, never, twice, the other way round, for each other
+(`transactions/history.py`), and a consumer reads along, while the daemon is killed again and again:
+in the middle of it, and while it only asks. Then it goes on until all is over. The log itself is
+the judge (`transactions/judge.py`): nothing is visible that was not committed, each commit is
+delivered once, each decision stays, and producers were asked as often as the settings say.
+
+Controls: daemons that break one rule of transactions each.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import threading
-import time
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,154 +22,161 @@ import pytest
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.report import Level
 from tests import campaign
+from tests.crash.checker import Violation
 from tests.crash.daemons import settings_for, start_daemon
-from tests.crash.link import SEND, SUCCESS, Link, send_fields
-from tests.service.kit import Served, wait_until
+from tests.crash.link import Link
+from tests.crash.records import Record, read_log
+from tests.crash.transactions.clients import END, PRODUCERS, Clients
+from tests.crash.transactions.history import COMMIT, GROUP, QUEUES, TOPIC, History
+from tests.crash.transactions.judge import Rules, aside, figures, judge
+from tests.service.kit import Served, metric, wait_until
 
-TOPIC, GROUP = "Transacted", "payers"
-END, CHECK, HEART_BEAT = 37, 39, 34
-COMMIT, ROLLBACK = 8, 12
+RULES = Rules(checks=4, timeout_ms=300, interval_ms=200)
 SETTINGS = {
-    "delivery.transaction_timeout_ms": 1,
-    "delivery.transaction_check_interval_ms": 100,
-    # Rounds without a producer count too.
-    "delivery.transaction_check_max": 100_000,
+    "delivery.transaction_timeout_ms": RULES.timeout_ms,
+    "delivery.transaction_check_interval_ms": RULES.interval_ms,
+    "delivery.transaction_check_max": RULES.checks,
+    "store.commit_log_segment_bytes": 1 << 20,
+}
+#: Of the kills so many come when nothing new is prepared any more.
+_WHILE_ASKING = 4
+#: Transactions that may be begun behind the one whose preparation brings the kill.
+_BEHIND = 40
+_LATE = 20
+_SHOWN = 20
+
+
+class Run:
+    """The lives of daemons on one store, and their clients."""
+
+    def __init__(self, folder: Path, flush: str, seed: int, control: str = "") -> None:
+        self.history = History(seed, RULES.checks, PRODUCERS)
+        self.store = folder / "store"
+        self._folder = folder
+        self._flush = flush
+        self._control = control
+        self._clients = Clients(self.history)
+        self._lives = count(1)
+
+    @contextmanager
+    def daemon(self) -> Iterator[Served]:
+        """One life."""
+        place = self._folder / f"life-{next(self._lives)}"
+        daemon = start_daemon(place, self.store, self._flush, self._control, SETTINGS)
+        try:
+            yield daemon.ready()
+        finally:
+            daemon.close()
+
+    def killed(self, prepared: int) -> None:
+        """A life that is killed when so many transactions are prepared, or, if they are already,
+        when somebody is asked."""
+        history = self.history
+        with self.daemon() as daemon:
+            if not history.transactions:
+                with Link(daemon.port) as link:
+                    link.create_topic(TOPIC, QUEUES)
+            history.goal = max(history.goal, prepared + _BEHIND)
+            asked = history.asked
+            with self._clients.at_work(daemon.port):
+                if history.prepared < prepared:
+                    history.wait_prepared(prepared)
+                elif metric(daemon, "aerobee_transactions_pending"):
+                    history.wait_asked(asked + 1)
+                daemon.process.kill()
+                daemon.wait()
+
+    def last(self, transactions: int) -> None:
+        """A life that goes on until all transactions are over, and is stopped in order."""
+        self.history.goal = max(self.history.goal, transactions)
+        with self.daemon() as daemon:
+
+            def is_over() -> bool:
+                known = len(self.history.transactions) >= self.history.goal
+                return known and self._pending(daemon) == 0
+
+            with self._clients.at_work(daemon.port):
+                wait_until(is_over, "no transaction is undecided", 240)
+            daemon.terminate()
+            assert daemon.wait() == 0
+
+    def late(self) -> None:
+        """A life in which what was put aside is committed, and then nobody is asked any more."""
+        with self.daemon() as daemon:
+            assert self._pending(daemon) == 0
+            with Link(daemon.port) as link:
+                for one in aside(self.history, self.records())[:_LATE]:
+                    if one.half is not None:
+                        decision = self.history.decides(one, COMMIT)
+                        fields = {
+                            "producerGroup": GROUP, "tranStateTableOffset": one.half[0],
+                            "commitLogOffset": one.half[1], "commitOrRollback": COMMIT,
+                        }  # fmt: skip
+                        decision.code = link.call(END, fields).code
+            rounds = "aerobee_transaction_check_rounds_total"
+            before = metric(daemon, rounds)
+            wait_until(lambda: metric(daemon, rounds) > before + 1, "two rounds of checks")
+            daemon.terminate()
+            assert daemon.wait() == 0
+
+    def records(self) -> list[Record]:
+        return read_log(self.store / "commitlog").records
+
+    def wrong(self) -> list[Violation]:
+        """What the log says against it."""
+        return judge(self.history, self.records(), RULES)
+
+    @staticmethod
+    def _pending(daemon: Served) -> float:
+        return metric(daemon, "aerobee_transactions_pending")
+
+
+def kills_of(rng: random.Random, transactions: int, kills: int) -> list[int]:
+    """When so many are prepared the daemon is killed; the last ones when all are."""
+    while_asking = max(1, kills // _WHILE_ASKING)
+    drawn = rng.sample(range(1, transactions - _BEHIND), kills - while_asking)
+    return [*sorted(drawn), *[0] * while_asking]
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_each_commit_is_delivered_once_over_kills(flush: str, tmp_path: Path, seed: int) -> None:
+    transactions = campaign.size("kill transactions")
+    kills = 10 if campaign.is_full() else 3
+    run = Run(tmp_path, flush, seed)
+    for prepared in kills_of(random.Random(f"{seed} {flush}"), transactions, kills):
+        run.killed(prepared)
+    run.last(transactions)
+    run.late()
+    wrong, records = run.wrong(), run.records()
+    found = figures(run.history, records)
+    print(f"seed {seed}: {len(run.history.transactions)} transactions, {kills} kills, {found}")
+    campaign.note(
+        "kill transactions", len(run.history.transactions), wrong=len(wrong), kills=kills, **found
+    )
+    assert not wrong, f"seed {seed}: {len(wrong)} wrong, {wrong[:_SHOWN]}"
+    findings = verify(settings_for(run.store, flush)).findings
+    assert [one.what for one in findings if one.level is Level.DAMAGE] == []
+
+
+#: What is broken in the daemon, and the rule by which it is found out.
+CONTROLS = {
+    "op-messages-forgotten": {"once", "over"},
+    "half-messages-visible": {"visible"},
+    "transactions-forgotten": {"over"},
+    "checks-counted-twice": {"counted"},
+    "decisions-overruled": {"overruled"},
+    "commit-forgotten": {"delivered"},
 }
 
 
-def start(folder: Path, store: Path, flush: str) -> Served:
-    return start_daemon(folder, store, flush, more=SETTINGS).ready()
-
-
-def wanted(body: bytes) -> int:
-    """How the transaction of a message is to end, whoever is asked."""
-    return ROLLBACK if int(body) % 3 == 0 else COMMIT
-
-
-class Work:
-    """What a producer did over all lives of the daemon."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.number = 0
-        self.prepared: list[bytes] = []
-        # Those whose answer a kill took: they may be stored or not.
-        self.unsure: list[bytes] = []
-        # Decisions that were sent, answered or not.
-        self.sent: list[dict[str, object]] = []
-        self.repeated = 0
-
-    def until_killed(self, daemon: Served, seconds: float) -> None:
-        """Prepare and decide until a timer kills the daemon; some are left undecided, some are
-        decided again."""
-        killer = threading.Timer(seconds, daemon.process.kill)
-        killer.start()
-        try:
-            with Link(daemon.port) as link:
-                while True:
-                    self._prepare(link)
-                    if self.sent and self.rng.random() < 0.2:
-                        self.repeated += 1
-                        self._end(link, self.rng.choice(self.sent))
-        except OSError:
-            killer.join()
-        daemon.wait()
-        daemon.close()
-
-    def _prepare(self, link: Link) -> None:
-        self.number += 1
-        body = b"%06d" % self.number
-        properties = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": f"U{self.number}"}
-        fields = send_fields(TOPIC, 0, properties)
-        self.unsure.append(body)
-        answer = link.call(SEND, {**fields, "g": time.time_ns() // 1_000_000}, body)
-        assert answer.code == SUCCESS, answer.remark
-        self.prepared.append(self.unsure.pop())
-        decision = {
-            "producerGroup": GROUP,
-            "tranStateTableOffset": answer.ext["queueOffset"],
-            "commitLogOffset": int(answer.ext["msgId"][16:], 16),
-            "commitOrRollback": wanted(body),
-        }
-        if self.rng.random() < 0.7:
-            self.sent.append(decision)
-            self._end(link, decision)
-
-    def _end(self, link: Link, decision: dict[str, object]) -> None:
-        answer = link.call(END, decision)
-        assert answer.code == SUCCESS, answer.remark
-
-
-def answer_checks(link: Link, timeout_s: float) -> int:
-    """Decide what the daemon asks about; how many checks came."""
-    checks = [one for one in link.answers(timeout_s) if not one.is_response]
-    for check in checks:
-        assert check.code == CHECK
-        link.ask(
-            END,
-            {
-                "producerGroup": GROUP,
-                "tranStateTableOffset": check.ext["tranStateTableOffset"],
-                "commitLogOffset": check.ext["commitLogOffset"],
-                "commitOrRollback": wanted(b"%d" % int(check.ext["msgId"][1:])),
-                "fromTransactionCheck": "true",
-            },
-        )
-    return len(checks)
-
-
-def delivered(port: int) -> list[bytes]:
-    with Link(port) as link:
-        return [one.body for one in link.read_queue(TOPIC, 0)[0]]
-
-
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH"])
-def test_each_commit_is_delivered_once_over_kills(flush: str, tmp_path: Path, seed: int) -> None:
-    rng = random.Random(f"{seed} {flush}")
-    store = tmp_path / "store"
-    work = Work(rng)
-    kills = campaign.size("kill transactions")
-    for turn in range(kills):
-        daemon = start(tmp_path / f"turn-{turn}", store, flush)
-        work.until_killed(daemon, rng.uniform(0.5, 1.5))
-
-    daemon = start(tmp_path / "last", store, flush)
-    expected = {body for body in work.prepared if wanted(body) == COMMIT}
-    with Link(daemon.port) as link:
-        beat = {"clientID": "heir", "producerDataSet": [{"groupName": GROUP}]}
-        link.call(HEART_BEAT, {}, json.dumps(beat).encode())
-        checks = 0
-
-        def all_are_there() -> bool:
-            nonlocal checks
-            checks += answer_checks(link, 0.2)
-            return expected <= set(delivered(daemon.port))
-
-        wait_until(all_are_there, "all that are committed are delivered")
-        # Those that are rolled back are asked about as well; then nothing more is.
-        while came := answer_checks(link, 1.0):
-            checks += came
-    copies = Counter(delivered(daemon.port))
-    print(
-        f"seed {seed}: {len(work.prepared)} prepared, {len(work.sent)} decided at once, "
-        f"{work.repeated} again, {checks} checks over {kills} kills"
-    )
-    campaign.note("kill transactions", kills, messages=len(work.prepared), checks=checks)
-    may_be = {body for body in work.unsure if wanted(body) == COMMIT}
-    assert expected <= set(copies) <= expected | may_be
-    assert set(copies.values()) == {1}
-    daemon.terminate()
-    assert daemon.wait() == 0
-    daemon.close()
-
-    findings = verify(settings_for(store, flush)).findings
-    assert [one.what for one in findings if one.level is Level.DAMAGE] == []
-    daemon = start(tmp_path / "after", store, flush)
-    with Link(daemon.port) as link:
-        beat = {"clientID": "after", "producerDataSet": [{"groupName": GROUP}]}
-        link.call(HEART_BEAT, {}, json.dumps(beat).encode())
-        assert answer_checks(link, 1.0) == 0  # ten times the interval
-    assert Counter(delivered(daemon.port)) == copies
-    daemon.terminate()
-    assert daemon.wait() == 0
-    daemon.close()
+@pytest.mark.parametrize("control", CONTROLS)
+def test_broken_transactions_are_found_out(control: str, tmp_path: Path, seed: int) -> None:
+    run = Run(tmp_path, "ASYNC_FLUSH", seed, control)
+    run.killed(80)
+    run.last(100)
+    wrong = run.wrong()
+    rules = {one.rule for one in wrong}
+    print(f"control {control}: {len(wrong)} wrong, {sorted(rules)}")
+    caught = bool(rules & CONTROLS[control])
+    campaign.note_control("kill transactions", control, int(caught), 1)
+    assert caught, f"seed {seed}: {sorted(rules)}"

@@ -9,7 +9,7 @@ A state's name is `plan:seed:life:place:choice`; `python -m tests.sim.replay NAM
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from tests.sim.crash_choices import HURT, HURT_EVERY, choices, is_hurt, is_kill,
 from tests.sim.crash_model import CrashModel, Doubt, State
 from tests.sim.damage import hurt
 from tests.sim.history import Expected
+from tests.sim.recorded_files import Event, Start
 from tests.sim.recovered import Machine, Outcome, recover
 from tests.sim.stepped_store import SteppedClock
 from tests.sim.workload import Plan, Recorded, Rules, Runner
@@ -92,10 +93,10 @@ def explore(
     """Run the workload and look at up to `budget` states of its crashes, or `until` is true."""
     result = Result()
     lives = Runner(plan, seed, rules).run()
-    found = [_collect(recorded, result) for recorded in lives]
-    shares = _shares([len(one) for one in found], budget)
-    for number, (recorded, share) in enumerate(zip(lives, shares, strict=True)):
-        chosen = _thin_out(found[number], share, seed)
+    found = [collect(recorded.start, recorded.journal, result) for recorded in lives]
+    each = shares([len(one) for one in found], budget)
+    for number, (recorded, share) in enumerate(zip(lives, each, strict=True)):
+        chosen = thin_out(found[number], share, seed)
         for place, names in sorted(chosen.items()):
             _look(plan, seed, number, recorded, place, names, result)
             if until(result):
@@ -103,24 +104,26 @@ def explore(
     return result
 
 
-def _shares(counts: list[int], budget: int) -> list[int]:
+def shares(counts: list[int], budget: int) -> list[int]:
     """The budget in equal shares; what one cannot use the others may."""
-    shares = [0] * len(counts)
+    found = [0] * len(counts)
     for left, at in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
-        shares[at] = min(counts[at], (budget - sum(shares)) // (len(counts) - left))
-    return shares
+        found[at] = min(counts[at], (budget - sum(found)) // (len(counts) - left))
+    return found
 
 
-def _collect(recorded: Recorded, result: Result) -> dict[tuple[object, bool], _Candidate]:
-    """The latest place and choice of each distinct disk."""
+def collect(
+    start: Start, journal: Sequence[Event], result: Result, *, hurts: bool = True
+) -> dict[tuple[object, bool], _Candidate]:
+    """The latest place and choice of each distinct disk; with `hurts`, damaged ones as well."""
     found: dict[tuple[object, bool], _Candidate] = {}
-    model = CrashModel(recorded.start)
-    for place in range(len(recorded.journal) + 1):
+    model = CrashModel(start)
+    for place in range(len(journal) + 1):
         if place:
-            model.apply(recorded.journal[place - 1])
+            model.apply(journal[place - 1])
         doubts = model.doubts()
         result.places += 1
-        for number in range(HURT if place % HURT_EVERY == 0 else 0):
+        for number in range(HURT if hurts and place % HURT_EVERY == 0 else 0):
             found[(place, number), False] = _Candidate(place, f"hurt-{number}")
         for choice in choices(doubts):
             result.candidates += 1
@@ -130,7 +133,7 @@ def _collect(recorded: Recorded, result: Result) -> dict[tuple[object, bool], _C
     return found
 
 
-def _thin_out(
+def thin_out(
     found: dict[tuple[object, bool], _Candidate], budget: int, seed: int
 ) -> dict[int, list[str]]:
     """At most `budget` of them, by place."""

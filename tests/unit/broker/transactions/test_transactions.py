@@ -713,6 +713,77 @@ def test_a_kill_at_any_place_of_the_log_keeps_every_transaction_once(
     assert bench.delivered() == [b"0", b"1"]
 
 
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_a_decision_about_a_copy_decides_what_the_copy_replaced_over_a_kill(
+    bench: Bench, decision: int
+) -> None:
+    """Progress still stands before the first half message."""
+    producer = bench.join()
+    bench.prepare()
+    bench.round()
+    bench.round()
+    assert code(bench.end(producer.asked()[-1], decision)) == 0
+    for number in range(40):
+        bench.end(bench.prepare(b"later", f"V{number}"), COMMIT)
+    bench.kill("image")
+    assert bench.transactions.pending == 0
+    producer = bench.join()
+    bench.round()
+    assert producer.asked() == []
+    assert bench.delivered().count(b"m") == (decision == COMMIT)
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_a_decision_about_a_copy_is_remembered_by_its_first_message_over_a_restart(
+    bench: Bench, decision: int
+) -> None:
+    producer = bench.join()
+    place = bench.prepare()
+    bench.round()
+    assert code(bench.end(producer.asked()[0], decision)) == 0
+    bench.save_progress()
+    bench.restart()
+    assert code(bench.end(place, decision)) == 0
+    assert "already" in bench.refusal(place, ROLLBACK if decision == COMMIT else COMMIT)
+    assert bench.delivered().count(b"m") == (decision == COMMIT)
+
+
+def test_one_that_was_put_aside_is_committed_by_its_first_message_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path / "store", transaction_check_max=1)
+    bench.join()
+    place = bench.prepare()
+    bench.round()
+    bench.round()
+    assert bench.transactions.pending == 0
+    bench.save_progress()
+    bench.restart()
+    assert code(bench.end(place, COMMIT)) == 0
+    bench.restart()
+    assert code(bench.end(place, COMMIT)) == 0
+    assert bench.delivered() == [b"m"]
+    bench.close()
+
+
+def test_one_that_is_checked_anew_is_undecided_over_a_kill(tmp_path: Path) -> None:
+    """Though an op message says that it was put aside."""
+    bench = Bench(tmp_path / "store", transaction_check_max=1)
+    bench.join()
+    bench.prepare()
+    bench.round()
+    bench.round()
+    (aside,) = read_all(bench.store, CHECK_MAX_TIME_TOPIC)
+    assert code(resume(bench, aside.log_offset)) == 0
+    bench.kill("image")
+    assert bench.transactions.pending == 1
+    producer = bench.join()
+    bench.round()
+    assert code(bench.end(producer.asked()[0], COMMIT)) == 0
+    assert bench.delivered() == [b"m"]
+    bench.close()
+
+
 def test_a_commit_whose_op_message_a_kill_took_is_not_delivered_again(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -729,6 +800,52 @@ def test_a_commit_whose_op_message_a_kill_took_is_not_delivered_again(
     assert bench.ops() == [("0", COMMIT)]
     assert code(bench.end(other, COMMIT)) == 0
     assert bench.delivered() == [b"m", b"other"]
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_a_decision_of_whose_op_messages_a_kill_left_the_first_holds(
+    bench: Bench, decision: int
+) -> None:
+    """It names the first half message while a copy waits: two op messages."""
+    bench.join()
+    place = bench.prepare()
+    bench.round()
+    op_messages: list[StoreMessage] = []
+
+    def is_second(stored: StoreMessage) -> bool:
+        op_messages.extend([stored] if stored.topic == OP_HALF_TOPIC else [])
+        return len(op_messages) > 1
+
+    bench.refused = is_second
+    bench.end(place, decision)
+    bench.refused = lambda _: False
+    bench.kill("image")
+    assert bench.transactions.pending == 0
+    producer = bench.join()
+    bench.round()
+    assert producer.asked() == []
+    assert code(bench.end(place, decision)) == 0
+    assert bench.delivered().count(b"m") == (decision == COMMIT)
+
+
+def test_one_whose_op_message_a_kill_took_is_put_aside_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", transaction_check_max=1)
+    bench.prepare()
+    bench.round()
+    bench.refused = lambda stored: stored.topic == OP_HALF_TOPIC
+    bench.round()
+    bench.refused = lambda _: False
+    bench.kill("image")
+    assert bench.transactions.pending == 0
+    bench.round()
+    bench.store.dispatch()
+    (aside,) = read_all(bench.store, CHECK_MAX_TIME_TOPIC)
+    assert bench.ops() == [("1", 4)]
+    # One that is checked anew is no such one.
+    assert code(resume(bench, aside.log_offset)) == 0
+    bench.kill("again")
+    assert bench.transactions.pending == 1
+    bench.close()
 
 
 def test_decisions_behind_one_that_is_missing_are_not_remembered_for_ever(

@@ -1,0 +1,63 @@
+"""R1 with transactions and the timer: after a crash at any place of a broker's life, with any part
+of what was unsynced, every decision and every delivery that was promised comes, once.
+
+A state that fails is named; `python -m tests.sim.broker.explore NAME` looks at it again.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests import campaign
+from tests.sim.broker.controls import CONTROLS, BrokerControl
+from tests.sim.broker.explore import explore
+from tests.sim.broker.plans import PLANS, plan_named
+from tests.sim.explore import Result
+
+SEEDS_PER_PLAN = 3
+#: To find a seed's states costs as much as to look at so many.
+LEAST_OF_A_SEED = 40
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Starts have a lot to say, and here there are thousands of them."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("plan", [plan.name for plan in PLANS])
+def test_what_was_promised_comes_after_crashes_everywhere(plan: str) -> None:
+    wanted = -(-campaign.size("broker model") // len(PLANS))
+    share = max(LEAST_OF_A_SEED, -(-wanted // SEEDS_PER_PLAN))
+    rng = campaign.rng(f"broker model {plan}")
+    found = Result()
+    while found.states < wanted:
+        seed = rng.randrange(1_000_000)
+        print(f"plan {plan} seed {seed}")
+        result = explore(plan_named(plan), seed, share)
+        found.add(result)
+        for broken in result.broken[:10]:
+            print(f"python -m tests.sim.broker.explore {broken.name}")
+            for fault in broken.faults:
+                print(f"    {fault.invariant}: {fault.text}")
+        assert not result.broken, f"{len(result.broken)} states, {result.by_invariant()}"
+        assert result.states, "a life without crashes"
+    campaign.note(
+        "broker model", found.states,
+        wrong=len(found.broken), choices=found.candidates, places=found.places,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name.replace(" ", "-"))
+def test_control_is_caught(control: BrokerControl, monkeypatch: pytest.MonkeyPatch) -> None:
+    control.break_rule(monkeypatch)
+    result = explore(
+        control.plan, 1, control.states,
+        lambda result: campaign.enough(len(control.caught_by & result.by_invariant().keys())),
+    )  # fmt: skip
+    print(f"{control.name}: {len(result.broken)} of {result.states}, {result.by_invariant()}")
+    campaign.note_control("broker model", control.name, len(result.broken), result.states)
+    assert control.caught_by & result.by_invariant().keys()
