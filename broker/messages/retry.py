@@ -180,7 +180,8 @@ class RetryProcessor:
         for name in OF_ONE_RECORD:
             properties.pop(name, None)
         properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
-        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, header.origin_msg_id or message.msg_id)
+        # Not the header's id, which is the unique key with Java's client.
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
         properties[PROPERTY_WAIT] = "false"
         if topic == dlq_topic(group.name):
             properties[PROPERTY_DELAY] = "0"
