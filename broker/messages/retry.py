@@ -173,7 +173,8 @@ class RetryProcessor:
     ) -> StoreMessage:
         properties = dict(message.properties)
         properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
-        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, header.origin_msg_id or message.msg_id)
+        # Not the header's id, which is the unique key with Java's client.
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
         properties[PROPERTY_WAIT] = "false"
         if topic == dlq_topic(group.name):
             properties[PROPERTY_DELAY] = "0"

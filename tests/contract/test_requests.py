@@ -245,7 +245,7 @@ async def test_a_message_sent_back_returns_in_the_retry_topic_then_dies(wire: Wi
         "offset": log_offset,
         "group": "BackGroup",
         "delayLevel": 1,
-        "originMsgId": sent.ext["msgId"],
+        "originMsgId": "the unique key, as Java's client has it",
         "originTopic": "Back",
         "maxReconsumeTimes": 16,
     }
