@@ -286,9 +286,9 @@ class Reader:
         frozen_at, find, unpack = self._frozen_at, self._log.segments.find, SLOT_FIELDS.unpack_from
         memory_from = self._log.written - self._limits.memory_bytes
         # Full when another message would exceed one of these (old messages: the second pair).
-        recent, old = room
+        (recent_bytes, recent_count), (old_bytes, old_count) = room
         segment: MappedFile | None = None
-        run_start = run_end = checked_below = base = written_end = skip_until = 0
+        run_start = run_end = checked_below = base = end = written_end = skip_until = 0
         count, size_sum = result.count, result.size
         scanned = last_seen = 0
         start, queue_id, is_listed = result.next_offset, queue.queue_id, is_light(queue.topic)
@@ -304,31 +304,34 @@ class Reader:
                     status = GetStatus.OFFSET_OVERFLOW_ONE  # like a queue that ends here
                 break
             if count:
-                most_bytes, most_count = recent if log_offset >= memory_from else old
-                if count >= most_count or size_sum + size > most_bytes:
+                if log_offset < memory_from:
+                    if count >= old_count or size_sum + size > old_bytes:
+                        break
+                elif count >= recent_count or size_sum + size > recent_bytes:
                     break
             scanned += 1
-            if 0 < log_offset < skip_until:
+            if skip_until and 0 < log_offset < skip_until:
                 continue
             last_seen = log_offset
             if codes and size >= MIN_RECORD_BYTES and not _matches(tags_code, codes):
                 continue
-            if segment is None or not segment.start <= log_offset < segment.end:
+            if not base <= log_offset < end:
                 if run_end > run_start and segment is not None:
                     result.add_view(segment, run_start, run_end)
                     run_start = run_end = 0
-                segment, written_end = find(log_offset), _NOWHERE
+                segment, base, end, written_end = find(log_offset), 0, 0, _NOWHERE
                 if segment is not None:
                     checked_below, view = self._checked_below(segment), segment.view
-                    base, written_end = segment.start, segment.start + segment.wrote
+                    base, end = segment.start, segment.end
+                    written_end = base + segment.wrote
             is_good = False
             if checked_below <= log_offset and MIN_RECORD_BYTES <= size <= written_end - log_offset:
                 found, magic, found_id, number = unpack(view, log_offset - base)
                 # Half messages, rollbacks and fillers have number 0; so 0 is looked at closely.
                 if number > 0 and found == size and magic == MESSAGE_MAGIC:
                     is_good = (number == slot and found_id == queue_id) or is_listed
-            if segment is None or not (
-                is_good or self._stands(queue, slot, log_offset, size, tags_code)
+            if not is_good and (
+                segment is None or not self._stands(queue, slot, log_offset, size, tags_code)
             ):
                 # Deleted with its segment, as all up to the log's beginning; or damage.
                 outcome = self._met(queue, slot, log_offset, size, tags_code)
@@ -340,7 +343,7 @@ class Reader:
                     skip_until = self._log.min_offset
                 continue
             if log_offset != run_end:
-                if run_end > run_start:
+                if run_end > run_start and segment is not None:
                     result.add_view(segment, run_start, run_end)
                 run_start = log_offset
             run_end = log_offset + size
