@@ -355,7 +355,7 @@ class LimitSettings:
             "when the messages of the present hour are due, and where they lie",
             "code 14 with the reason",
             "aerobee_timer_messages",
-            bytes_each=9,
+            bytes_each=11,
         ),
     )
     timer_recalls: int = setting(
