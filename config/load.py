@@ -168,7 +168,7 @@ class _Merge:
         alone.take(others)
         file = remote_file(alone.values["store_path"])
         if not alone.values["remote_config"]:
-            if file.exists():
+            if os.path.exists(file):
                 self.warnings.append(f"{file} is not read: admin.remote_config is off")
             return file
         try:

@@ -41,7 +41,7 @@ def remote_file(store_path: str) -> Path:
 def remote_given(file: Path) -> list[Given]:
     """What the file says, nothing when it is not there. Raises ConfigError: it cannot be read, or
     has a setting that no request may change."""
-    if not file.exists():
+    if _is_absent(file):
         return []
     given = []
     for item in read_file(file, "toml").given:
@@ -51,6 +51,17 @@ def remote_given(file: Path) -> list[Given]:
             raise ConfigError(item.key, str(item.value), reason, item.where)
         given.append(item._replace(syntax="remote"))
     return given
+
+
+def _is_absent(file: Path) -> bool:
+    """Whether it is known not to be there. Where nobody may look, reading it says so."""
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def with_changes(given: Iterable[Given], changes: Mapping[str, str]) -> list[Given]:

@@ -21,7 +21,7 @@ from tests.ports import free_port
 
 from .brokers import Broker, JavaBroker, OurBroker, StoreShape
 from .kit import require
-from .mqadmin import AdminPeer, fields_of
+from .mqadmin import AdminPeer, Output, fields_of
 from .mqadmin_commands import COMMANDS, Story
 
 Fields = dict[str, str]
@@ -295,6 +295,65 @@ def differences(told: Told) -> Iterator[Found]:
         for field in {**ours, **java}:
             if ours.get(field) != java.get(field):
                 yield Found(command, field, ours.get(field), java.get(field))
+
+
+_PRINTED = """\
+#Broker Name                      #QID  #Min Offset           #Last Updated
+interop                           0     0                     2026-11-23 09:55:24,735
+interop                           1     7                     2026-11-23 09:55:24,735
+
+commitLogMaxOffset              : 4564
+127.0.0.1:10911  putTps         : 0.5 0.1 0.0
+TopicConfig [topicName=orders, perm=RW-]
+{
+	"brokerAddrs":{0:"127.0.0.1:41000"
+	},
+	"names":["a"]
+}
+success from /somewhere/else
+"""
+_TRACE = """\
+SubCommandException: it failed
+	at frame(Frame.java:1)
+Caused by: MQBrokerException: CODE: 17  DESC: no such topic BROKER: 127.0.0.1:10911
+For more information, please visit the url, http://rocketmq.apache.org/docs/faq/
+"""
+
+
+def test_output_is_taken_apart_into_fields() -> None:
+    output = Output(_PRINTED, _TRACE, {"1/made.txt": "key = 1\n"})
+    found = fields_of(output, own_ports=(10911,), folders={"/somewhere": "<folder>"})
+    assert found == {
+        "interop 0 .": "",
+        "interop 0 .Min Offset": "0",
+        "interop 0 .Last Updated": "<time>",
+        "interop 1 .": "",
+        "interop 1 .Min Offset": "7",
+        "interop 1 .Last Updated": "<time>",
+        "commitLogMaxOffset": "4564",
+        "127.0.0.1:10911  putTps": "0.5 0.1 0.0",
+        "TopicConfig": "",
+        "TopicConfig.topicName": "orders",
+        "TopicConfig.perm": "RW-",
+        "/brokerAddrs/0": '"127.0.0.1:<client>"',
+        "/names/0": '"a"',
+        "success from <folder>/else": "",
+        "made.txt: key": "1",
+        "error": "SubCommandException: it failed",
+        "error code": "17",
+        "error text": "no such topic",
+    }
+
+
+def test_a_difference_that_is_not_listed_is_found() -> None:
+    told = Told(set(), {"topicList": {"a": "", "b": "1"}}, {"topicList": {"b": "2", "c": ""}})
+    assert list(differences(told)) == [
+        Found("topicList", "a", "", None),
+        Found("topicList", "b", "1", "2"),
+        Found("topicList", "c", None, ""),
+    ]
+    one = Difference("topic*", "b", r"\d", "2", "for the test")
+    assert [found.is_meant(one) for found in differences(told)] == [False, True, False]
 
 
 def test_every_command_of_mqadmin_is_asked(told: Told) -> None:

@@ -69,6 +69,14 @@ def test_it_is_not_read_where_requests_may_change_nothing(file: Path, kept: Path
     assert load(file, remote=None).settings.retention_hours == 24
 
 
+def test_one_that_cannot_be_read_stops_the_start_where_it_counts(file: Path, kept: Path) -> None:
+    kept.symlink_to(kept)  # nobody, root among them, can follow it
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(file)
+    off = ["admin.remote_config=false"]
+    assert load(file, overrides=off).settings.retention_hours == 24
+
+
 def test_a_change_counts_as_though_it_stood_there(file: Path, kept: Path) -> None:
     kept.write_text("[retention]\nhours = 48\n[limits]\nmax_topics = 99\n")
     loaded = load(file, remote={"retention.hours": "72"})
