@@ -34,6 +34,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     # A campaign compares a client's rate with what it was; else staying up is enough.
     *((("tests/crash/test_resources.py", QUIET),) if campaign.is_full() else ()),
     *((("tests/crash/test_largest_inputs.py", QUIET),) if campaign.is_full() else ()),
+    # And how late messages come that waited.
+    *((("tests/crash/test_kill_waiting.py", QUIET),) if campaign.is_full() else ()),
     # Each of these has Spark drivers of its own, of a gigabyte each, and takes minutes.
     (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark older"),
     ("tests/spark/test_sink.py", "spark writes"),

@@ -15,8 +15,13 @@ from typing import Any
 import msgspec
 
 from aerobee import file_replacement
+from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.delay.timer import TimerService
+from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.transactions import log as transaction_log
+from aerobee.broker.transactions.checks import CheckService
 from aerobee.broker.transactions.log import TransactionLog
 from aerobee.broker.transactions.requests import TransactionRequests
 from aerobee.broker.transactions.transactions import Transactions
@@ -194,6 +199,50 @@ def commit_forgotten() -> None:
     replace(TransactionLog, "commit", commit)
 
 
+def timer_progress_ahead_of_sync() -> None:
+    """timerProgress.json says what is delivered, durable or not."""
+
+    def init(progress: TimerProgress, file: Any, *_: Any) -> None:
+        old_init(progress, file, lambda: 1 << 62)
+
+    old_init = replace(TimerProgress, "__init__", init)
+
+
+def transaction_progress_ahead_of_sync() -> None:
+    """The progress of transactions is committed at once, as RocketMQ does it."""
+
+    def save(service: CheckService) -> None:
+        service._commit(*service._table.progress())
+
+    replace(CheckService, "save_progress", save)
+
+
+def delivered_early() -> None:
+    """What waits is delivered up to 300 ms before its time, if somebody looks."""
+
+    def until(timer: TimerService, now_ms: int) -> int:
+        return old_until(timer, now_ms) + 300
+
+    def deliver(service: ScheduleMessageService, level: Any, now_ms: int) -> None:
+        old_deliver(service, level, now_ms + 300)
+
+    old_until = replace(TimerService, "_until_ms", until)
+    old_deliver = replace(ScheduleMessageService, "_deliver", deliver)
+
+
+def waiting_forgotten() -> None:
+    """A start takes all that waits for delivered."""
+
+    def begin(timer: TimerService) -> None:
+        done = timer._progress.done
+        ahead = done.cursor._replace(action_ms=timer._clock_ms() + 1_000)
+        timer._progress.moved(done.at(ahead))
+        old_begin(timer)
+
+    old_begin = replace(TimerService, "_begin", begin)
+    replace(DelayProgress, "of", lambda *_: 1 << 60)
+
+
 CONTROLS: dict[str, Callable[[], None]] = {
     "ack-before-sync": ack_before_sync,
     "sync-on-the-loop": sync_on_the_loop,
@@ -214,4 +263,8 @@ CONTROLS: dict[str, Callable[[], None]] = {
     "checks-counted-twice": checks_counted_twice,
     "decisions-overruled": decisions_overruled,
     "commit-forgotten": commit_forgotten,
+    "timer-progress-ahead-of-sync": timer_progress_ahead_of_sync,
+    "transaction-progress-ahead-of-sync": transaction_progress_ahead_of_sync,
+    "delivered-early": delivered_early,
+    "waiting-forgotten": waiting_forgotten,
 }

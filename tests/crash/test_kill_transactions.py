@@ -81,18 +81,25 @@ class Run:
             with self._clients.at_work(daemon.port):
                 if history.prepared < prepared:
                     history.wait_prepared(prepared)
-                elif metric(daemon, "aerobee_transactions_pending"):
-                    history.wait_asked(asked + 1)
+                else:
+                    # All may have been put aside before the first producer was there.
+                    wait_until(
+                        lambda: history.asked > asked or not self._pending(daemon),
+                        "somebody is asked",
+                    )
                 daemon.process.kill()
                 daemon.wait()
 
     def last(self, transactions: int) -> None:
         """A life that goes on until all transactions are over, and is stopped in order."""
-        self.history.goal = max(self.history.goal, transactions)
+        history = self.history
+        history.goal = max(history.goal, transactions)
+        first = len(history.transactions)
         with self.daemon() as daemon:
 
             def is_over() -> bool:
-                known = len(self.history.transactions) >= self.history.goal
+                begun = history.transactions
+                known = len(begun) >= history.goal and all(one.half for one in begun[first:])
                 return known and self._pending(daemon) == 0
 
             with self._clients.at_work(daemon.port):

@@ -113,7 +113,7 @@ class Producer:
         is_first = len(one.decisions) == 1
 
         def answered(answer: Command) -> None:
-            decision.code = answer.code
+            self._history.answered(decision, answer.code)
             if not is_first or not decision.is_done or one.half is None:
                 return
             if one.kind == "twice":

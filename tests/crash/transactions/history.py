@@ -14,13 +14,14 @@ import random
 import threading
 import zlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 TOPIC, QUEUES, GROUP = "Transacted", 2, "payers"
 UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
-#: Stored, and not known to be durable yet.
-FLUSH_TIMEOUT = 10
+#: Carried out; with 10 it is not known yet whether that is durable.
+DONE = (0, 10)
 #: How producers decide, and how often each kind is drawn.
 KINDS = {
     "at once": 40,
@@ -46,11 +47,13 @@ class Decision:
     # An answered decision went before it that was another one.
     contrary: bool = False
     code: int | None = None
+    # That of the answer, in the log of a recorded disk.
+    mark: int = -1
 
     @property
     def is_done(self) -> bool:
         """It was answered as carried out."""
-        return self.code in (0, FLUSH_TIMEOUT)
+        return self.code in DONE
 
 
 class Check(NamedTuple):
@@ -74,6 +77,7 @@ class Transaction:
     queue_id: int
     body: bytes
     half: tuple[int, int] | None = None
+    mark: int = -1
     decisions: list[Decision] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
@@ -120,7 +124,10 @@ class Seen(NamedTuple):
 class History:
     """What has happened, and what is to be done next."""
 
-    def __init__(self, seed: int, checks: int, producers: int) -> None:
+    def __init__(
+        self, seed: int, checks: int, producers: int, mark: Callable[[], int] = lambda: -1
+    ) -> None:
+        """`checks`: how often producers are asked; `mark` is called for each answer."""
         self.transactions: list[Transaction] = []
         self.seen: list[Seen] = []
         self.life = 0
@@ -131,6 +138,7 @@ class History:
         self.goal = 0
         self._seed = seed
         self._checks = checks
+        self._mark = mark
         self._recent: deque[Transaction] = deque(maxlen=_RECENT)
         self._errands: list[deque[Transaction]] = [deque() for _ in range(producers)]
         self._lock = threading.Lock()
@@ -149,7 +157,9 @@ class History:
 
     def was_prepared(self, one: Transaction, queue_offset: int, log_offset: int) -> None:
         """Its half message is stored."""
+        mark = self._mark()
         with self._lock:
+            one.mark = mark
             one.half = queue_offset, log_offset
             self.prepared += 1
             self._changed.notify_all()
@@ -164,6 +174,11 @@ class History:
                 self._recent.append(one)
             one.decisions.append(decision)
         return decision
+
+    def answered(self, decision: Decision, code: int) -> None:
+        """A decision was answered."""
+        decision.mark = self._mark()
+        decision.code = code
 
     def earlier(self, rng: random.Random) -> Transaction | None:
         """Some transaction that was decided lately, in this life or an earlier one; whether that
