@@ -51,6 +51,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/crash/", "alone"),
     ("tests/sim/", "alone"),
     ("tests/interop/test_our_client.py", "file"),
+    ("tests/interop/test_java_features.py", "file"),
     ("tests/interop/test_sql_filter.py", "file"),
     ("tests/interop/test_other_languages.py", "file"),
     ("tests/interop/", "alone"),

@@ -62,9 +62,14 @@ class Broker(ABC):
     children: list[Child]
 
     def __init__(
-        self, root: Path, shape: StoreShape | None = None, store: Path | None = None
+        self,
+        root: Path,
+        shape: StoreShape | None = None,
+        store: Path | None = None,
+        name_server: dict[str, str] | None = None,
     ) -> None:
         self.root = root
+        self.name_server_settings = name_server or {}  # under RocketMQ's own keys
         self.store = store or root / "store"
         self.shape = shape or StoreShape()
         self.port = free_port()
@@ -163,7 +168,8 @@ class OurBroker(Broker):
 
     def write_config(self) -> Path:
         config = self.root / "broker.conf"
-        config.write_text(_properties(self.shape.settings(self.store)))
+        settings = {**self.shape.settings(self.store), **self.name_server_settings}
+        config.write_text(_properties(settings))
         return config
 
     def _launch(self) -> None:
@@ -196,6 +202,7 @@ class JavaBroker(Broker):
                     "listenPort": str(self.name_server_port),
                     "kvConfigPath": str(self.root / "namesrv" / "kvConfig.json"),
                     "configStorePath": str(self.root / "namesrv" / "namesrv.properties"),
+                    **self.name_server_settings,
                 }
             )
         )

@@ -63,6 +63,18 @@ java_peer() { # java_peer VERSION: the one source, compiled against that client
   stamp "peer-$1" "${sources[@]}" "$here/java/poms/client-$1.xml"
 }
 
+java_features() { # java_features VERSION: the clients of the feature tests, compiled against that client
+  local classes="$cache/java/features-$1"
+  local sources=("$here"/java/features/*.java "$here"/java/peer/{Lines,Options}.java)
+  fresh "features-$1" "${sources[@]}" "$here/java/poms/client-$1.xml" && return 0
+  echo "interop: Java features $1"
+  rm -rf "$classes"
+  mkdir -p "$classes"
+  javac -nowarn -Xlint:-options -Xlint:-deprecation -encoding UTF-8 -cp "$cache/java/client-$1/*" \
+    -d "$classes" "${sources[@]}" 2> >(grep -v '^Note: ' >&2)
+  stamp "features-$1" "${sources[@]}" "$here/java/poms/client-$1.xml"
+}
+
 setup_java() {
   have Java java javac mvn || return 0
   local name
@@ -70,6 +82,7 @@ setup_java() {
   for name in $clients; do
     jars "client-$name"
     java_peer "$name"
+    [ "$name" = 4.4.0 ] || java_features "$name" # 4.4.0 has no requests and no namespaces
   done
 }
 
