@@ -23,6 +23,7 @@ from aerobee.protocol.message.record import decode_records
 from aerobee.protocol.names import TIMER_TOPIC
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
+from tests.service.kit import wait_until
 
 WITH_METRICS = True
 
@@ -109,7 +110,8 @@ async def test_metrics_show_what_waits_and_what_was_delivered(
     wire: Wire, running: RunningBroker
 ) -> None:
     await wire.send("Shown", properties="TIMER_DELAY_SEC\x013600")
-    assert sample(running, "aerobee_timer_messages") >= 1
+    # It counts when it is dispatched, which may be after its answer.
+    wait_until(lambda: sample(running, "aerobee_timer_messages") >= 1, "one waits")
     before = sample(running, "aerobee_timer_delivered_messages_total")
     await wire.send("Shown", b"soon", properties="TIMER_DELAY_MS\x01300")
     await wire.await_message("Shown")

@@ -147,7 +147,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
         Code.CONSUMER_SEND_MSG_BACK,
         {
             # Behind the half message, its copy, and what its commit has stored.
-            "offset": "1114", "group": GROUP, "delayLevel": "0", "originMsgId": "U1",
+            "offset": "1143", "group": GROUP, "delayLevel": "0", "originMsgId": "U1",
             "originTopic": TOPIC, "unitMode": "false", "maxReconsumeTimes": "3",
         },
     ),

@@ -89,7 +89,7 @@ USED = (
     "consumerStatus -g readers -i {client}",
     "consumerStatus -g readers -i nobody@here",
     "statsAll",
-    "statsAll -a",
+    # Not with -a: that lists what was active between two samples, ten seconds apart.
     "statsAll -t orders",
     "cloneGroupOffset -s readers -d copies -t orders",
     "cloneGroupOffset -s readers -d copies -t orders -o true",

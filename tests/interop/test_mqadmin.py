@@ -65,6 +65,8 @@ VARYING = (
     Varying("consumerProgress", r".*\.TPS", r"\d+"),
     Varying("consumerStatus *", r".*(RT|TPS|AvgDelay)", r"\d+\.\d\d"),
     Varying("statsAll*", r".*\.(In|Out)TPS", r"\d+\.\d\d"),
+    # What came between two samples, ten seconds apart.
+    Varying("statsAll*", r".*\.(In|Out)Msg24Hour", r"\d+"),
     Varying("checkMsgSendRT *", r".*\.RT( #\d)?", r"\d+"),
     # mqadmin chooses a queue by chance.
     Varying("queryMsgById * -s true", r".*SendResult\.queueId", r"\d\]"),
