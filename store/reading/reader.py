@@ -285,7 +285,6 @@ class Reader:
         and is repaired now."""
         frozen_at, find, unpack = self._frozen_at, self._log.segments.find, SLOT_FIELDS.unpack_from
         memory_from = self._log.written - self._limits.memory_bytes
-        # Full when another message would exceed one of these (old messages: the second pair).
         (recent_bytes, recent_count), (old_bytes, old_count) = room
         segment: MappedFile | None = None
         run_start = run_end = checked_below = base = end = written_end = skip_until = 0
@@ -300,8 +299,7 @@ class Reader:
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
             if frozen_at is not None and log_offset + size > frozen_at:
-                if not scanned:
-                    status = GetStatus.OFFSET_OVERFLOW_ONE  # like a queue that ends here
+                status = status if scanned else GetStatus.OFFSET_OVERFLOW_ONE  # as at a queue's end
                 break
             if count:
                 if log_offset < memory_from:
@@ -321,9 +319,8 @@ class Reader:
                     run_start = run_end = 0
                 segment, base, end, written_end = find(log_offset), 0, 0, _NOWHERE
                 if segment is not None:
-                    checked_below, view = self._checked_below(segment), segment.view
-                    base, end = segment.start, segment.end
-                    written_end = base + segment.wrote
+                    checked_below, base = self._checked_below(segment), segment.start
+                    view, end, written_end = segment.view, segment.end, base + segment.wrote
             is_good = False
             if checked_below <= log_offset and MIN_RECORD_BYTES <= size <= written_end - log_offset:
                 found, magic, found_id, number = unpack(view, log_offset - base)
