@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aerobee.config.model import SECTIONS
-from aerobee.config.settings.setting import Setting, Value, settings_of
+from aerobee.config.settings.setting import Setting, settings_of, toml_value
 
 MANUAL: Final = Path(__file__).with_name("default.toml")
 
@@ -45,16 +45,6 @@ def manual() -> str:
         parts.append(f"\n{_comment(_purpose(section))}\n[{section.section}]\n")
         parts.extend(_entry(setting) for setting in settings_of(section))
     return "".join(parts)
-
-
-def toml_value(value: Value) -> str:
-    """A value as TOML writes it; texts have no control characters (`Setting.check`)."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return str(value)
 
 
 def _entry(setting: Setting) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_FULL_KEY
+from aerobee.config.settings.setting import toml_value
 from aerobee.config.sources import Given, read_file
 
 FILE_NAME: Final = "remote.toml"
@@ -80,15 +81,5 @@ def remote_text(values: Mapping[str, object]) -> str:
         if setting.section != section:
             section = setting.section
             lines.append(f"\n[{section}]\n")
-        lines.append(f"{setting.key} = {_toml(values[name])}\n")
+        lines.append(f"{setting.key} = {toml_value(values[name])}\n")
     return "".join(lines)
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # Settings have no control characters, which would need more than this.
-        text = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{text}"'
-    return repr(value)

@@ -234,3 +234,13 @@ def _article(declared: Setting) -> str:
     noun = _NOUNS[declared.type](declared.unit)
     limits = declared.range_text
     return f"{noun}, {limits}" if limits and declared.type is not bool else noun
+
+
+def toml_value(value: object) -> str:
+    """A value as TOML writes it; texts have no control characters (`Setting.check`)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)

@@ -4,9 +4,6 @@ of what was unsynced, every decision and every delivery that was promised comes,
 A state that fails is named; `python -m tests.sim.broker.explore NAME` looks at it again.
 """
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests import campaign
@@ -15,17 +12,11 @@ from tests.sim.broker.explore import explore
 from tests.sim.broker.plans import PLANS, plan_named
 from tests.sim.explore import Result
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 SEEDS_PER_PLAN = 3
 #: To find a seed's states costs as much as to look at so many.
 LEAST_OF_A_SEED = 40
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Starts have a lot to say, and here there are thousands of them."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("plan", [plan.name for plan in PLANS])

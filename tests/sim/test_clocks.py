@@ -4,9 +4,8 @@ Each scenario is a life of two to three weeks (`clock_life.py`), with restarts i
 the seed: `make sim ARGS="-k clocks --seed N"` repeats a run.
 """
 
-import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,16 +24,11 @@ from tests.sim.recovered import ROOT
 from tests.sim.workload import Runner
 from tests.unit.store.support import FIRST_MS
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 _YEAR_2038_MS = (1 << 31) * 1000
 _QUIET_HOURS = 96
 _Scenario = Callable[[World], None]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def _set_by(step_ms: int) -> Callable[[WorldClock], None]:

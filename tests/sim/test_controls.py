@@ -1,21 +1,13 @@
 """The storage model catches a store with one of its rules taken away: a detector that does not
 ring is the bug."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests import campaign
 from tests.sim.controls import CONTROLS, Control
 from tests.sim.explore import explore
 
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name.replace(" ", "-"))

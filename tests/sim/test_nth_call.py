@@ -1,8 +1,6 @@
 """R5: the n-th call fails, for every n, in every way, once and from then on."""
 
-import logging
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,7 @@ from tests.sim.failing_calls import CALLS, Fault
 from tests.sim.nth_call import run_with
 from tests.unit.store.support import bodies, message, small_settings
 
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from-then-on"])

@@ -4,28 +4,19 @@ The figures are in docs/reliability.md; how many states a run looks at is in tes
 state that fails is named and can be looked at again with `python -m tests.sim.replay NAME`.
 """
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests import campaign
 from tests.sim.explore import Result, explore
 from tests.sim.plans import PLANS, plan_named
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 SEEDS_PER_PLAN = 3
 #: To find a seed's states costs as much as to look at so many.
 LEAST_OF_A_SEED = 200
 #: A few of the chosen states are none: their damage finds nothing to hurt.
 MORE = 1.25
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Recoveries have a lot to say, and here there are thousands of them."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("plan", [plan.name for plan in PLANS])

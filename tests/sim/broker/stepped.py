@@ -31,7 +31,7 @@ from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.sim.recovered import ROOT
 from tests.sim.stepped_store import SteppedStore
-from tests.unit.broker.clients_support import Endless, Peer, request
+from tests.unit.broker.clients_support import Endless, Peer, Producer, request
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
 from tests.unit.store.support import HOST, message
 
@@ -90,19 +90,6 @@ class AtOnce(Endless):
     def add(self, job: Job) -> None:
         while job():
             pass
-
-
-class Producer(Peer):
-    """A connection that always has room; `asked` are the checks that came."""
-
-    full = False
-
-    def push(self, command: Command) -> None:
-        self.write(command.encode())
-
-    def asked(self) -> list[Command]:
-        received, self.received = self.received, []
-        return received
 
 
 class _Member:

@@ -60,6 +60,20 @@ class Peer:
         return groups
 
 
+class Producer(Peer):
+    """A connection that has room, unless a test says not."""
+
+    full = False
+
+    def push(self, command: Command) -> None:
+        self.write(command.encode())
+
+    def asked(self) -> list[Command]:
+        """The checks since the last call."""
+        received, self.received = self.received, []
+        return received
+
+
 class Clock:
     """Monotonic seconds, moved by hand."""
 

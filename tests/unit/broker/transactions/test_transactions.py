@@ -35,7 +35,7 @@ from aerobee.store.errors import StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
-from tests.unit.broker.clients_support import NOW_MS, Endless, Peer, Tables, request
+from tests.unit.broker.clients_support import NOW_MS, Endless, Producer, Tables, request
 from tests.unit.store.support import HOST, ManualClock, bodies, message, read_all, small_settings
 
 GROUP = "PG"
@@ -59,20 +59,6 @@ class Time:
 
     def time(self) -> float:
         return self.now
-
-
-class Producer(Peer):
-    """A connection that has room, unless a test says not."""
-
-    full = False
-
-    def push(self, command: Command) -> None:
-        self.write(command.encode())
-
-    def asked(self) -> list[Command]:
-        """The checks since the last call."""
-        received, self.received = self.received, []
-        return received
 
 
 class Bench:
