@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import campaign, schedule
+from tests import campaign, parts, schedule
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "drawn(name): of the parameter sets the part that tests/campaign.py draws"
     )
     config.pluginmanager.register(schedule)
+    parts.watch(config)
     seed = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
     if seed is None:
         seed = int(os.environ.get(campaign.SEED_VARIABLE) or random.randrange(10**9))

@@ -7,6 +7,9 @@ Downloads, the clients of other languages and PySpark take minutes, and most sui
 So `make test` starts the scripts first and goes on. A test that needs a part asks `lack`, which
 waits while the part is being brought (`need` also skips or fails the test).
 
+How long it waits does not count as the test's own time, after which a test that hangs would end its
+run (`watch`).
+
 Who brings a part holds a lock on its file until the part is here, or has failed; the kernel gives
 the lock back however that process ends. What the script said is in the log beside the lock, and a
 failed part has a file with the script's exit code.
@@ -15,6 +18,7 @@ failed part has a file with the script's exit code.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import fcntl
 import os
 import subprocess
@@ -29,6 +33,11 @@ import pytest
 
 TESTS = Path(__file__).parent
 STATE = TESTS.parent / ".cache" / "parts"
+#: Seconds that anybody waits for one part; a download that takes longer has gone wrong.
+PATIENCE_S = 1800
+_POLL_S = 0.1
+#: Where pytest's watch over hanging tests reports, after how many seconds, and whether it ends them.
+_watch: tuple[int, float, bool] | None = None
 
 
 def spark_versions() -> tuple[str, ...]:
@@ -50,6 +59,15 @@ CHAINS: tuple[dict[str, tuple[str, ...]], ...] = (
 )
 
 
+def watch(config: pytest.Config) -> None:
+    """Have waiting stop the clock of `faulthandler_timeout`; called while pytest is configured."""
+    global _watch
+    timeout_s = float(config.getini("faulthandler_timeout") or 0)
+    if timeout_s and sys.__stderr__ is not None:
+        ends = bool(config.getini("faulthandler_exit_on_timeout"))
+        _watch = os.dup(sys.__stderr__.fileno()), timeout_s, ends
+
+
 def lack(part: str) -> str | None:
     """What went wrong while the part was brought, in one line; None if nothing did.
 
@@ -61,12 +79,33 @@ def lack(part: str) -> str | None:
     except FileNotFoundError:
         return None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        if not _free(lock):
+            return f"{part}: not brought in {PATIENCE_S} s (what it does is in {_path(part, 'log')})"
         failed, log = _path(part, "failed"), _path(part, "log")
         if not failed.exists():
             return None
         last = log.read_text(errors="replace").strip().rpartition("\n")[2]
         return f"{part}: its set-up ended with {failed.read_text()}: {last} (all of it is in {log})"
+
+
+def _free(lock: IO[bytes]) -> bool:
+    """Whether who brings the part has finished with it; waits for that."""
+    until = time.monotonic() + PATIENCE_S
+    waited = False
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not waited and _watch is not None:
+                faulthandler.cancel_dump_traceback_later()
+            waited = True
+            time.sleep(_POLL_S)
+            continue
+        if waited and _watch is not None:
+            file, timeout_s, ends = _watch
+            faulthandler.dump_traceback_later(timeout_s, file=file, exit=ends)
+        return True
+    return False
 
 
 def need(part: str, missing: Callable[[], str | None]) -> None:

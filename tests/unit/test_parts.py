@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -70,6 +71,40 @@ def test_a_part_is_waited_for_and_a_failure_is_told(
     assert parts.lack("bad") is not None
     assert started(tmp_path) == ["slow", "last", "bad", "none"]
     assert parts.lack("last") is None
+
+
+WAITING = """
+from pathlib import Path
+from tests import parts
+
+def test_waits():
+    parts.STATE = Path({folder!r}) / "state"
+    assert parts.lack("slow") is None
+"""
+HANGING = WAITING + """
+    import time
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("text", "code"), [(WAITING, 0), (HANGING, 1)], ids=["waits", "hangs"])
+def test_a_long_wait_for_a_part_is_no_hanging_test(tmp_path: Path, text: str, code: int) -> None:
+    assert started(tmp_path) == ["slow", "last", "bad", "none"]
+    test = tmp_path / "test_it.py"
+    test.write_text(text.format(folder=str(tmp_path)))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", str(test)]
+    options = ["-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=true"]
+    command += [*options, "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    run = subprocess.Popen(
+        command, cwd=parts.TESTS.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    began = time.monotonic()
+    # Three times what a test may take, and the start of the interpreter.
+    wait_until(lambda: time.monotonic() > began + 4 or run.poll() is not None, 30, "a long wait")
+    (tmp_path / "go").touch()
+    said, _ = run.communicate(timeout=30)
+    assert run.returncode == code, said
+    assert ("Timeout (0:00:01)!" in said) == bool(code), said
 
 
 def test_every_version_of_pyspark_has_a_part_the_newest_first() -> None:
