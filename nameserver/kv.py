@@ -19,7 +19,7 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
-from aerobee.file_replacement import replace_file
+from aerobee.file_replacement import replace_file, sync_directory
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.fastjson import JsonError, loads
 
@@ -176,6 +176,8 @@ class KvFile:
                 damaged = f"{path} cannot be read ({error})"
                 log.warning("KV file damaged path=%s why=%s", path, error)
                 continue
+            # Who was killed before may have given it its name, and not synced that.
+            sync_directory(path.parent)
             if path is not self.path and not damaged:
                 log.warning("KV file missing, using its backup path=%s", self.path)
             return table

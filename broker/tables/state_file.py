@@ -11,7 +11,8 @@ the next text to be written over (file_replacement.py); it is never read.
 
 Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without
 a `.bak` that can be read the start stops, unless neither was ever there: offsets are never reset
-in silence.
+in silence. What was read is durable then, its name too: the process that gave it the name may have
+been killed before it synced the directory, and what is not changed is not written again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aerobee.file_replacement import Content, replace_file, write_synced
+from aerobee.file_replacement import Content, replace_file, sync_directory, write_synced
 from aerobee.store.disk.files import is_full
 from aerobee.store.disk.syncs import sync_all
 from aerobee.store.errors import StoreNotWritable
@@ -61,7 +62,8 @@ class JsonStateFile:
         """The parsed content, or `default` when there is none yet.
 
         `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. Raises
-        `StateFileError` when the file is damaged, or only its backup there, and no backup helps.
+        `StateFileError` when the file is damaged, or only its backup there, and no backup helps;
+        OSError when its directory cannot be synced.
         """
         damage: list[str] = []
         for path in (self.path, self.backup):
@@ -80,6 +82,7 @@ class JsonStateFile:
             if damage:
                 log.warning("state file damaged, using its backup %s", damage[0])
             self.loaded_from, self._keep_backup = path, bool(damage)
+            sync_directory(path.parent, sync=sync_all)
             return found
         if damage:
             raise StateFileError(

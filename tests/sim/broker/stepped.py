@@ -66,6 +66,7 @@ class StateOnDisk(JsonStateFile):
         if not self._files.exists(path):
             return default
         self.loaded_from = self.path
+        self._files.sync_directory(os.path.dirname(path))
         with self._files.opened(path, read_only=True) as fd:
             return parse(self._files.read(fd, 0, self._files.size(fd)))
 

@@ -164,3 +164,13 @@ def test_a_table_read_beyond_the_limit_serves_and_shrinks(tmp_path: Path):
     table.put("N", "b", "2")
     table.put("N", "a", "v" * 500)
     table.put("N", "c", "1")
+
+
+def test_the_name_that_a_killed_process_gave_is_durable_once_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    KvFile(tmp_path / "kv.json").save(KvTable().to_json())
+    synced: list[Path] = []
+    monkeypatch.setattr(kv, "sync_directory", synced.append)
+    KvFile(tmp_path / "kv.json").load()
+    assert synced == [tmp_path]

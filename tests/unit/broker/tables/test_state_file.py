@@ -138,3 +138,18 @@ def test_full_disk_at_the_first_save_leaves_nothing_that_stops_the_start(
     assert file.load(parse, {}) == ({} if fails_at == 1 else {"a": 1})
     file.save('{"a":2}')
     assert file.backup.exists()
+
+
+def test_the_name_that_a_killed_process_gave_is_durable_once_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the crash model: killed between rename and sync, read, found unchanged and so not
+    written again, and gone at a power cut."""
+    synced: list[Path] = []
+    monkeypatch.setattr(state_file, "sync_directory", lambda path, **_: synced.append(path))
+    file = JsonStateFile(tmp_path / "x.json")
+    assert file.load(parse, {}) == {}
+    assert synced == []
+    file.path.write_bytes(b'{"a":1}')
+    assert file.load(parse, {}) == {"a": 1}
+    assert synced == [tmp_path]
