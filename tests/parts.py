@@ -36,7 +36,7 @@ STATE = TESTS.parent / ".cache" / "parts"
 #: Seconds that anybody waits for one part; a download that takes longer has gone wrong.
 PATIENCE_S = 1800
 _POLL_S = 0.1
-#: Where pytest's watch over hanging tests reports, after how many seconds, and whether it ends them.
+#: Pytest's watch over hanging tests: where it reports, after how many seconds, and if it ends them.
 _watch: tuple[int, float, bool] | None = None
 
 
@@ -80,7 +80,8 @@ def lack(part: str) -> str | None:
         return None
     with lock:
         if not _free(lock):
-            return f"{part}: not brought in {PATIENCE_S} s (what it does is in {_path(part, 'log')})"
+            log = _path(part, "log")
+            return f"{part}: not brought in {PATIENCE_S} s (what it does is in {log})"
         failed, log = _path(part, "failed"), _path(part, "log")
         if not failed.exists():
             return None

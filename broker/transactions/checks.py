@@ -124,7 +124,6 @@ class CheckService:
         """Do what it is time for."""
         if self._closed:
             return
-        self._log.settle()
         self.save_progress()
         if self._round is None and (self._clock() >= self._next_round or self._is_long):
             self.begin_round()
@@ -281,7 +280,12 @@ class CheckService:
 
     def save_progress(self) -> int | None:
         """Commit the progress that is durable, and take the next one; the log offset up to which
-        the log has to be synced for that, None if there is none."""
+        the log has to be synced for that, None if there is none. Before, op messages that are owed
+        are put."""
+        written = self._store.written
+        self._log.settle()
+        if self._store.written > written:
+            self._appended()
         if self._unsaved is not None:
             half, op, end = self._unsaved
             if end > self._store.durable:

@@ -8,7 +8,7 @@ undecided ones would go to, and decides what was delivered. So a commit is deliv
 forgets such a commit, and delivers it a second time after the next check.
 
 Where the op message cannot be put (the disk is full just then), the message is decided all the
-same, and `settle` puts the op message later.
+same, and `settle` puts the op message later; progress waits for it.
 
 Loop thread only.
 """
@@ -198,7 +198,11 @@ class TransactionLog:
             self._put_op(op)
         except StoreError as error:
             log.warning("op message owed half_offset=%d why=%s", op.half_offset, error)
-            self._owed.append(op)
+            self._owe(op)
+
+    def _owe(self, op: _Op) -> None:
+        self._owed.append(op)
+        self._table.op_owed(op.half_offset)
 
     def _put_op(self, op: _Op) -> None:
         self._store.put(op_form(*op, self._host, self._clock_ms()))
@@ -315,7 +319,7 @@ class TransactionLog:
             self._table.remember(half.origin, COMMIT)
         for offset in dict.fromkeys((pending_at, half.message.queue_offset)):
             self._table.remember(offset, COMMIT)
-            self._owed.append(_Op(offset, half.origin, COMMIT))
+            self._owe(_Op(offset, half.origin, COMMIT))
 
     def _find_aside(self) -> None:
         store, table = self._store, self._table
@@ -337,7 +341,7 @@ class TransactionLog:
             table.remove(at)
             for offset in {at, pending.origin}:
                 table.remember(offset, ASIDE)
-            self._owed.append(_Op(at, pending.origin, ASIDE))
+            self._owe(_Op(at, pending.origin, ASIDE))
 
     def _messages(self, topic: str, start: int, queue_id: int = QUEUE) -> Iterator[Message]:
         """Those of a queue from `start` to its end, without those that cannot be read."""

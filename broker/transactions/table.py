@@ -9,9 +9,9 @@ message again, and only the newest copy is pending. So that a decision is recogn
 them it names, the newest copy is known by the origin's queue offset, and by what all copies share
 (`Fingerprint`): copies that RocketMQ made do not name their origin.
 
-Progress, as RocketMQ keeps it: the half queue's is the first pending half message, and the op
-queue's the first op message that names one at or behind it. What lies before is never looked at
-again.
+Progress, as RocketMQ keeps it: the half queue's is the first half message that is pending, or
+decided without having its op message, and the op queue's the first op message that names one at or
+behind it. What lies before is never looked at again.
 
 Decisions are remembered, the newest `REMEMBERED` of them: a decision that comes again is answered
 by what was decided.
@@ -54,6 +54,8 @@ class TransactionTable:
         self._by_origin: dict[int, int] = {}
         self._by_fingerprint: dict[Fingerprint, int] = {}
         self._decided: OrderedDict[int, int] = OrderedDict()
+        # Decided half messages whose op messages could not be stored yet.
+        self._owed: set[int] = set()
         # The half messages that op messages name, from the op queue's progress on.
         self._ops: deque[int] = deque()
         self._first_op = 0
@@ -135,13 +137,14 @@ class TransactionTable:
 
     @property
     def first(self) -> int:
-        """The queue offset of the first undecided half message; `end` without one."""
+        """The queue offset of the first half message that is undecided, or decided without an op
+        message; `end` without one."""
         for part in (self._passed, self._order):
             while part and part[0] not in self._pending:
                 part.popleft()
             if part:
-                return part[0]
-        return self._end
+                return min([part[0], *self._owed])
+        return min([self._end, *self._owed])
 
     # --- decisions --------------------------------------------------------------------------
 
@@ -160,8 +163,13 @@ class TransactionTable:
                 return known
         return None if half.origin is None else self._decided.get(half.origin)
 
+    def op_owed(self, half_offset: int) -> None:
+        """The half message there is decided, its op message will come."""
+        self._owed.add(half_offset)
+
     def op_stored(self, half_offset: int) -> None:
         """An op message was stored behind all others; it names that half message."""
+        self._owed.discard(half_offset)
         self._ops.append(half_offset)
 
     @property

@@ -81,10 +81,13 @@ def test_waits():
     parts.STATE = Path({folder!r}) / "state"
     assert parts.lack("slow") is None
 """
-HANGING = WAITING + """
+HANGING = (
+    WAITING
+    + """
     import time
     time.sleep(60)
 """
+)
 
 
 @pytest.mark.parametrize(("text", "code"), [(WAITING, 0), (HANGING, 1)], ids=["waits", "hangs"])

@@ -788,6 +788,28 @@ def test_a_commit_whose_op_message_a_kill_took_is_not_delivered_again(
     assert bench.delivered() == [b"m", b"other"]
 
 
+def test_progress_waits_for_an_op_message_that_is_owed(bench: Bench) -> None:
+    """Found by the crash model: the progress went past a decided half message without one. Those
+    of later ones are not passed either, or they would be looked at as undecided ones."""
+    places = [bench.prepare(unique=f"U{number}") for number in range(3)]
+    bench.refused = lambda stored: stored.topic == OP_HALF_TOPIC
+    bench.end(places[0], COMMIT)
+    bench.kill("image")
+    bench.refused = lambda stored: stored.topic == OP_HALF_TOPIC and stored.body == b"0"
+    bench.end(places[1], COMMIT)
+    bench.end(places[2], ROLLBACK)
+    assert bench.transactions.pending == 0
+    bench.round(1)
+    bench.save_progress()
+    assert bench.progress == (-1, -1)
+    bench.refused = lambda _: False
+    bench.save_progress()
+    assert bench.progress == (3, 3)
+    bench.restart()
+    assert bench.transactions.pending == 0
+    assert bench.ops() == [("1", COMMIT), ("2", ROLLBACK), ("0", COMMIT)]
+
+
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
 def test_a_decision_of_whose_op_messages_a_kill_left_the_first_holds(
     bench: Bench, decision: int
