@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aerobee.broker.transactions.forms import Fingerprint, Half
+from aerobee.broker.transactions.forms import ASIDE, Fingerprint, Half
 
 #: Decisions that are remembered, some 200 bytes each: 4 MB.
 REMEMBERED = 20_000
@@ -156,12 +156,12 @@ class TransactionTable:
             self._decided.popitem(last=False)
 
     def decision(self, half: Half) -> int | None:
-        """How its transaction was decided, None if nothing is remembered of it."""
-        if half.is_half:
-            known = self._decided.get(half.message.queue_offset)
-            if known is not None:
-                return known
-        return None if half.origin is None else self._decided.get(half.origin)
+        """How its transaction was decided, None if nothing is remembered of it. A copy that was put
+        aside may have been decided since by the name of another one."""
+        known = self._decided.get(half.message.queue_offset) if half.is_half else None
+        if known in (None, ASIDE) and half.origin is not None:
+            return self._decided.get(half.origin, known)
+        return known
 
     def op_owed(self, half_offset: int) -> None:
         """The half message there is decided, its op message will come."""

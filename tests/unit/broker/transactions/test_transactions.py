@@ -552,15 +552,28 @@ def test_a_check_that_is_answered_late_twice_or_by_rubbish(bench: Bench) -> None
     assert len(bench.delivered()) == 1
 
 
-def test_one_that_was_put_aside_can_still_be_committed_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "store", transaction_check_max=1)
-    place = bench.prepare()
-    bench.round()
-    bench.round()
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("order", ["first, last", "last, first", "middle, last, first"])
+def test_one_that_was_put_aside_can_still_be_committed_once(
+    tmp_path: Path, order: str, restarts: bool
+) -> None:
+    """Whichever of its copies a decision names. The crash model found a second delivery where a
+    later decision named the copy that was put aside."""
+    bench = Bench(tmp_path / "store", transaction_check_max=2)
+    producer = bench.join()
+    named: dict[str, PutResult | Command] = {"first": bench.prepare()}
+    for _ in range(3):
+        bench.round()
+    named["middle"], named["last"] = producer.asked()
     assert bench.transactions.pending == 0
     bench.restart()
-    assert code(bench.end(place, COMMIT)) == 0
-    assert code(bench.end(place, COMMIT)) == 0
+    for name in order.split(", "):
+        assert code(bench.end(named[name], COMMIT)) == 0
+        if restarts:
+            bench.restart()
+    for place in named.values():
+        assert code(bench.end(place, COMMIT)) == 0
+        assert "was committed already" in bench.refusal(place, ROLLBACK)
     assert bench.delivered() == [b"m"]
     bench.close()
 
