@@ -48,6 +48,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/spark/", "spark streams"),
     ("tests/interop/test_expired_crossing.py", "alone"),
     ("tests/interop/test_store_tools.py", "file"),
+    # What mqadmin says of both brokers is asked once.
+    ("tests/interop/test_mqadmin.py", "file"),
     ("tests/crash/", "alone"),
     ("tests/sim/", "alone"),
     ("tests/interop/test_our_client.py", "file"),
