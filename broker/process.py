@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -40,6 +41,7 @@ log = logging.getLogger("aerobee.daemon")
 EXIT_FAILED = 1
 EXIT_PORT_IN_USE = 3
 EXIT_CONFIG = 78
+_SWITCH_S = 0.001
 
 
 def run(loaded: Loaded, load: Load) -> int:
@@ -73,11 +75,20 @@ async def _serve(loaded: Loaded, load: Load) -> int:
         code = await _start(daemon)
         if code is not None:
             return code
+        _be_prompt()
         reloading = loop.create_task(_reload_forever(daemon, reload_asked, notifier))
         _say_ready(daemon, notifier)
         await stop.wait()
         reloading.cancel()
         return await _stop(daemon)
+
+
+def _be_prompt() -> None:
+    """Keep what Python does beside the loop short. What a start has loaded stays, so no collection
+    of garbage has to look at it: with hundreds of thousands of entries that takes 100 ms. And a
+    worker that reads a large body lets the loop go on after a millisecond, not after five."""
+    gc.freeze()
+    sys.setswitchinterval(_SWITCH_S)
 
 
 def _say_ready(daemon: Daemon, notifier: Notifier) -> None:

@@ -60,7 +60,7 @@ _CONSUME_FROM = (
 )
 
 
-class ConsumerData(msgspec.Struct, frozen=True):
+class ConsumerData(msgspec.Struct, frozen=True, gc=False):
     """One consumer group of a client."""
 
     group: str
@@ -82,7 +82,7 @@ class ConsumerData(msgspec.Struct, frozen=True):
         }
 
 
-class HeartbeatData(msgspec.Struct, frozen=True):
+class HeartbeatData(msgspec.Struct, frozen=True, gc=False):
     """What a client says it is: its id, the groups it produces for and the ones it consumes in."""
 
     client_id: str

@@ -57,7 +57,7 @@ class DataVersion(NamedTuple):
         return shown
 
 
-class TopicConfig(msgspec.Struct, frozen=True):
+class TopicConfig(msgspec.Struct, frozen=True, gc=False):
     """One topic of a broker; defaults are those of missing members."""
 
     name: str

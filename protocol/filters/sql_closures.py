@@ -1,4 +1,4 @@
-"""What a SQL92 filter means: each rule of the grammar is a closure over a message's properties.
+"""What a SQL92 filter means: each rule of the grammar is a function of a message's properties.
 
 The meaning is that of RocketMQ 4.9's filter module (`org.apache.rocketmq.filter.expression`), which
 has its own idea of SQL:
@@ -14,7 +14,7 @@ has its own idea of SQL:
 - `=` with a condition on its left and a text on its right ends the evaluation in the same way.
 
 A node knows as much of its type as the text tells, so that errors are found when it is built, and
-a closure does what is left to do for a message and no more.
+what it leaves behind, a `_Part`, does what is left to do for a message and no more.
 """
 
 import operator
@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 from lark import Token, Transformer, v_args
 
 from aerobee.protocol.filters.sql_values import (
@@ -46,6 +47,141 @@ class Wrong(Exception):
     def __init__(self, position: int, what: str) -> None:
         super().__init__(what)
         self.position = position
+
+
+class _Part(msgspec.Struct, gc=False, frozen=True):
+    """A part of a compiled expression. There may be hundreds of thousands, which no collection of
+    garbage looks at: closures held the event loop up for a second each time."""
+
+
+class _Value(_Part, frozen=True):
+    value: Any
+
+    def __call__(self, row: Properties) -> Any:
+        return self.value
+
+
+class _Property(_Part, frozen=True):
+    name: str
+
+    def __call__(self, row: Properties) -> str | None:
+        return row.get(self.name)
+
+
+class _Present(_Part, frozen=True):
+    """A property where a condition is wanted."""
+
+    name: str
+
+    def __call__(self, row: Properties) -> bool | None:
+        return None if row.get(self.name) is None else False
+
+
+class _Nothing(_Part, frozen=True):
+    """Null; but the operand counts as far as it may fail."""
+
+    of: Evaluate
+
+    def __call__(self, row: Properties) -> None:
+        self.of(row)
+
+
+class _Any(_Part, frozen=True):
+    """OR: true as soon as one is; null if none is and one is null."""
+
+    conditions: tuple[Evaluate, ...]
+
+    def __call__(self, row: Properties) -> bool | None:
+        result: bool | None = False
+        for condition in self.conditions:
+            found = condition(row)
+            if found:
+                return True
+            if found is None:
+                result = None
+        return result
+
+
+class _All(_Part, frozen=True):
+    """AND: false as soon as one is; null if none is and one is null."""
+
+    conditions: tuple[Evaluate, ...]
+
+    def __call__(self, row: Properties) -> bool | None:
+        result: bool | None = True
+        for condition in self.conditions:
+            found = condition(row)
+            if found is None:
+                result = None
+            elif not found:
+                return False
+        return result
+
+
+class _Not(_Part, frozen=True):
+    condition: Evaluate
+
+    def __call__(self, row: Properties) -> bool | None:
+        found = self.condition(row)
+        return None if found is None else not found
+
+
+class _Equal(_Part, frozen=True):
+    same: Pair
+    left: Evaluate
+    right: Evaluate
+
+    def __call__(self, row: Properties) -> bool | None:
+        one, other = self.left(row), self.right(row)
+        if other is None:
+            return one is None
+        return None if one is None else self.same(one, other)
+
+
+class _Ordered(_Part, frozen=True):
+    left: Evaluate
+    read_left: Callable[[Any], Any]
+    order: Pair
+    right: Evaluate
+    read_right: Callable[[Any], Any]
+
+    def __call__(self, row: Properties) -> bool | None:
+        one = self.left(row)
+        if one is None:
+            return None
+        other = self.right(row)
+        return None if other is None else self.order(self.read_left(one), self.read_right(other))
+
+
+class _Bounded(_Part, frozen=True):
+    """What most filters are made of: a property against a number."""
+
+    name: str
+    read: Callable[[Any], Any]
+    order: Pair
+    bound: Any
+
+    def __call__(self, row: Properties) -> bool | None:
+        value = row.get(self.name)
+        return None if value is None else self.order(self.read(value), self.bound)
+
+
+class _SameText(_Part, frozen=True):
+    name: str
+    text: str
+
+    def __call__(self, row: Properties) -> bool | None:
+        value = row.get(self.name)
+        return None if value is None else value == self.text
+
+
+class _Member(_Part, frozen=True):
+    name: str
+    values: frozenset[str]
+
+    def __call__(self, row: Properties) -> bool | None:
+        value = row.get(self.name)
+        return None if value is None else value in self.values
 
 
 _ORDERS: Final[dict[str, Pair]] = {
@@ -79,7 +215,7 @@ class Meaning(Transformer[Token, Node]):
 
     def property(self, token: Token) -> Node:
         name = str(token)
-        return Node(lambda row: row.get(name), Kind.TEXT, _at(token), frozenset({name}), name=name)
+        return Node(_Property(name), Kind.TEXT, _at(token), frozenset({name}), name=name)
 
     def text(self, token: Token) -> Node:
         return _literal(token, Kind.TEXT, _text_of(token))
@@ -113,25 +249,23 @@ class Meaning(Transformer[Token, Node]):
         if inner.number is not None:
             value = -inner.number
             return replace(
-                inner, evaluate=lambda row: value, number=value, literal=False, depth=_depth(inner)
+                inner, evaluate=_Value(value), number=value, literal=False, depth=_depth(inner)
             )
-        # The operand counts as far as it may fail.
-        evaluate = inner.evaluate
         return Node(
-            lambda row: (evaluate(row), None)[1],
+            _Nothing(inner.evaluate),
             Kind.NOTHING, inner.position, inner.names, _depth(inner), 1 + inner.nodes,
         )  # fmt: skip
 
     # --- conditions -------------------------------------------------------------------------
 
     def disjunction(self, *nodes: Node) -> Node:
-        return _condition(_any([truth_of(node) for node in nodes]), *nodes)
+        return _condition(_Any(tuple([truth_of(node) for node in nodes])), *nodes)
 
     def conjunction(self, *nodes: Node) -> Node:
-        return _condition(_all([truth_of(node) for node in nodes]), *nodes)
+        return _condition(_All(tuple([truth_of(node) for node in nodes])), *nodes)
 
     def negation(self, inner: Node) -> Node:
-        return _condition(_not(truth_of(inner)), inner)
+        return _condition(_Not(truth_of(inner)), inner)
 
     def equal(self, left: Node, right: Node) -> Node:
         for node in (left, right):
@@ -155,27 +289,26 @@ class Meaning(Transformer[Token, Node]):
         return _condition(_ordered(left, _ORDERS[symbol], right), left, right)
 
     def between(self, value: Node, low: Node, high: Node) -> Node:
-        inside = [_ordered(value, operator.ge, low), _ordered(value, operator.le, high)]
+        inside = _ordered(value, operator.ge, low), _ordered(value, operator.le, high)
         if low.literal and high.literal and _ordered(high, operator.lt, low)({}):
             raise Wrong(low.position, "BETWEEN has its higher bound first")
-        return _condition(_all(inside), value, low, high)
+        return _condition(_All(inside), value, low, high)
 
     def not_between(self, value: Node, low: Node, high: Node) -> Node:
-        outside = [_ordered(value, operator.lt, low), _ordered(value, operator.gt, high)]
-        return _condition(_any(outside), value, low, high)
+        outside = _ordered(value, operator.lt, low), _ordered(value, operator.gt, high)
+        return _condition(_Any(outside), value, low, high)
 
     def one_of(self, left: Node, *tokens: Token) -> Node:
         return _condition(self._member(left, tokens), left)
 
     def none_of(self, left: Node, *tokens: Token) -> Node:
-        return _condition(_not(self._member(left, tokens)), left)
+        return _condition(_Not(self._member(left, tokens)), left)
 
     def _member(self, left: Node, tokens: Sequence[Token]) -> Evaluate:
         name = left.name
         if name is None:
             raise Wrong(left.position, "IN asks of a property, and this is none")
-        values = frozenset([_text_of(token) for token in tokens])
-        return lambda row: None if (value := row.get(name)) is None else value in values
+        return _Member(name, frozenset([_text_of(token) for token in tokens]))
 
 
 def _at(token: Token) -> int:
@@ -192,7 +325,7 @@ def _short(token: Token) -> str:
 
 
 def _literal(token: Token, kind: Kind, value: object) -> Node:
-    return Node(lambda row: value, kind, _at(token), literal=True)
+    return Node(_Value(value), kind, _at(token), literal=True)
 
 
 def _depth(*nodes: Node) -> int:
@@ -216,55 +349,16 @@ def truth_of(node: Node) -> Evaluate:
         return node.evaluate
     if (name := node.name) is None:
         raise Wrong(node.position, "this is a value where a condition is wanted")
-    return lambda row: None if row.get(name) is None else False
-
-
-def _any(conditions: Sequence[Evaluate]) -> Evaluate:
-    """OR: true as soon as one is; null if none is and one is null."""
-
-    def evaluate(row: Properties) -> bool | None:
-        result: bool | None = False
-        for condition in conditions:
-            found = condition(row)
-            if found:
-                return True
-            if found is None:
-                result = None
-        return result
-
-    return evaluate
-
-
-def _all(conditions: Sequence[Evaluate]) -> Evaluate:
-    """AND: false as soon as one is; null if none is and one is null."""
-
-    def evaluate(row: Properties) -> bool | None:
-        result: bool | None = True
-        for condition in conditions:
-            found = condition(row)
-            if found is None:
-                result = None
-            elif not found:
-                return False
-        return result
-
-    return evaluate
-
-
-def _not(condition: Evaluate) -> Evaluate:
-    return lambda row: None if (found := condition(row)) is None else not found
+    return _Present(name)
 
 
 def _equal(left: Node, right: Node) -> Evaluate:
-    same, of_left, of_right = sameness(left.kind, right.kind), left.evaluate, right.evaluate
-
-    def evaluate(row: Properties) -> bool | None:
-        one, other = of_left(row), of_right(row)
-        if other is None:
-            return one is None
-        return None if one is None else same(one, other)
-
-    return evaluate
+    if left.name is not None and right.number is not None:
+        read_left, read_right = readers(left.kind, right.kind)
+        return _Bounded(left.name, read_left, operator.eq, read_right(right.number))
+    if left.name is not None and right.kind is Kind.TEXT and isinstance(right.evaluate, _Value):
+        return _SameText(left.name, right.evaluate.value)
+    return _Equal(sameness(left.kind, right.kind), left.evaluate, right.evaluate)
 
 
 def _ordered(left: Node, order: Pair, right: Node) -> Evaluate:
@@ -276,20 +370,6 @@ def _ordered(left: Node, order: Pair, right: Node) -> Evaluate:
             hint = "NOT takes the next operand alone, parentheses give it more"
             raise Wrong(node.position, f"a condition has no order; {hint}")
     read_left, read_right = readers(left.kind, right.kind)
-    of_left, of_right = left.evaluate, right.evaluate
     if left.name is not None and right.number is not None:
-        return _bounded(left.name, read_left, order, read_right(right.number))
-
-    def evaluate(row: Properties) -> bool | None:
-        one = of_left(row)
-        if one is None:
-            return None
-        other = of_right(row)
-        return None if other is None else order(read_left(one), read_right(other))
-
-    return evaluate
-
-
-def _bounded(name: str, read: Callable[[Any], Any], order: Pair, bound: object) -> Evaluate:
-    """What most filters are made of: a property against a number."""
-    return lambda row: None if (value := row.get(name)) is None else order(read(value), bound)
+        return _Bounded(left.name, read_left, order, read_right(right.number))
+    return _Ordered(left.evaluate, read_left, order, right.evaluate, read_right)

@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Callable
 from enum import Enum, auto
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 Pair = Callable[[Any, Any], bool]
@@ -99,6 +99,7 @@ def double_order(value: float) -> tuple[bool, float, float]:
     return (False, value, math.copysign(1.0, value))
 
 
+@cache
 def sameness(left: Kind, right: Kind) -> Pair:
     """Whether two values that are not null are equal."""
     if left == right and left in (Kind.TEXT, Kind.BOOLEAN):
@@ -115,6 +116,7 @@ def _fails(one: object, other: object) -> bool:
     raise Incomparable(other)
 
 
+@cache
 def readers(left: Kind, right: Kind) -> tuple[Reader, Reader]:
     """What makes values of these kinds, texts and numbers, comparable in Python."""
     if Kind.DOUBLE in (left, right) or left == right == Kind.TEXT:

@@ -30,7 +30,7 @@ _STEP_TAGS = 1000
 _BLANKS = "".join(map(chr, range(33)))
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True, gc=False):
     """One topic of a consumer group. Empty `codes` means every message; `version` is client ms."""
 
     topic: str

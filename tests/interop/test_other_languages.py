@@ -79,7 +79,8 @@ class Stage:
             **options,
         }
         lines = self.run("produce", **options).wait(60)
-        assert lines[-1] == {"done": count, "failed": 0}
+        failures = [line for line in lines if "fail" in line]
+        assert lines[-1] == {"done": count, "failed": 0}, failures
         return lines
 
     def ready(self, **options: object) -> Child:

@@ -49,7 +49,8 @@ class Produce:
         self.options = options
         self.output = output
         self.failed = 0
-        self.producer = Producer(options.group, timeout=3000)
+        # Of a loaded machine, with brokers in other processes.
+        self.producer = Producer(options.group, timeout=10_000)
         self.producer.set_namesrv_addr(options.namesrv)
 
     def run(self) -> None:

@@ -219,14 +219,20 @@ def _waits(one: Record) -> bool:
     return one.topic == TIMER and one.body != _RECALL
 
 
+def _comes(one: Record) -> bool:
+    return one.topic == TIMED and one.body != _RECALL
+
+
 def _delivered(log: list[Record], number: int) -> list[Record]:
-    return [one for one in log if one.topic == TIMED and number_of(one.body) == number]
+    return [one for one in log if _comes(one) and number_of(one.body) == number]
 
 
 def _timed(
     found: State, log: list[Record], begin: int, told: Told, asked: Asked
 ) -> Iterator[Fault]:
     times, recalls = told.of("timed"), told.of("recalled")
+    if any(one.topic == TIMED and not _comes(one) for one in log):
+        yield Fault("invented", "a recall is delivered")
     for number, facts in times.items():
         delivered = _delivered(log, number)
         if any(one.store_ms < int(facts[0].value) for one in delivered):  # type: ignore[call-overload]
@@ -243,9 +249,7 @@ def _timed(
         for one in log
         if _waits(one) and one.log_offset < begin and not _is_done(found, one)
     )
-    after = Counter(
-        number_of(one.body) for one in log if one.topic == TIMED and one.log_offset >= begin
-    )
+    after = Counter(number_of(one.body) for one in log if _comes(one) and one.log_offset >= begin)
     for number, count in after.items():
         if count > open_ones[number]:
             text = f"{number} comes {count} times after a start, {open_ones[number]} waited"
