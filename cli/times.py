@@ -22,7 +22,8 @@ def parse_time(text: str) -> int:
         raise CommandFailed(
             f"not a time: {text!r} (such as 2025-03-01T12:30, or milliseconds since 1970)", USAGE
         ) from None
-    # By way of microseconds: a fraction of a float would be cut to the millisecond before.
+    # By way of microseconds: a float that is a little too small would be cut to the millisecond
+    # before (4338653458386, of 2107, is one).
     return round(moment.timestamp() * 1_000_000) // 1000
 
 
