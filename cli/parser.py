@@ -258,7 +258,9 @@ def _add_message(commands: "Commands") -> None:
     _add_send(group)
     _add_cancel(group)
     _add_reading(group)
-    query = group.add_parser("query", help="find messages by key or id")
+    about = "find messages by key or id"
+    told = f"{about}; one that waits for its time is found from its delivery on"
+    query = group.add_parser("query", help=about, description=told)
     query.add_argument(
         "topic", type=text, nargs="?", help="needed with --key, and with a client's unique id"
     )
@@ -338,12 +340,19 @@ def _add_send(group: "Commands") -> None:
 
 def _add_cancel(group: "Commands") -> None:
     about = "have a message that waits for a time of its own not delivered"
-    cancel = group.add_parser("cancel", help=about, description=about)
+    told = f"{about}; nobody checks whether such a message waits"
+    cancel = group.add_parser("cancel", help=about, description=told)
     add = cancel.add_argument
     add("topic", type=text)
     add("handle", type=text, nargs="?", help="what `message send` printed as its recall handle")
     add("--id", type=text, metavar="ID", help="in place of the handle: the client's unique id")
-    add("--deliver-at", type=text, metavar="TIME", help="with --id: its time, ISO or ms, exactly")
+    add(
+        "--deliver-at",
+        type=text,
+        metavar="TIME",
+        help="with --id: its time, to the millisecond, as `message send` printed it: ISO time or "
+        "ms since 1970",
+    )
     add("--broker", type=text, metavar="NAME", help="with --id: where several have the topic")
     _add_client(cancel)
     cancel.set_defaults(command="message cancel")

@@ -22,7 +22,17 @@ def parse_time(text: str) -> int:
         raise CommandFailed(
             f"not a time: {text!r} (such as 2025-03-01T12:30, or milliseconds since 1970)", USAGE
         ) from None
-    return int(moment.timestamp() * 1000)
+    # By way of microseconds: a float that is a little too small would be cut to the millisecond
+    # before (4338653458386, of 2107, is one).
+    return round(moment.timestamp() * 1_000_000) // 1000
+
+
+def exact_time(timestamp_ms: int) -> str:
+    """A time that `parse_time` takes back to the millisecond, wherever that is: local, one word,
+    with its distance from UTC."""
+    moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+    moment = moment.replace(microsecond=timestamp_ms % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds")
 
 
 def time_text(timestamp_ms: int) -> str:

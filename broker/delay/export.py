@@ -32,6 +32,7 @@ from aerobee.protocol.message.record import Message, StoreMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.delayed_messages import waiting_form
 from aerobee.store.reading.timed_messages import (
+    HOUR_MS,
     RECALLS_FROM,
     deliver_ms_of,
     delivered_form,
@@ -100,6 +101,8 @@ class TimerExport:
         self._spans = {queue_id: self._queues.span(queue_id) for queue_id in self._queues.ids()}
         self._recalled: set[bytes] = set()
         self._stored = 0
+        # Records that still wait in the hour in which the reach ends.
+        self._left = 0
         self.report = ExportReport()
 
     def run(self) -> None:
@@ -116,7 +119,7 @@ class TimerExport:
 
     def done(self) -> Done:
         """The progress that belongs to what was stored, once that is durable."""
-        end = Past(self._store.written, Cursor(self._reach_ms, _LAST_OFFSET))
+        end = Past(self._store.written, Cursor(self._reach_ms, _LAST_OFFSET), self._left)
         later = tuple([past for past in self._done.pasts if past.cursor > end.cursor])
         if self._done.cursor > end.cursor:
             later = (*later, Past(self._store.written, self._done.cursor))
@@ -140,6 +143,7 @@ class TimerExport:
 
     def _export_queue(self, queue_id: int) -> None:
         for action_ms, log_offset, message in self._of_queue(queue_id):
+            self._count_left(action_ms)
             try:
                 if message is None:
                     raise CorruptRecord("there is no such record")
@@ -157,9 +161,17 @@ class TimerExport:
                 self._keep(log_offset, message, deliver_ms)
             if action_ms <= self._reach_ms:
                 # It would count as done.
-                self._put(rolled_form(message, self._next_action_ms(deliver_ms)))
+                rolled = rolled_form(message, self._next_action_ms(deliver_ms))
+                self._put(rolled)
+                if rolled.queue_id < RECALLS_FROM:
+                    self._count_left(rolled.tags_code)
         elif not is_recall:
             self._put_delayed(message, deliver_ms)
+
+    def _count_left(self, action_ms: int) -> None:
+        """A record waits for that time: so that the broker knows how many do (`backlog.py`)."""
+        if action_ms > self._reach_ms and action_ms // HOUR_MS == self._reach_ms // HOUR_MS:
+            self._left += 1
 
     def _next_action_ms(self, deliver_ms: int) -> int:
         action_ms = next_action_ms(deliver_ms, self._began_ms, self._window_ms)

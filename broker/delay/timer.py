@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from aerobee.broker.delay.backlog import TimerBacklog
 from aerobee.broker.delay.timer_progress import Cursor, Done, TimerProgress
 from aerobee.broker.delay.wheel import Wheel
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
@@ -154,6 +155,7 @@ class TimerService:
         self._loop = loop
         self._store = store
         self._queues = store.timers
+        self._backlog = TimerBacklog(store.timers)
         self._progress = progress
         self._stats = stats
         self._appended = appended
@@ -307,9 +309,10 @@ class TimerService:
         """Deliver nothing more, for the store is about to close."""
         if not self._closed and (waiting := self.pending()):
             log.warning(
-                "messages wait for a time of their own count=%d advice=they are delivered when "
-                "this broker runs again; before RocketMQ takes the directory over run aerobee "
-                "store export-timers", waiting,
+                "messages wait for a time of their own count=%d recalls=%d advice=they are "
+                "delivered when this broker runs again, but for those that are recalled; before "
+                "RocketMQ takes the directory over run aerobee store export-timers",
+                waiting, self.recalls(),
             )  # fmt: skip
         self._halt()
 
@@ -577,10 +580,26 @@ class TimerService:
     # --- for administrators -----------------------------------------------------------------
 
     def pending(self) -> int:
-        """How many records wait: those of loaded hours, and all that later hours' queues hold."""
-        last = (self._clock_ms() + self._rules.max_delay_ms()) // HOUR_MS + 1
-        later = range(max(self._hours) + 1, min(last, self._hour.number + BUCKETS) + 1)
-        return len(self._wheel) + sum([self._queues.readable(one % BUCKETS) for one in later])
+        """How many records wait, of which what is done or was exported is none (`backlog.py`). A
+        recalled message counts until its time: nobody looks which record a recall means."""
+        done, count = self._progress.done, self._backlog.messages
+        waiting = len(self._wheel)
+        for hour in self._hours.values():
+            waiting += count(hour.number, done, hour.position)
+        return waiting + sum([count(number, done) for number in self._later_hours()])
+
+    def recalls(self) -> int:
+        """How many recalls there are for the hour that is delivered, and for later ones. Those
+        further ahead than the roll window count as records that wait."""
+        done, count = self._progress.done, self._backlog.recalls
+        known = 0
+        for hour in self._hours.values():
+            known += len(hour.recalled) + count(hour.number, done, hour.recall_position)
+        return known + sum([count(number, done) for number in self._later_hours()])
+
+    def _later_hours(self) -> range:
+        """Those that are not loaded and may have records."""
+        return range(max(self._hours) + 1, self._hour.number + BUCKETS)
 
     def late_s(self) -> float:
         """For how long the first message that waits has been due."""

@@ -11,7 +11,7 @@ second time without a wait for its sync. Loop thread only, but for `save`, which
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from aerobee.broker.delay.progress import DurableProgress, Place
@@ -35,6 +35,8 @@ class Past(NamedTuple):
 
     below: int
     cursor: Cursor
+    #: How many below `below` of the cursor's own hour are not, where that is known.
+    left: int | None = None
 
 
 class Done(NamedTuple):
@@ -111,7 +113,11 @@ def _text(done: Done) -> str:
     def shown(cursor: Cursor) -> dict[str, int]:
         return {"actionMs": cursor.action_ms, "logOffset": cursor.log_offset}
 
-    pasts = [{"below": past.below, **shown(past.cursor)} for past in done.pasts]
+    def shown_past(past: Past) -> dict[str, int]:
+        left = {} if past.left is None else {"left": past.left}
+        return {"below": past.below, **shown(past.cursor), **left}
+
+    pasts = [shown_past(past) for past in done.pasts]
     return pretty({**shown(done.cursor), "pasts": pasts})
 
 
@@ -121,5 +127,9 @@ def _parse(content: bytes) -> Done | None:
     def cursor(value: Any) -> Cursor:
         return Cursor(int(value["actionMs"]), int(value["logOffset"]))
 
-    pasts = [Past(int(one["below"]), cursor(one)) for one in map(members, table.get("pasts", []))]
+    def past(one: Mapping[str, Any]) -> Past:
+        left = one.get("left")
+        return Past(int(one["below"]), cursor(one), None if left is None else int(left))
+
+    pasts = [past(one) for one in map(members, table.get("pasts", []))]
     return Done(cursor(table), tuple(pasts))

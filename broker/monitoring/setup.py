@@ -274,8 +274,13 @@ def _timer(timer: TimerService) -> list[Number]:
     return [
         (
             "aerobee_timer_messages",
-            "Records that wait for a time of their own",
+            "Records that wait for a time of their own, those of recalled messages among them",
             timer.pending(),
+        ),
+        (
+            "aerobee_timer_recalls",
+            "Recalls of messages whose time comes in this hour or later",
+            timer.recalls(),
         ),
         (
             "aerobee_timer_late_seconds",

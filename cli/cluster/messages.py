@@ -8,13 +8,18 @@ messages arrive; `query` finds by key or id.
 import argparse
 import asyncio
 import heapq
-import re
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
-from aerobee.cli.cluster.session import admin_of, check_broker, client_command, consumer_of
+from aerobee.cli.cluster.session import (
+    admin_of,
+    check_broker,
+    check_message_id,
+    client_command,
+    consumer_of,
+)
 from aerobee.cli.message_text import Printer
 from aerobee.cli.output import OK, USAGE, CommandFailed, say
 from aerobee.cli.times import FIRST_TIME_MS, parse_time
@@ -224,7 +229,9 @@ async def query(parsed: argparse.Namespace) -> int:
         printer.print(message)
     if not found:
         raise CommandFailed(
-            f"no message with {'key' if parsed.key else 'id'} {parsed.key or parsed.id}"
+            f"no message with {'key' if parsed.key else 'id'} {parsed.key or parsed.id}; one that "
+            "waits for its time is not in the index before its delivery, and can be taken back "
+            f"until then: aerobee message cancel {parsed.topic}, with what message send printed"
         )
     return OK
 
@@ -242,8 +249,7 @@ async def _by_key(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMess
 async def _by_id(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMessage]:
     """Both kinds of id look alike. The broker's holds its address, which nobody connects to but if
     a broker is registered there: in a client's id the same bytes mean something else."""
-    if re.fullmatch(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}", parsed.id) is None:
-        raise CommandFailed(f"{parsed.id} is no message id: they have 32 or 56 hex digits", USAGE)
+    check_message_id(parsed.id)
     if parsed.topic and (found := await admin.query_by_unique_key(parsed.topic, parsed.id)):
         return found
     if await _is_of_a_broker(admin, parsed.id):

@@ -3,10 +3,16 @@
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from aerobee.cli.cluster.session import check_broker, client_command, name_servers
+from aerobee.cli.cluster.session import (
+    check_broker,
+    check_message_id,
+    client_command,
+    name_servers,
+)
 from aerobee.cli.output import (
     OK,
     USAGE,
@@ -15,14 +21,14 @@ from aerobee.cli.output import (
     print_table,
     say,
 )
-from aerobee.cli.times import parse_time
+from aerobee.cli.times import exact_time, parse_time
 from aerobee.client.errors import ClientError
 from aerobee.client.message import Message
 from aerobee.client.options import ProducerOptions
 from aerobee.client.producing.producer import Producer
 from aerobee.client.producing.sender import SendResult, SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.message.recall import RecallHandle
+from aerobee.protocol.message.recall import RecallHandle, decode_handle
 
 
 @client_command
@@ -66,13 +72,19 @@ async def send(parsed: argparse.Namespace) -> int:
 
 
 def _report(results: list[SendResult], count: int, parsed: argparse.Namespace) -> None:
-    print_table(
-        ("status", "broker", "queue", "offset", "message id"),
-        [
-            (r.status.name, r.queue.broker_name, r.queue.queue_id, r.queue_offset, r.msg_id)
-            for r in results
-        ],
-    )
+    columns = ("status", "broker", "queue", "offset", "message id")
+    rows = [
+        (r.status.name, r.queue.broker_name, r.queue.queue_id, r.queue_offset, r.msg_id)
+        for r in results
+    ]
+    times = [_deliver_ms(result) for result in results]
+    if any(times):
+        print_table(
+            (*columns, "deliver at"),
+            [(*row, exact_time(at) if at else "") for row, at in zip(rows, times, strict=True)],
+        )
+    else:
+        print_table(columns, rows)
 
     for result in results:
         if result.recall_handle:
@@ -82,6 +94,14 @@ def _report(results: list[SendResult], count: int, parsed: argparse.Namespace) -
         say(f"{unsure} of {count} messages are stored, but not flushed or copied as configured")
     if parsed.oneway:
         say(f"{count} sent without asking for an answer")
+
+
+def _deliver_ms(result: SendResult) -> int:
+    """When the broker will deliver it, which its recall handle says; 0 if it has none of ours."""
+    try:
+        return decode_handle(result.recall_handle).deliver_ms if result.recall_handle else 0
+    except ValueError:
+        return 0
 
 
 async def _queue(producer: Producer, parsed: argparse.Namespace) -> MessageQueue | None:
@@ -143,33 +163,58 @@ async def cancel(parsed: argparse.Namespace) -> int:
     given = [parsed.id is not None, parsed.deliver_at is not None]
     if (parsed.handle is not None) == any(given) or any(given) != all(given):
         raise CommandFailed("give the recall handle, or --id and --deliver-at", USAGE)
+    deliver_ms = 0
+    if parsed.handle is None:
+        check_message_id(parsed.id)
+        deliver_ms = _time_to_come(parsed.deliver_at)
     options = ProducerOptions(send_timeout_s=parsed.timeout)
     async with Producer(name_servers(parsed), options=options) as producer:
-        handle = parsed.handle
-        if handle is None:
-            queues = await producer.queues(parsed.topic)
-            brokers = sorted({queue.broker_name for queue in queues})
-            broker = parsed.broker or brokers[0]
-            if parsed.broker is None and len(brokers) > 1:
-                names = ", ".join(brokers)
-                raise CommandFailed(f"several brokers have the topic: --broker {names}?", USAGE)
-            deliver_ms = parse_time(parsed.deliver_at)
-            handle = RecallHandle(parsed.topic, broker, deliver_ms, parsed.id).encode()
+        handle = parsed.handle or await _made_handle(producer, parsed, deliver_ms)
         msg_id = await producer.recall(parsed.topic, handle)
+    # The producer has read it, so it can be read.
+    deliver_ms = decode_handle(handle).deliver_ms
     if parsed.json:
-        print_json({"topic": parsed.topic, "msg_id": msg_id}, compact=True)
+        fields = {"topic": parsed.topic, "msg_id": msg_id, "deliver_at_ms": deliver_ms}
+        print_json(fields, compact=True)
     else:
-        say(f"{msg_id} will not be delivered, if it waits for that time")
+        say(
+            f"the recall is stored: if a message {msg_id} of {parsed.topic} waits for exactly "
+            f"{exact_time(deliver_ms)}, it is not delivered; nobody checks whether one does"
+        )
     return OK
 
 
+def _time_to_come(text: str) -> int:
+    """The time in `--deliver-at`, in ms since 1970; CommandFailed if it has passed."""
+    deliver_ms = parse_time(text)
+    if deliver_ms <= time.time_ns() // 1_000_000:
+        raise CommandFailed(
+            f"--deliver-at {text} has come already ({exact_time(deliver_ms)}), so what waited for "
+            "it is delivered: give the time that message send printed, ISO or ms since 1970"
+        )
+    return deliver_ms
+
+
+async def _made_handle(producer: Producer, parsed: argparse.Namespace, deliver_ms: int) -> str:
+    """The handle that the broker gave for `--id` and its time."""
+    queues = await producer.queues(parsed.topic)
+    brokers = sorted({queue.broker_name for queue in queues})
+    if parsed.broker is None and len(brokers) > 1:
+        names = ", ".join(brokers)
+        raise CommandFailed(f"several brokers have the topic: --broker {names}?", USAGE)
+    broker = parsed.broker or brokers[0]
+    return RecallHandle(parsed.topic, broker, deliver_ms, parsed.id).encode()
+
+
 def _fields(result: SendResult) -> dict[str, Any]:
+    deliver_ms = _deliver_ms(result)
     return {
         "status": result.status.name,
         "topic": result.queue.topic,
         "broker": result.queue.broker_name,
         "queue": result.queue.queue_id,
         "offset": result.queue_offset,
+        **({"deliver_at_ms": deliver_ms} if deliver_ms else {}),
         **({"recall_handle": result.recall_handle} if result.recall_handle else {}),
         "msg_id": result.msg_id,
         "offset_msg_id": result.offset_msg_id,

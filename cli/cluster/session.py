@@ -5,6 +5,7 @@ import asyncio
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
@@ -29,6 +30,13 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 # Brokers and clusters have topics of their names, which need not be legal for any other topic;
 # these commands call `check_topic` where there is no such topic.
 _TAKES_ANY_NAME: Final = frozenset({"topic describe"})
+_MESSAGE_ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
+
+
+def check_message_id(msg_id: str) -> None:
+    """Refuse what can be the id of no message, neither a client's nor a broker's."""
+    if _MESSAGE_ID.fullmatch(msg_id) is None:
+        raise CommandFailed(f"{msg_id} is no message id: they have 32 or 56 hex digits", USAGE)
 
 
 def name_servers(parsed: argparse.Namespace) -> str:

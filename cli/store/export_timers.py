@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -111,6 +112,13 @@ def _print(report: ExportReport, shown: list[Kept], parsed: argparse.Namespace) 
     if report.kept > len(shown):
         print(f"... and {report.kept - len(shown)} more (--list FILE, --json)")
     print("RocketMQ will not deliver these; this broker does when it runs on the store again")
+    where = shlex.quote(parsed.directory)
+    if parsed.config:
+        where += f" -c {shlex.quote(parsed.config)}"
+    print(
+        f"one whole, with its properties: aerobee store dump messages {where} --from-log LOG_OFFSET"
+        " --limit 1 --json"
+    )
 
 
 def _fields(report: ExportReport, kept: list[Kept], *, dry_run: bool) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from aerobee.store.reading.reader import Reader
 
 log = logging.getLogger("aerobee.store")
 
+# Read at a time where slots have no message.
+_READ_ENTRIES = 2048
+
 
 class Waiting(NamedTuple):
     """A record that waits: when it is to be looked at, and where it lies."""
@@ -53,10 +56,50 @@ class TimerQueues:
             return Span(0, 0, 0)
         return Span(queue.first_offset, queue.max_offset, queue.next_offset)
 
-    def readable(self, queue_id: int) -> int:
-        """How many entries have a record that the log still has, or will be visible soon."""
+    def readable(self, queue_id: int, position: int = 0) -> int:
+        """How many entries from queue offset `position` on have a record that the log still has,
+        or will be visible soon."""
         queue = self._queues.get(TIMER_TOPIC, queue_id)
-        return 0 if queue is None else max(0, queue.next_offset - queue.min_offset)
+        return 0 if queue is None else max(0, queue.next_offset - max(queue.min_offset, position))
+
+    def first_from(self, queue_id: int, begin_ms: int, log_offset: int) -> int:
+        """Queue offset of the first entry of the hour that begins at `begin_ms`, or of a later one,
+        whose record lies at `log_offset` or above; behind all that are visible if there is none.
+
+        Both grow along a queue, so this is a binary search. Raises OSError.
+        """
+        queue = self._queues.get(TIMER_TOPIC, queue_id)
+        if queue is None:
+            return 0
+
+        def is_before(position: int) -> bool:
+            one = self._known_from(queue_id, position, end)
+            return one is not None and (one.action_ms < begin_ms or one.log_offset < log_offset)
+
+        low, end = max(queue.first_offset, queue.min_offset), queue.max_offset
+        high = end
+        # Most queues have one hour's entries and no others: so the ends are asked first.
+        if low >= high or is_before(high - 1):
+            return high
+        middle = low
+        while low < high:
+            if is_before(middle):
+                low = middle + 1
+            else:
+                high = middle
+            middle = (low + high) // 2
+        return low
+
+    def _known_from(self, queue_id: int, position: int, end: int) -> Waiting | None:
+        """The first entry of [position, end) whose time is known."""
+        most = 1
+        while position < end:
+            found, position = self.entries(queue_id, position, min(most, end - position))
+            known = [one for one in found if one.action_ms]
+            if known:
+                return known[0]
+            most = _READ_ENTRIES
+        return None
 
     def entries(self, queue_id: int, first: int, most: int) -> tuple[list[Waiting], int]:
         """Entries from queue offset `first` on, and the offset behind them. Raises OSError."""

@@ -22,6 +22,7 @@ from aerobee import testing
 from aerobee.cli import output
 from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
+from aerobee.cli.times import exact_time, parse_time
 from aerobee.config.model import BY_NAME
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
@@ -142,8 +143,55 @@ def test_a_message_is_cancelled_by_its_id_and_time(run: Run) -> None:
     [unique_id] = re.findall(r"recall handle of (\w+):", said)
     code, _, said = run("message", "cancel", "ById", "--id", unique_id, "--deliver-at", at)
     assert (code, unique_id in said) == (0, True)
+    assert "the recall is stored" in said
+    assert "nobody checks" in said
     code, _, said = run("message", "cancel", "ById", "--id", unique_id, "--deliver-at", "12345")
     assert (code, "has come" in said) == (1, True)
+
+
+def test_the_time_that_send_prints_is_the_one_that_cancel_takes(run: Run) -> None:
+    """Given as a span, so that nobody but the broker knows it; as JSON and in the table."""
+    options = ("--delay", "59m")
+    (sent,) = lines(run("message", "send", "Span", "never", *options, "--json")[1])
+    asked = ("message", "cancel", "Span", "--id")
+    at = str(sent["deliver_at_ms"])
+    code, out, _ = run(*asked, str(sent["msg_id"]), "--deliver-at", at, "--json")
+    assert (code, json.loads(out)["deliver_at_ms"]) == (0, sent["deliver_at_ms"])
+
+    head, row = run("message", "send", "Span", "never", *options)[1].splitlines()
+    assert head.endswith("DELIVER AT")
+    unique_id, at = row.split()[-2:]
+    code, _, said = run(*asked, unique_id, "--deliver-at", at)
+    assert (code, f"waits for exactly {at}, it is not delivered" in said) == (0, True)
+
+
+def test_a_message_without_a_time_of_its_own_has_none_in_the_listing(run: Run) -> None:
+    (sent,) = lines(run("message", "send", "Plain", "x", "--json")[1])
+    assert "deliver_at_ms" not in sent
+    assert "DELIVER" not in run("message", "send", "Plain", "x", "--delay-level", "1")[1]
+
+
+@pytest.mark.parametrize("timestamp_ms", [1_740_832_200_123, 1_999_999_999_999, 4_338_653_458_000])
+def test_a_printed_time_is_read_back_to_the_millisecond(timestamp_ms: int) -> None:
+    for step in range(1000):
+        assert parse_time(exact_time(timestamp_ms + step)) == timestamp_ms + step
+
+
+@pytest.mark.parametrize(
+    ("unique_id", "at", "named"),
+    [
+        ("nope", "2099-01-01", "nope is no message id: they have 32 or 56 hex digits"),
+        ("A" * 33, "2099-01-01", "32 or 56 hex digits"),
+        ("A" * 32, "2020-01-01T00:00+00:00", "--deliver-at 2020-01-01T00:00+00:00 has come"),
+    ],
+)
+def test_a_cancel_of_what_cannot_wait_is_refused_before_anything_is_sent(
+    unique_id: str, at: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A connection that is tried would be refused, which exits 3.
+    code = main(["message", "cancel", "T", "--id", unique_id, "--deliver-at", at, *NOBODY])
+    assert code in (output.REFUSED, output.USAGE)
+    assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -229,7 +277,9 @@ def test_what_is_not_there_exits_1(run: Run) -> None:
     run("topic", "create", "empty")
     assert run("message", "query", "empty", "--key", "nothing") == (
         *(1, ""),
-        "aerobee: no message with key nothing\n",
+        "aerobee: no message with key nothing; one that waits for its time is not in the index "
+        "before its delivery, and can be taken back until then: aerobee message cancel empty, with "
+        "what message send printed\n",
     )
     assert run("message", "send", "empty", "x", "--queue", "99")[0] == 1
 
@@ -404,7 +454,9 @@ def test_the_id_that_send_prints_finds_the_message_or_says_what_is_missing(run: 
     assert run("message", "query", "found", "--id", sent[:-4] + "FFFF") == (
         1,
         "",
-        f"aerobee: no message with id {sent[:-4]}FFFF\n",
+        f"aerobee: no message with id {sent[:-4]}FFFF; one that waits for its time is not in the "
+        "index before its delivery, and can be taken back until then: aerobee message cancel "
+        "found, with what message send printed\n",
     )
 
 

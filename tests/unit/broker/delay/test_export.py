@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+
+import pytest
 
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
 from aerobee.protocol.names import SCHEDULE_TOPIC
-from tests.unit.broker.delay.test_timer import Bench
+from aerobee.store.reading.timed_messages import HOUR_MS
+from tests.unit.broker.delay.test_timer import DAY_MS, Bench
 from tests.unit.store.support import bodies, read_all
 
 
@@ -52,4 +56,38 @@ def test_what_is_kept_comes_at_its_time_and_what_is_exported_is_the_levels_alone
     bench.pass_ms(3000)
     assert bodies(bench.store) == [b"done", b"new", b"far"]
     assert exported(bench)[0] == ExportReport()
+    bench.close()
+
+
+@pytest.mark.parametrize("minute", [0, 10, 50])
+@pytest.mark.parametrize("window_ms", [36 * HOUR_MS, 2 * HOUR_MS])
+def test_what_was_exported_does_not_count_as_waiting(
+    tmp_path: Path, minute: int, window_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever part of an hour the levels reach, and wherever what is further ahead is rolled."""
+    bench = Bench(tmp_path, message_delay_levels="1h 2h")
+    bench.window_ms = window_ms
+    bench.clock.shift_ms += HOUR_MS - bench.clock.now_ms() % HOUR_MS + minute * 60_000
+    bench.pass_ms(10)
+    near = [HOUR_MS // 2, HOUR_MS, HOUR_MS, 2 * HOUR_MS - 60_000]
+    far = [2 * HOUR_MS + 60_000, 2 * HOUR_MS + 360_000, 3 * HOUR_MS, 3 * DAY_MS, 6 * DAY_MS]
+    for wait_ms in (*near, *far):
+        bench.send(b"x", wait_ms)
+    bench.recall(b"y", bench.send(b"y", HOUR_MS))
+    assert bench.timer.pending() == len(near) + len(far) + 1
+    report, _ = exported(bench)
+    assert (sum(report.exported.values()), report.kept, report.recalled) == (4, len(far), 1)
+    for _ in range(2):
+        assert (bench.timer.pending(), bench.timer.recalls()) == (len(far), 0)
+        bench.pass_ms(1000)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert exported(bench)[0].exported == {}
+    assert "count=5 recalls=0" in caplog.text
+    assert bench.timer.pending() == len(far)
+    bench.send(b"new", 2 * HOUR_MS - 60_000)
+    assert bench.timer.pending() == len(far) + 1
+    bench.pass_ms(2 * HOUR_MS + 1000)
+    assert len(bodies(bench.store)) == 1
+    assert bench.timer.pending() == len(far)
     bench.close()

@@ -23,7 +23,7 @@ from aerobee.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from aerobee.store.errors import MessageIllegal, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
-from aerobee.store.reading.timed_messages import HOUR_MS, bucket_of
+from aerobee.store.reading.timed_messages import BUCKETS, HOUR_MS, bucket_of
 from aerobee.store.segments.results import PutResult
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
 from tests.unit.store.support import (
@@ -443,6 +443,79 @@ def test_a_stop_says_how_many_wait(bench: Bench, caplog: pytest.LogCaptureFixtur
         bench.restart()
     assert "count=3" in caplog.text
     assert "export-timers" in caplog.text
+
+
+def test_a_stop_names_the_recalls_beside_what_waits(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.recall(b"1", bench.send(b"1", 9 * HOUR_MS))
+    bench.send(b"2", 9 * HOUR_MS)
+    bench.send(b"3", HOUR_MS)
+    with caplog.at_level(logging.WARNING):
+        bench.restart()
+    assert "count=3 recalls=1" in caplog.text
+    assert (bench.timer.pending(), bench.timer.recalls()) == (3, 1)
+    bench.pass_ms(8 * HOUR_MS + HOUR_MS // 2)
+    assert (bench.timer.pending(), bench.timer.recalls()) == (2, 1)
+    bench.pass_ms(2 * HOUR_MS)
+    assert (bench.timer.pending(), bench.timer.recalls()) == (0, 0)
+
+
+def test_what_waits_is_counted_before_its_hour_is_read(bench: Bench) -> None:
+    """Else a stop right after a start would say nothing."""
+    bench.recall(b"x", bench.send(b"x", 1000))
+    bench.restart()
+    assert (bench.timer.pending(), bench.timer.recalls()) == (1, 1)
+    bench.pass_ms(10)
+    assert (bench.timer.pending(), bench.timer.recalls()) == (1, 1)
+
+
+def test_what_was_delivered_1024_hours_ago_does_not_count_as_waiting_in_its_queue(
+    bench: Bench,
+) -> None:
+    for n in range(5):
+        at_ms = bench.send(b"old", HOUR_MS + n)
+    bench.pass_ms(2 * HOUR_MS)
+    assert bench.timer.pending() == 0
+    bench.leap_ms(1000 * HOUR_MS)
+    assert bench.timer.pending() == 0
+    for n in range(3):
+        wait_ms = at_ms + BUCKETS * HOUR_MS + n - bench.clock.now_ms()
+        assert bucket_of(bench.send(b"new", wait_ms)) == bucket_of(at_ms)
+    assert bench.timer.pending() == 3
+    assert bench.timer.pending() == 3
+
+
+def test_what_waits_counts_although_no_message_may_wait_that_long_any_more(bench: Bench) -> None:
+    bench.send(b"x", 30 * HOUR_MS)
+    bench.max_delay_ms = HOUR_MS
+    assert bench.timer.pending() == 1
+
+
+def test_what_was_done_before_the_clock_was_set_back_does_not_count(bench: Bench) -> None:
+    for hours in (2, 3, 26):
+        bench.send(b"x", hours * HOUR_MS)
+    bench.pass_ms(DAY_MS)
+    bench.clock.shift_ms -= DAY_MS
+    bench.pass_ms(2000)
+    assert bench.timer.pending() == 1
+    bench.restart()
+    bench.pass_ms(10)
+    assert bench.timer.pending() == 1
+
+
+def test_an_hour_whose_queue_cannot_be_read_counts_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.send(b"x", 5 * HOUR_MS)
+
+    def fails(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store.timers, "first_from", fails)
+        assert bench.timer.pending() == 1
+    assert bench.timer.pending() == 1
 
 
 def test_an_hour_that_is_full_takes_no_more_and_other_hours_do(bench: Bench) -> None:

@@ -79,6 +79,11 @@ def test_what_a_level_reaches_is_stored_with_it_and_the_rest_listed_and_kept(
     assert "RocketMQ will not deliver these" in told.out
     kept = [json.loads(line) for line in listing.read_text().splitlines()]
     assert [(one["topic"], one["keys"]) for one in kept] == [("Orders", "far"), ("Orders", "far")]
+    [hint] = [line for line in told.out.splitlines() if "store dump messages" in line]
+    words = hint.replace("LOG_OFFSET", str(kept[1]["log_offset"])).partition("aerobee store ")[2]
+    (shown,) = store(*words.split()).lines
+    assert shown["body"] in ("far 0", "far 1")
+    assert shown["properties"]["UNIQ_KEY"] == kept[1]["unique_id"]
     findings = verify(Settings.for_tests(store_path=str(filled), message_delay_levels=LEVELS))
     assert [one.what for one in findings.findings if one.level is Level.DAMAGE] == []
 
