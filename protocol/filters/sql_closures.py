@@ -33,7 +33,8 @@ from aerobee.protocol.filters.sql_values import (
     sameness,
 )
 
-#: Levels of operators and parentheses within each other: each costs a call for every message.
+#: Levels of operators and parentheses within each other: each costs a call for every message, and
+#: Python has room for a thousand. Who compiles may ask for less.
 MAX_DEPTH: Final = 100
 
 Properties = Mapping[str, str | None]
@@ -46,6 +47,10 @@ class Wrong(Exception):
     def __init__(self, position: int, what: str) -> None:
         super().__init__(what)
         self.position = position
+
+
+class TooDeep(Wrong):
+    """There are more than MAX_DEPTH levels."""
 
 
 _ORDERS: Final[dict[str, Pair]] = {
@@ -198,7 +203,7 @@ def _literal(token: Token, kind: Kind, value: object) -> Node:
 def _depth(*nodes: Node) -> int:
     depth = 1 + max([node.depth for node in nodes])
     if depth > MAX_DEPTH:
-        raise Wrong(nodes[0].position, f"this is nested more than {MAX_DEPTH} levels deep")
+        raise TooDeep(nodes[0].position, f"this is nested more than {MAX_DEPTH} levels deep")
     return depth
 
 
