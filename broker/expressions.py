@@ -36,10 +36,12 @@ class ExpressionLimits(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An expression that is none, and why; what it takes."""
+    """An expression that is none, and why; what it takes. `levels` if those are why: more than
+    so many, whatever the limit is by now."""
 
     remark: str
     size: int
+    levels: int = 0
 
 
 class Expressions:
@@ -116,30 +118,32 @@ class Expressions:
             self._loading = self._loop.run_in_executor(None, _load)
         yield self._loading
         self._loading.result()
-        from aerobee.protocol.filters.sql_filter import compile_in_steps
+        from aerobee.protocol.filters.sql_filter import RefusedForDepth, compile_in_steps
 
         # A heartbeat may bring very many, each too short for a second step.
         yield None
         try:
             sql = yield from compile_in_steps(expression)
         except BadRequest as error:
-            return Refused(error.remark, FILTER_BYTES + CHAR_BYTES * len(expression))
+            levels = error.levels if isinstance(error, RefusedForDepth) else 0
+            return Refused(error.remark, FILTER_BYTES + CHAR_BYTES * len(expression), levels)
         return PropertyFilter(sql)
 
     def _why_not(self, found: PropertyFilter | Refused) -> str:
         """Why one is refused, "" if it is not; limits may have changed since it was compiled."""
+        limits = self._limits()
         if isinstance(found, Refused):
+            if found.levels:
+                return _too_deep(f"more than {found.levels}", limits.depth)
             return found.remark
-        sql, limits = found.sql, self._limits()
-        for number, most, what, key in (
-            (sql.depth, limits.depth, "levels of operators and parentheses", "max_sql_depth"),
-            (sql.nodes, limits.nodes, "operands and operators", "max_sql_nodes"),
-        ):
-            if number > most:
-                return (
-                    f"the {SQL_TYPE} expression has {number} {what}, the limit is {most} "
-                    f"(limits.{key})"
-                )
+        sql = found.sql
+        if sql.depth > limits.depth:
+            return _too_deep(str(sql.depth), limits.depth)
+        if sql.nodes > limits.nodes:
+            return (
+                f"the {SQL_TYPE} expression has {sql.nodes} operands and operators, the limit is "
+                f"{limits.nodes} (limits.max_sql_nodes)"
+            )
         return ""
 
     def _keep(self, expression: str, found: PropertyFilter | Refused) -> None:
@@ -148,6 +152,13 @@ class Expressions:
         most = self._limits().bytes
         while self.bytes > most:
             self.bytes -= self._known.pop(next(iter(self._known))).size
+
+
+def _too_deep(levels: str, most: int) -> str:
+    return (
+        f"the {SQL_TYPE} expression has {levels} levels of operators and parentheses, the limit is "
+        f"{most} (limits.max_sql_depth)"
+    )
 
 
 def _load() -> None:

@@ -316,7 +316,8 @@ def _add_send(group: "Commands") -> None:
         "--deliver-at",
         type=text,
         metavar="TIME",
-        help="have the broker deliver it then: ISO time or ms since 1970, up to 40 days ahead",
+        help="have the broker deliver it then: ISO time or ms since 1970, up to 40 days ahead; "
+        "at once if it has passed",
     )
     when.add_argument(
         "--delay",

@@ -15,7 +15,7 @@ from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute, checking_arguments, reading
 from aerobee.client.message import ReceivedMessage, received
-from aerobee.client.options import Addresses, ClientOptions
+from aerobee.client.options import Addresses, ClientOptions, checked_options
 from aerobee.client.queue_offsets import commit_offset, max_offset, min_offset, offset_at
 from aerobee.protocol.bodies.common import (
     MessageQueue,
@@ -71,7 +71,7 @@ class Admin(Role):
     """Administers brokers and looks into them. Belongs to the loop it was started on."""
 
     def __init__(self, name_servers: Addresses, options: ClientOptions | None = None) -> None:
-        super().__init__(Session(name_servers, options or ClientOptions()))
+        super().__init__(Session(name_servers, checked_options(options, ClientOptions)))
 
     # Clusters and topics
 

@@ -83,9 +83,7 @@ class Message:
             raise BadMessage(f"the body of a message for topic {self.topic!r} is empty")
         if len(self.body) > max_body_bytes:
             raise BadMessage(f"body of {len(self.body)} bytes is over the limit {max_body_bytes}")
-        if not 0 <= self.delay_level <= MAX_DELAY_LEVEL:
-            raise BadMessage(f"delay_level must be 0 to {MAX_DELAY_LEVEL}, got {self.delay_level}")
-        self._check_time()
+        self._check_delay()
         for key in () if isinstance(self.keys, str) else self.keys:
             if not key or any(letter.isspace() for letter in key):
                 raise BadMessage(f"a key must be a word without blanks, got {key!r}")
@@ -95,12 +93,18 @@ class Message:
         """Whether it asks to be held back, by a level or until a time."""
         return bool(self.delay_level or self.deliver_at_ms or self.delay_s)
 
-    def _check_time(self) -> None:
+    def _check_delay(self) -> None:
+        _check_number("delay_level", self.delay_level, whole=True)
+        _check_number("deliver_at_ms", self.deliver_at_ms, whole=True)
+        _check_number("delay_s", self.delay_s, whole=False)
+        if not 0 <= self.delay_level <= MAX_DELAY_LEVEL:
+            raise BadMessage(f"delay_level must be 0 to {MAX_DELAY_LEVEL}, got {self.delay_level}")
         if (self.delay_level > 0) + (self.deliver_at_ms != 0) + (self.delay_s != 0) > 1:
             raise BadMessage("of delay_level, deliver_at_ms and delay_s one can be given")
-        if not isinstance(self.deliver_at_ms, int) or not 0 <= self.deliver_at_ms <= _LAST_MS:
+        if not 0 <= self.deliver_at_ms <= _LAST_MS:
             raise BadMessage(
-                f"deliver_at_ms must be milliseconds since 1970, got {self.deliver_at_ms!r}"
+                f"deliver_at_ms must be 0 to {_LAST_MS} (the year 9999), in milliseconds since "
+                f"1970, got {self.deliver_at_ms}"
             )
         if not 0 <= self.delay_s <= MAX_DELAY_S:
             raise BadMessage(f"delay_s must be 0 to {MAX_DELAY_S} (40 days), got {self.delay_s}")
@@ -130,6 +134,14 @@ def _check_body_type(body: object) -> None:
     if not isinstance(body, bytes | bytearray | memoryview):
         hint = ": .encode() the text" if isinstance(body, str) else ""
         raise BadMessage(f"the body of a message must be bytes, not {type(body).__name__}{hint}")
+
+
+def _check_number(name: str, value: object, *, whole: bool) -> None:
+    if isinstance(value, int if whole else int | float) and not isinstance(value, bool):
+        return
+    wanted = "an int" if whole else "a number"
+    hint = ": int() makes it one" if isinstance(value, float) else ""
+    raise BadMessage(f"{name} must be {wanted}, got the {type(value).__name__} {value!r}{hint}")
 
 
 def _check_property(name: str, value: str) -> None:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from aerobee.client.assign import Strategy, average
-from aerobee.client.errors import CallerError
+from aerobee.client.errors import CallerError, checking_arguments
 from aerobee.client.message import MAX_BODY_BYTES
-from aerobee.protocol.names import TRACE_TOPIC
+from aerobee.protocol.names import TRACE_TOPIC, check_group_name
 
 Addresses = str | Sequence[str]
 """`"host:port"`, several joined by `;`, or a sequence of them."""
@@ -116,6 +116,35 @@ class PushOptions(ClientOptions):
     local_retry_delay_s: float = 5.0  # of a message that could not be given back to a broker
     close_timeout_s: float = 10.0  # how long close() waits for listeners at work
     offset_directory: Path = Path.home() / ".aerobee_offsets"  # broadcasting only
+
+
+OptionsT = TypeVar("OptionsT", bound=ClientOptions)
+
+
+def checked_options(options: object, kind: type[OptionsT]) -> OptionsT:
+    """The options of a role, its defaults for None; CallerError when they are another role's."""
+    if options is None:
+        return kind()
+    if not isinstance(options, kind):
+        raise CallerError(f"options must be {kind.__name__}, got {type(options).__name__}")
+    return options
+
+
+def checked_group(group: object) -> str:
+    """The group's name itself; CallerError with the rule it breaks."""
+    if isinstance(group, ClientOptions):
+        raise CallerError(f"a group's name stands here: give {type(group).__name__} as options=")
+    if not isinstance(group, str):
+        raise CallerError(f"a group's name must be a str, got {type(group).__name__}")
+    with checking_arguments():
+        return check_group_name(group)
+
+
+def checked_timeout(timeout_s: object) -> float:
+    """The seconds to wait; CallerError when they are no number above 0."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise CallerError(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}")
+    return timeout_s
 
 
 def parse_addresses(addresses: Addresses) -> tuple[str, ...]:

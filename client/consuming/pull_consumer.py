@@ -12,12 +12,10 @@ from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
 from aerobee.client.consuming.puller import Pull, Puller, PullResult, make_subscription
 from aerobee.client.consuming.send_back import send_back
-from aerobee.client.errors import checking_arguments
 from aerobee.client.message import ReceivedMessage
-from aerobee.client.options import Addresses, ClientOptions
+from aerobee.client.options import Addresses, ClientOptions, checked_group, checked_options
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
-from aerobee.protocol.names import check_group_name
 
 
 class PullConsumer(Role):
@@ -29,9 +27,8 @@ class PullConsumer(Role):
         group: str = "TOOLS_CONSUMER",
         options: ClientOptions | None = None,
     ) -> None:
-        with checking_arguments():
-            self.group = check_group_name(group)
-        super().__init__(Session(name_servers, options or ClientOptions()))
+        self.group = checked_group(group)
+        super().__init__(Session(name_servers, checked_options(options, ClientOptions)))
         self._puller = Puller(self._session, group)
         self._subscriptions: dict[tuple[str, str, str], Subscription] = {}
 

@@ -38,8 +38,8 @@ from aerobee.client.consuming.puller import make_subscription
 from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
-from aerobee.client.errors import NetworkError, NoRoute, checking_arguments
-from aerobee.client.options import Addresses, Model, PushOptions
+from aerobee.client.errors import CallerError, NetworkError, NoRoute
+from aerobee.client.options import Addresses, Model, PushOptions, checked_group, checked_options
 from aerobee.client.producing.tracing import MessageTrace
 from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, CheckClientConfig, ConsumerData
 from aerobee.protocol.bodies.common import MessageQueue
@@ -47,7 +47,7 @@ from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
 from aerobee.protocol.frames.command import Command
-from aerobee.protocol.names import check_group_name, retry_topic
+from aerobee.protocol.names import retry_topic
 
 log = logging.getLogger("aerobee.client")
 
@@ -64,9 +64,10 @@ class PushConsumer:
         listener: Listener,
         options: PushOptions | None = None,
     ) -> None:
-        with checking_arguments():
-            self.group = check_group_name(group)
-        self.options = options or PushOptions()
+        self.group = checked_group(group)
+        self.options = checked_options(options, PushOptions)
+        if not callable(listener):
+            raise CallerError(f"a listener must be a function, got {type(listener).__name__}")
         self._session = Session(name_servers, self.options)
         self._listener = ListenerCall(listener, self.options.concurrency)
         self._subscriptions: dict[str, Subscription] = {}

@@ -30,10 +30,15 @@ from aerobee.client.errors import (
     NetworkError,
     NoRoute,
     SendFailed,
-    checking_arguments,
 )
 from aerobee.client.message import Message, ReceivedMessage
-from aerobee.client.options import Addresses, ProducerOptions
+from aerobee.client.options import (
+    Addresses,
+    ProducerOptions,
+    checked_group,
+    checked_options,
+    checked_timeout,
+)
 from aerobee.client.producing.queue_choice import (
     QueueChooser,
     only_elsewhere,
@@ -47,8 +52,8 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
-from aerobee.protocol.message.recall import decode_handle
-from aerobee.protocol.names import REPLY_TOPIC_SUFFIX, check_group_name
+from aerobee.protocol.message.recall import RecallHandle, decode_handle
+from aerobee.protocol.names import REPLY_TOPIC_SUFFIX
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses one of a topic's queues for a message."""
@@ -63,9 +68,8 @@ class Producer(Role):
         group: str = "DEFAULT_PRODUCER",
         options: ProducerOptions | None = None,
     ) -> None:
-        with checking_arguments():
-            self.group = check_group_name(group)
-        self.options = options or ProducerOptions()
+        self.group = checked_group(group)
+        self.options = checked_options(options, ProducerOptions)
         super().__init__(Session(name_servers, self.options))
         self._trace: MessageTrace | None = None
         if self.options.trace:
@@ -121,8 +125,8 @@ class Producer(Role):
 
         Without a choice the queues take turns and failures are retried elsewhere. `queue` names the
         queue, `key` sends all messages of one key to one queue, `selector` picks; none of these is
-        moved to another queue. `timeout_s` bounds each attempt. Raises BadMessage, NoRoute,
-        SendFailed (after retries), PeerError or NetworkError (single attempt).
+        moved to another queue. `timeout_s` bounds each attempt. Raises BadMessage, CallerError,
+        NoRoute, SendFailed (after retries), PeerError or NetworkError (single attempt).
         """
         self._session.check_running()
         outgoing = self._sender.prepare(message)
@@ -137,7 +141,7 @@ class Producer(Role):
         selector: Selector | None,
         timeout_s: float | None,
     ) -> SendResult:
-        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._timeout(timeout_s)
         async with self._turns:
             queues = await self._queues(message.topic)
             chosen = queue or _choose(queues, message, key, selector)
@@ -155,7 +159,7 @@ class Producer(Role):
         """Send messages of one topic as one request; they are stored together and in order."""
         self._session.check_running()
         outgoing = self._sender.prepare_batch(messages)
-        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._timeout(timeout_s)
         async with self._turns:
             queues = await self._queues(outgoing.topic)
             if queue is not None:
@@ -224,6 +228,7 @@ class Producer(Role):
         Raises what `send` raises, and CallTimeout when the message was stored and no reply came.
         """
         self._session.check_running()
+        checked_timeout(timeout_s)
         asking, correlation_id = as_request(message, self._session.client_id, timeout_s)
         reply = self._replies.expect(correlation_id)
         sent: SendResult | None = None
@@ -259,17 +264,18 @@ class Producer(Role):
 
         `handle` is the `recall_handle` of its SendResult. That it returns means that the broker has
         noted the recall, not that there was such a message. Raises BadMessage for what is no
-        handle, RequestRefused when the message's time has come, NoRoute or NetworkError.
+        handle, RequestRefused (code 604) when the message's time has come or the topic is not its
+        own, NoRoute or NetworkError.
         """
         self._session.check_running()
-        try:
-            parts = decode_handle(handle)
-        except ValueError as error:
-            raise BadMessage(f"{handle!r} is no recall handle: {error}") from error
-        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        parts = _recalled(handle)
+        timeout_s = self._timeout(timeout_s)
         async with self._turns:
             await self._queues(topic)
             return await self._sender.recall(topic, handle, parts.broker_name, timeout_s)
+
+    def _timeout(self, timeout_s: float | None) -> float:
+        return self.options.send_timeout_s if timeout_s is None else checked_timeout(timeout_s)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a message of this topic may go to, sorted."""
@@ -314,6 +320,19 @@ class Producer(Role):
         if unsure is not None:
             return unsure
         raise SendFailed(_failed_text(outgoing.topic, attempts), tuple(attempts))
+
+
+def _recalled(handle: object) -> RecallHandle:
+    """What is to be recalled. Raises BadMessage."""
+    if not isinstance(handle, str) or not handle:
+        raise BadMessage(
+            f"a recall handle is the recall_handle of a message that waits for a time of its own, "
+            f"got {handle!r}"
+        )
+    try:
+        return decode_handle(handle)
+    except ValueError as error:
+        raise BadMessage(f"{handle!r} is no recall handle: {error}") from error
 
 
 def _failed_text(topic: str, attempts: Sequence[tuple[str, ClientError]]) -> str:

@@ -28,9 +28,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, Self
 
-from aerobee.client.errors import BadMessage, ClientError, NoRoute
+from aerobee.client.errors import BadMessage, CallerError, ClientError, NoRoute
 from aerobee.client.message import Message, ReceivedMessage, received
-from aerobee.client.options import Addresses, TransactionOptions
+from aerobee.client.options import Addresses, TransactionOptions, checked_options
 from aerobee.client.producing.producer import Producer, Selector
 from aerobee.client.producing.sender import SendResult, SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
@@ -102,7 +102,8 @@ class TransactionProducer(Producer):
     ) -> None:
         """`topics` are those whose brokers may ask before this program sends its first message,
         beside those with `options.default_topic`: for brokers that make no topics by themselves."""
-        self._transaction_options = options or TransactionOptions()
+        _check_listener(listener)
+        self._transaction_options = checked_options(options, TransactionOptions)
         super().__init__(name_servers, group, self._transaction_options)
         self._listener = listener
         self._asked_for = (*topics, self._transaction_options.default_topic)
@@ -241,6 +242,15 @@ class TransactionProducer(Producer):
         result = await loop.run_in_executor(self._threads, method, *arguments)
         # A plain function may still have made a coroutine (a lambda, a partial).
         return await result if inspect.isawaitable(result) else result
+
+
+def _check_listener(listener: object) -> None:
+    for name in ("execute", "check"):
+        if not callable(getattr(listener, name, None)):
+            raise CallerError(
+                f"a transaction listener needs the methods execute and check; "
+                f"{type(listener).__name__} has no {name}"
+            )
 
 
 def _checked(decision: object) -> Decision:

@@ -298,7 +298,9 @@ class LimitSettings:
         64,
         unit="levels",
         within=(1, 100),
-        why="Most operators and parentheses of a SQL92 expression within each other.",
+        why="""Most levels of operands, operators and parentheses of a SQL92 expression;
+        `NOT (a = 1)` has 4. Each costs a call for every message, and Python has room for a thousand
+        calls.""",
         live=True,
         limit=Limit(
             "the levels of a SQL92 expression",

@@ -34,7 +34,8 @@ from aerobee.protocol.filters.sql_values import (
     sameness,
 )
 
-#: Levels of operators and parentheses within each other: each costs a call for every message.
+#: Levels of operators and parentheses within each other: each costs a call for every message, and
+#: Python has room for a thousand. Who compiles may ask for less.
 MAX_DEPTH: Final = 100
 
 Properties = Mapping[str, str | None]
@@ -49,6 +50,8 @@ class Wrong(Exception):
         self.position = position
 
 
+class TooDeep(Wrong):
+    """There are more than MAX_DEPTH levels."""
 class _Part(msgspec.Struct, gc=False, frozen=True):
     """A part of a compiled expression. There may be hundreds of thousands, which no collection of
     garbage looks at: closures held the event loop up for a second each time."""
@@ -331,7 +334,7 @@ def _literal(token: Token, kind: Kind, value: object) -> Node:
 def _depth(*nodes: Node) -> int:
     depth = 1 + max([node.depth for node in nodes])
     if depth > MAX_DEPTH:
-        raise Wrong(nodes[0].position, f"this is nested more than {MAX_DEPTH} levels deep")
+        raise TooDeep(nodes[0].position, f"this is nested more than {MAX_DEPTH} levels deep")
     return depth
 
 

@@ -30,7 +30,15 @@ from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.sql_closures import Meaning, Node, Properties, Wrong, truth_of
+from aerobee.protocol.filters.sql_closures import (
+    MAX_DEPTH,
+    Meaning,
+    Node,
+    Properties,
+    TooDeep,
+    Wrong,
+    truth_of,
+)
 from aerobee.protocol.filters.sql_values import Incomparable
 
 #: Characters of an expression; a list of some thousand values is what takes most.
@@ -124,6 +132,12 @@ class SqlFilter:
         return self._evaluate(properties)
 
 
+class RefusedForDepth(BadRequest):
+    """The expression has more than `levels`, the most that a setting may allow."""
+
+    levels: Final = MAX_DEPTH
+
+
 def compile_sql(expression: str) -> SqlFilter:
     """The filter that an expression means.
 
@@ -148,7 +162,7 @@ def compile_in_steps(expression: str) -> Generator[None, None, SqlFilter]:
         names = tuple(sorted(node.names))
         return SqlFilter(expression, names, node.depth, node.nodes, truth_of(node))
     except Wrong as wrong:
-        raise _refusal(expression, wrong.position, str(wrong)) from None
+        raise _refusal(expression, wrong) from None
 
 
 def load_parser() -> None:
@@ -182,10 +196,12 @@ def _parser() -> Lark:
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_MEANING, g_regex_flags=re.A)
 
 
-def _refusal(text: str, position: int, what: str) -> BadRequest:
+def _refusal(text: str, wrong: Wrong) -> BadRequest:
+    position = wrong.position
     near = text[position : position + 20]
     place = f"at character {position + 1} ({near!r})" if near else "at the end"
-    return BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"SQL92 expression, {place}: {what}")
+    kind = RefusedForDepth if isinstance(wrong, TooDeep) else BadRequest
+    return kind(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"SQL92 expression, {place}: {wrong}")
 
 
 def _odd_character(rest: str) -> str:

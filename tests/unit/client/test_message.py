@@ -41,6 +41,35 @@ def test_what_no_broker_takes_is_refused_before_it_is_sent(wrong: Message) -> No
         wrong.check()
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"deliver_at_ms": 1795441996021.75},
+            "deliver_at_ms must be an int, got the float 1795441996021.75: int() makes it one",
+        ),
+        ({"deliver_at_ms": "soon"}, "deliver_at_ms must be an int, got the str 'soon'"),
+        (
+            {"deliver_at_ms": 10**15},
+            "deliver_at_ms must be 0 to 253402300799999 (the year 9999), in milliseconds since "
+            "1970, got 1000000000000000",
+        ),
+        ({"delay_s": "5"}, "delay_s must be a number, got the str '5'"),
+        ({"delay_s": None}, "delay_s must be a number, got the NoneType None"),
+        (
+            {"delay_level": 1.5},
+            "delay_level must be an int, got the float 1.5: int() makes it one",
+        ),
+        ({"delay_level": True}, "delay_level must be an int, got the bool True"),
+        ({"delay_level": "3"}, "delay_level must be an int, got the str '3'"),
+    ],
+)
+def test_a_wrong_delay_is_named_before_it_is_sent(fields: Any, said: str) -> None:
+    with pytest.raises(BadMessage) as caught:
+        Message("T", b"x", **fields).check()
+    assert str(caught.value) == said
+
+
 @pytest.mark.parametrize(("name", "value"), [("", "x"), ("x", ""), ("a\x01", "x"), ("a", "x\x02")])
 def test_properties_that_would_not_survive_are_refused(name: str, value: str) -> None:
     with pytest.raises(BadMessage):

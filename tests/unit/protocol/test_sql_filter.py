@@ -163,6 +163,7 @@ def test_names_are_those_asked_for_and_keywords_have_any_case() -> None:
         ("a > 9223372036854775808", "more than an integer of 64 bits holds"),
         ("a > 1e309", "more than a double holds"),
         ("a > 007", "found '0' behind a complete expression"),
+        ("a > 0x3", "found 'x3' behind a complete expression"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(expression: str, said: str) -> None:

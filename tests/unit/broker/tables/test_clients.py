@@ -326,6 +326,10 @@ def test_what_this_broker_can_filter_by_passes_the_client_check(
         ("SQL92", "", "is empty"),
         ("SQL92", "a = 1 " + "x" * 8192, "has 8198 characters, the limit is 8192 .*max_sql_chars"),
         ("SQL92", "(" * 70 + "a = 1" + ")" * 70, "has 72 levels .*limit is 64 .*max_sql_depth"),
+        (
+            *("SQL92", "(a = 1 OR " * 70 + "a = 1" + ")" * 70),
+            "has more than 100 levels .*limit is 64 .*max_sql_depth",
+        ),
         ("SQL92", " OR ".join(["a = 1"] * 200), "601 operands .*limit is 512 .*max_sql_nodes"),
         ("CEL", "a > 1", "no expression type 'CEL'; it is TAG or SQL92"),
     ],

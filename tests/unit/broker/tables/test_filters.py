@@ -310,6 +310,11 @@ def test_the_last_ones_are_remembered_as_far_as_there_is_room(
         ("SQL92", "", "is empty"),
         ("SQL92", "a = 1" + " " * 200, "205 characters, the limit is 200 (limits.max_sql_chars)"),
         ("SQL92", "(" * 10 + "a" + ")" * 10, "11 levels"),
+        (
+            *("SQL92", "(-" * 60 + "a" + ")" * 60),
+            "the SQL92 expression has more than 100 levels of operators and parentheses, the limit "
+            "is 10 (limits.max_sql_depth)",
+        ),
         ("SQL92", " OR ".join("abcdefghijk"), ""),
         ("SQL92", " AND ".join(["a"] * 21), "22 operands and operators, the limit is 20"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from typing import Any
 
 import pytest
 
@@ -332,3 +333,33 @@ async def test_a_time_out_of_one_send_can_be_set(broker, producer) -> None:
 def test_an_illegal_group_name_is_refused(name_server: str) -> None:
     with pytest.raises(CallerError, match="group"):
         Producer(name_server, "no/slash")
+
+
+@pytest.mark.parametrize(
+    ("handle", "said"),
+    [
+        (None, "a recall handle is the recall_handle of a message that waits .*, got None"),
+        ("", "a recall handle is the recall_handle of a message that waits .*, got ''"),
+        ("no handle", "'no handle' is no recall handle"),
+    ],
+)
+async def test_what_is_no_recall_handle_is_said(broker, producer, handle: Any, said: str) -> None:
+    with pytest.raises(BadMessage, match=said):
+        await producer.recall("T", handle)
+    assert broker.of(RequestCode.RECALL_MESSAGE) == []
+
+
+@pytest.mark.parametrize("timeout_s", [-1, 0, float("nan"), "3", True])
+async def test_a_time_out_that_is_none_is_the_callers_fault(
+    broker, producer, timeout_s: Any
+) -> None:
+    message = Message("T", b"x")
+    calls = [
+        producer.request(message, timeout_s=timeout_s),
+        producer.send(message, timeout_s=timeout_s),
+        producer.send_batch([message], timeout_s=timeout_s),
+    ]
+    for call in calls:
+        with pytest.raises(CallerError, match="timeout_s must be a number of seconds above 0"):
+            await call
+    assert broker.requests == []

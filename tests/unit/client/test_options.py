@@ -1,0 +1,91 @@
+"""What the roles are made with: a mix-up of arguments is named, whichever role it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aerobee.client import (
+    Admin,
+    ClientOptions,
+    Producer,
+    ProducerOptions,
+    PullConsumer,
+    PushConsumer,
+    PushOptions,
+    TransactionProducer,
+    blocking,
+)
+from aerobee.client.errors import CallerError
+
+SERVER = "127.0.0.1:9876"
+
+
+class Listener:
+    execute = check = print
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: Producer(SERVER, ProducerOptions(trace=True)),  # type: ignore[arg-type]
+            "a group's name stands here: give ProducerOptions as options=",
+        ),
+        (
+            lambda: blocking.Producer(SERVER, ProducerOptions()),  # type: ignore[arg-type]
+            "a group's name stands here: give ProducerOptions as options=",
+        ),
+        (
+            lambda: PullConsumer(SERVER, ClientOptions()),  # type: ignore[arg-type]
+            "a group's name stands here: give ClientOptions as options=",
+        ),
+        (
+            lambda: PushConsumer(SERVER, 5, print),  # type: ignore[arg-type]
+            "a group's name must be a str, got int",
+        ),
+        (
+            lambda: PushConsumer(SERVER, "G", PushOptions()),  # type: ignore[arg-type]
+            "a listener must be a function, got PushOptions",
+        ),
+        (
+            lambda: PushConsumer(SERVER, "G", print, ClientOptions()),  # type: ignore[arg-type]
+            "options must be PushOptions, got ClientOptions",
+        ),
+        (
+            lambda: Producer(SERVER, "G", {"trace": True}),  # type: ignore[arg-type]
+            "options must be ProducerOptions, got dict",
+        ),
+        (lambda: Admin(SERVER, "G"), "options must be ClientOptions, got str"),  # type: ignore[arg-type]
+        (
+            lambda: TransactionProducer(
+                SERVER,
+                "G",
+                Listener(),  # type: ignore[arg-type]
+                ProducerOptions(),  # type: ignore[arg-type]
+            ),
+            "options must be TransactionOptions, got ProducerOptions",
+        ),
+        (
+            lambda: TransactionProducer(SERVER, "G", object()),  # type: ignore[arg-type]
+            "a transaction listener needs the methods execute and check; object has no execute",
+        ),
+        (
+            lambda: TransactionProducer(SERVER, "G", SimpleNamespace(execute=print)),  # type: ignore[arg-type]
+            "a transaction listener needs the methods execute and check; SimpleNamespace has no "
+            "check",
+        ),
+    ],
+)
+def test_arguments_that_are_mixed_up_are_named(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(CallerError) as caught:
+        make()
+    assert str(caught.value) == said
+
+
+def test_options_of_every_role_serve_those_that_need_less() -> None:
+    assert PullConsumer(SERVER, options=PushOptions()).group == "TOOLS_CONSUMER"
+    Admin(SERVER, ProducerOptions())
