@@ -104,8 +104,8 @@ def requested(body: bytes) -> Mapping[str, str]:
         setting = _NAMES.get(key)
         if setting is None:
             near = nearest_name(key, [name for name, one in _NAMES.items() if one.live])
-            hint = f"; did you mean {near}?" if near else ""
-            errors.append(ConfigError(key, value, f"unknown setting{hint}", REQUEST))
+            hint = f"did you mean {near}?" if near else "aerobee config explain knows all names"
+            errors.append(ConfigError(key, value, f"unknown setting; {hint}", REQUEST))
         elif not setting.live:
             errors.append(ConfigError(key, "", WHY_NOT, REQUEST))
         else:

@@ -223,7 +223,8 @@ def _add_offset(commands: "Commands") -> None:
         "clone",
         help="give a group the offsets of another one",
         description="Show what a group would get of another one's offsets; --yes does it. The "
-        "group should not be online: its members would commit over it.",
+        "group should not be online: its members would commit over it. One that is not there is "
+        "made. The source's own retry topic is left out unless --topic names it.",
     )
     clone.add_argument("source", type=text, metavar="SOURCE")
     clone.add_argument("group", type=text, metavar="GROUP")
@@ -239,13 +240,15 @@ def _add_reset(group: "Commands") -> None:
         help="have a group go on somewhere else",
         description="Show how many messages of each queue a group would get again or miss, and "
         "which members would be told; --yes does it. Members that are online are told by the "
-        "broker and commit the new offsets; without any they are committed in its place.",
+        "broker and commit the new offsets; without any they are committed in its place. A time "
+        "means the message stored nearest to it, and so a future one the last message: latest is "
+        "behind it.",
     )
     add = reset.add_argument
     add("group", type=text)
     add("topic", type=text)
     add("--to", type=text, required=True, metavar="WHERE", help="earliest, latest, or a time "
-        "(ISO or ms)")  # fmt: skip
+        "(ISO or ms since 1970)")  # fmt: skip
     add("--only-back", action="store_true", help="leave queues alone that would miss messages")
     add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
     _add_yes(reset)
@@ -383,7 +386,14 @@ def _add_reading(group: "Commands") -> None:
             metavar="N",
             help="most messages" + (" (32)" if name == "pull" else " (no end)"),
         )
-        add("--tags", type=text, default="*", metavar="EXPR", help="such as 'A || B' (all)")
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--tags", type=text, metavar="EXPR", help="such as 'A || B' (all)")
+        what.add_argument(
+            "--sql",
+            type=text,
+            metavar="EXPR",
+            help="a SQL92 condition on properties, such as 'a > 3', if enablePropertyFilter is on",
+        )
         add("--queue", type=number, metavar="N", help="only this queue")
         add("--broker", type=text, metavar="NAME", help="only this broker")
         add("--full", action="store_true", help="whole bodies and all properties")

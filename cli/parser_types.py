@@ -5,9 +5,16 @@ import argparse
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text}") from None
+
+
 def port(text: str) -> int:
     """A port; 0 is one."""
-    value = int(text)
+    value = _whole(text)
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError(f"a port is 0 to 65535, not {text}")
     return value
@@ -15,7 +22,7 @@ def port(text: str) -> int:
 
 def count(text: str) -> int:
     """A whole number of at least 1."""
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value
@@ -49,7 +56,13 @@ def assignment(argument: str) -> tuple[str, str]:
 def duration(argument: str) -> float:
     """A time span in seconds: a number, with s, m, h or d behind it if it is none of seconds."""
     factor = _SPANS.get(argument[-1:], 0)
-    value = float(argument[:-1] if factor else argument) * (factor or 1)
+    try:
+        value = float(argument[:-1] if factor else argument) * (factor or 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be seconds, or a number with s, m, h or d behind it, such as 90s, 15m, 2h or "
+            f"3d: {argument}"
+        ) from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0, such as 90s, 15m, 2h or 3d: {argument}")
     return value

@@ -13,7 +13,7 @@ from typing import Final
 
 from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NoRoute, checking_arguments, reading
+from aerobee.client.errors import ClientError, NoMaster, checking_arguments, reading
 from aerobee.client.message import ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions, checked_options
 from aerobee.client.queue_offsets import commit_offset, max_offset, min_offset, offset_at
@@ -454,13 +454,23 @@ def _property(text: str) -> str:
 
 
 def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """Addresses of the masters meant, by broker name; NoRoute when there is none."""
+    """Addresses of the masters meant, by broker name; NoMaster when there is none."""
     names = info.brokers if cluster is None else info.clusters.get(cluster, [])
     chosen = [info.brokers[name] for name in names if name in info.brokers]
     if broker is not None:
         chosen = [one for one in chosen if one.name == broker]
     addresses = masters(chosen)
     if not addresses:
-        what = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
-        raise NoRoute(f"no name server knows a master of {what}")
+        raise NoMaster(_nobody(info, cluster, broker))
     return addresses
+
+
+def _nobody(info: ClusterInfo, cluster: str | None, broker: str | None) -> str:
+    """That the masters asked for are not known, and which ones are."""
+    if broker is not None:
+        what, known = f"broker {broker!r}", sorted(masters(info.brokers.values()))
+    elif cluster is not None:
+        what, known = f"cluster {cluster!r}", sorted(info.clusters)
+    else:
+        return "no name server knows a master of any broker"
+    return f"no name server knows a master of {what}: there is {', '.join(known) or 'none'}"

@@ -9,6 +9,7 @@ the one question a caller has, "what do I do now":
         BadMessage         this message can never be sent
         OffsetFileInUse    two broadcasting consumers share one local offset file
       NoRoute              no name server knows a broker for the topic
+        NoMaster           no name server knows a master of the broker or cluster that was named
       PeerError            the peer answered, with a code that is not success
         RequestRefused     this request is wrong for that peer, now and next time
           WrongPeer        a broker where a name server was meant, or the reverse
@@ -65,6 +66,10 @@ class OffsetFileInUse(CallerError):
 
 class NoRoute(ClientError):
     """No name server knows a broker that serves the topic with the right asked for."""
+
+
+class NoMaster(NoRoute):
+    """No name server knows a master of the broker or cluster that was named, or any at all."""
 
 
 class PeerError(ClientError):

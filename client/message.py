@@ -9,6 +9,7 @@ would lose a message for want of a codec. Sources: protocol/WIRE.md 6.1-6.4, 6.8
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,6 +40,7 @@ _LAST_MS: Final = 253_402_300_799_999
 
 _ZLIB_TYPES: Final = frozenset({0, SYS_COMPRESSION_ZLIB})
 _COMPRESS_LEVEL: Final = 5
+_DELAY: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 def queue_text(queue: MessageQueue) -> str:
@@ -148,8 +150,15 @@ def _check_property(name: str, value: str) -> None:
     # Both separators end a field, and readers drop a property whose value is empty (WIRE.md 6.3).
     if not name or not value:
         raise BadMessage(f"property {name!r} must have a name and a value")
+    if name == names.PROPERTY_DELAY and not _is_delay(value):
+        raise BadMessage(f"property {name!r} must be a delay level, a number, got {value!r}")
     if not names.is_clean_text(name + value):
         raise BadMessage(f"property {name!r} holds U+0001 or U+0002, which separate properties")
+
+
+def _is_delay(text: str) -> bool:
+    """Whether brokers take a DELAY: they refuse others in a way after which sends are retried."""
+    return _DELAY.fullmatch(text) is not None and -1 << 31 <= int(text) < 1 << 31
 
 
 def property_text(properties: dict[str, str]) -> str:

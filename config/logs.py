@@ -32,10 +32,11 @@ _EVENTS_TRACKED: Final = 1000
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME: Final = r"[a-z_][a-z0-9_]*="
 # A value without quotes goes on up to the next name: reasons are sentences, and may begin with a
-# quoted word. Single quotes around all of a value are those of %r.
+# quoted word. Single quotes around all of a value are those of %r. A value may be empty where the
+# next name or the end follows.
 _FIELD: Final = re.compile(
     rf"""(?:^|\s)({_NAME[:-1]})=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'(?=\s+{_NAME}|\s*$)"""
-    rf"""|\S+(?:\s+(?!{_NAME})\S+)*)"""
+    rf"""|\S+(?:\s+(?!{_NAME})\S+)*|(?=\s+{_NAME}|\s*$))"""
 )
 # As Python writes them. Numbers with leading zeros are names; 18 digits fit what readers of JSON
 # take for a whole number.

@@ -3,8 +3,8 @@
 QUERY_CONSUME_TIME_SPAN says it in times. QUERY_CORRECTION_OFFSET gives the offsets from which on a
 topic is still wanted by its groups; the reference forgets the offsets of the groups that are to be
 left out while it looks, here they are left out and stay. CLONE_GROUP_OFFSET has a group begin where
-another one is; without a topic it is done for all of that group's, where the reference does
-nothing.
+another one is; without a topic it is done for all of that group's but its retry topic, where the
+reference does nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aerobee.protocol.headers.admin import (
     CorrectionOffsetHeader,
     TimeSpanHeader,
 )
-from aerobee.protocol.names import check_group_name
+from aerobee.protocol.names import check_group_name, retry_topic
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
@@ -142,7 +142,7 @@ class ProgressRequests:
         header = CloneOffsetHeader.from_ext(command.ext)
         source, group = header.src_group, check_group_name(header.dest_group)
         topic = header.topic.strip()
-        topics = [topic] if topic else self._offsets.topics_of(source)
+        topics = [topic] if topic else self._topics_to_clone(source)
         count = 0
         for name in topics:
             if not self._is_cloned(header, name):
@@ -158,13 +158,19 @@ class ProgressRequests:
                 if count % _STEP_COPIES == 0:
                     yield None
             yield None
-        log.info("offsets cloned source=%s group=%s topic=%s count=%d", source, group, topic, count)
+        named = topic or "*"
+        log.info("offsets cloned source=%s group=%s topic=%s count=%d", source, group, named, count)
         remark = None
         if not count:
             remark = f"{source} has no offset that {group} could be given"
         elif self._clients.consumer_group(group) is not None:
             remark = f"{group} is online: its members commit over what it was given"
         return encode_response(command, ResponseCode.SUCCESS, remark)
+
+    def _topics_to_clone(self, source: str) -> list[str]:
+        """All that the source has offsets in, but its own retry topic: no other group reads it."""
+        own = retry_topic(source)
+        return [topic for topic in self._offsets.topics_of(source) if topic != own]
 
     def _is_cloned(self, header: CloneOffsetHeader, topic: str) -> bool:
         """Whether the topic is there, and the source, if it is online, subscribes to it."""

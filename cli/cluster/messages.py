@@ -11,7 +11,7 @@ import heapq
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.cli.cluster.session import (
     admin_of,
@@ -22,7 +22,7 @@ from aerobee.cli.cluster.session import (
 )
 from aerobee.cli.message_text import Printer
 from aerobee.cli.output import OK, USAGE, CommandFailed, say
-from aerobee.cli.times import FIRST_TIME_MS, parse_time
+from aerobee.cli.times import is_offset, parse_time
 from aerobee.client.admin import FAR_FUTURE_MS, Admin
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.consuming.puller import PullStatus, make_subscription
@@ -30,6 +30,7 @@ from aerobee.client.errors import NetworkError
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.subscription import SQL_TYPE, TAG_TYPE
 from aerobee.protocol.message.ids import parse_offset_msg_id
 
 _BATCH: Final = 32
@@ -41,14 +42,23 @@ _TAIL_BUFFER: Final = 1000
 _PLACES_SHOWN: Final = 16
 
 
+class _Filter(NamedTuple):
+    """Which messages are wanted."""
+
+    expression: str
+    kind: str
+    text: str  # behind "no messages", "" for all
+
+
 @client_command
 async def pull(parsed: argparse.Namespace) -> int:
     """Print up to `--count` messages that are there, oldest first."""
     _check_reading(parsed)
     printer = Printer(json=parsed.json, full=parsed.full)
+    wanted = _filter(parsed)
     async with consumer_of(parsed) as consumer:
         cursors = [
-            _Cursor(consumer, queue, await _start(consumer, queue, parsed.start), parsed.tags)
+            _Cursor(consumer, queue, await _start(consumer, queue, parsed.start), wanted)
             for queue in await _queues(consumer, parsed)
         ]
         for cursor in cursors:
@@ -60,10 +70,9 @@ async def pull(parsed: argparse.Namespace) -> int:
             if printer.count == parsed.count:
                 break
     if not printer.count:
-        tags = "" if parsed.tags == "*" else f" with tags {parsed.tags}"
-        say(f"no messages in {parsed.topic} from {parsed.start} on{tags}")
+        say(f"no messages in {parsed.topic} from {parsed.start} on{wanted.text}")
     elif printer.count == parsed.count:
-        _say_rest(cursors, printer.count, filtered=parsed.tags != "*")
+        _say_rest(cursors, printer.count, filtered=bool(wanted.text))
     return OK
 
 
@@ -91,6 +100,7 @@ async def tail(parsed: argparse.Namespace) -> int:
     """Print messages as they arrive."""
     _check_reading(parsed)
     printer = Printer(json=parsed.json, full=parsed.full)
+    wanted = _filter(parsed)
     async with consumer_of(parsed) as consumer:
         queues = await _queues(consumer, parsed)
         starts = [await _start(consumer, queue, parsed.start) for queue in queues]
@@ -98,7 +108,7 @@ async def tail(parsed: argparse.Namespace) -> int:
         try:
             async with asyncio.TaskGroup() as group:
                 followers = [
-                    group.create_task(_follow(consumer, queue, start, parsed.tags, arrived))
+                    group.create_task(_follow(consumer, queue, start, wanted, arrived))
                     for queue, start in zip(queues, starts, strict=True)
                 ]
                 while parsed.count is None or printer.count < parsed.count:
@@ -115,7 +125,7 @@ async def _follow(
     consumer: PullConsumer,
     queue: MessageQueue,
     offset: int,
-    expression: str,
+    wanted: _Filter,
     arrived: asyncio.Queue[ReceivedMessage],
 ) -> None:
     """Hand on what arrives in one queue, for ever; a broker that goes away is waited for."""
@@ -123,7 +133,12 @@ async def _follow(
     while True:
         try:
             result = await consumer.pull(
-                queue, offset, max_messages=_BATCH, expression=expression, wait_ms=_WAIT_MS
+                queue,
+                offset,
+                max_messages=_BATCH,
+                expression=wanted.expression,
+                expression_type=wanted.kind,
+                wait_ms=_WAIT_MS,
             )
         except NetworkError as error:
             if not lost:
@@ -141,10 +156,10 @@ class _Cursor:
     """One queue read up to where it ended when the command began."""
 
     def __init__(
-        self, consumer: PullConsumer, queue: MessageQueue, offset: int, expression: str
+        self, consumer: PullConsumer, queue: MessageQueue, offset: int, wanted: _Filter
     ) -> None:
         self._consumer = consumer
-        self._expression = expression
+        self._wanted = wanted
         self._offset = offset
         self.following = offset  # after the last message that was printed
         self._buffer: deque[ReceivedMessage] = deque()
@@ -157,7 +172,11 @@ class _Cursor:
             if self._offset >= self.end:
                 return None
             result = await self._consumer.pull(
-                self.queue, self._offset, max_messages=_BATCH, expression=self._expression
+                self.queue,
+                self._offset,
+                max_messages=_BATCH,
+                expression=self._wanted.expression,
+                expression_type=self._wanted.kind,
             )
             if result.status is PullStatus.NO_NEW or (
                 not result.messages and result.next_offset <= self._offset
@@ -188,9 +207,17 @@ async def _merged(cursors: list[_Cursor]) -> AsyncIterator[ReceivedMessage]:
 
 def _check_reading(parsed: argparse.Namespace) -> None:
     """Refuse a start or a filter that means nothing before anybody is asked."""
-    if parsed.start not in _ENDS:
-        parse_time(parsed.start)
-    make_subscription(parsed.topic, parsed.tags)
+    if parsed.start not in _ENDS and not is_offset(parsed.start):
+        parse_time(parsed.start, "earliest, latest, an offset")
+    wanted = _filter(parsed)
+    make_subscription(parsed.topic, wanted.expression, wanted.kind)
+
+
+def _filter(parsed: argparse.Namespace) -> _Filter:
+    if parsed.sql is not None:
+        return _Filter(parsed.sql, SQL_TYPE, f" where {parsed.sql}")
+    tags = parsed.tags or "*"
+    return _Filter(tags, TAG_TYPE, "" if tags == "*" else f" with tags {tags}")
 
 
 async def _queues(consumer: PullConsumer, parsed: argparse.Namespace) -> list[MessageQueue]:
@@ -213,10 +240,9 @@ async def _start(consumer: PullConsumer, queue: MessageQueue, where: str) -> int
         return await consumer.min_offset(queue)
     if where == "latest":
         return await consumer.max_offset(queue)
-    number = parse_time(where)
-    if number < FIRST_TIME_MS and where.isdecimal():
-        return max(number, await consumer.min_offset(queue))
-    return await consumer.offset_at(queue, number)
+    if is_offset(where):
+        return max(int(where), await consumer.min_offset(queue))
+    return await consumer.offset_at(queue, parse_time(where))
 
 
 @client_command

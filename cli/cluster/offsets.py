@@ -6,6 +6,7 @@ that is not gets them committed in its place.
 """
 
 import argparse
+import time
 from typing import Any, Final, NamedTuple
 
 from aerobee.cli.cluster.groups import members_of
@@ -15,11 +16,12 @@ from aerobee.cli.cluster.session import (
     check_group,
     client_command,
 )
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
+from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, print_table, say
 from aerobee.cli.times import parse_time, time_text
 from aerobee.client.admin import END_OF_QUEUE, Admin
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import GroupProgress
+from aerobee.protocol.names import retry_topic
 
 # Before all messages, and behind them.
 _NAMED: Final = {"earliest": 0, "latest": END_OF_QUEUE}
@@ -30,18 +32,25 @@ class _Move(NamedTuple):
     """A queue in which a group would go on somewhere else."""
 
     queue: MessageQueue
-    before: int
+    before: int | None  # None: the group has no offset yet in the topic
     after: int
+
+    @property
+    def change(self) -> int:
+        """Messages that it would miss; those that it gets again are below 0."""
+        return self.after - (self.before or 0)
 
     @property
     def text(self) -> str:
         """What that means, for people."""
-        if self.after < self.before:
-            return f"back by {self.before - self.after}"
-        return f"forward by {self.after - self.before}" if self.after > self.before else "stays"
+        if self.before is None:
+            return "new"
+        if self.change < 0:
+            return f"back by {-self.change}"
+        return f"forward by {self.change}" if self.change else "stays"
 
     def fields(self) -> dict[str, Any]:
-        """The same, for scripts; messages that it gets again are below 0."""
+        """The same, for scripts."""
         topic, broker, queue_id = self.queue
         return {
             "topic": topic,
@@ -49,7 +58,7 @@ class _Move(NamedTuple):
             "queue": queue_id,
             "before": self.before,
             "after": self.after,
-            "change": self.after - self.before,
+            "change": self.change,
         }
 
 
@@ -105,6 +114,8 @@ async def reset_offsets(parsed: argparse.Namespace) -> int:
         state = await admin.group_state(parsed.group)
         brokers = sorted({move.queue.broker_name for move in moves})
         told = {name: sorted(members_of({name: state[name]})) for name in brokers if name in state}
+        if parsed.to not in _NAMED and not parsed.json:
+            say(_meant(parsed.to, timestamp_ms))
         _preview(parsed, moves, told)
         if parsed.yes:
             for broker in brokers:
@@ -114,7 +125,15 @@ async def reset_offsets(parsed: argparse.Namespace) -> int:
 
 
 def _timestamp(where: str) -> int:
-    return _NAMED[where] if where in _NAMED else parse_time(where)
+    return _NAMED[where] if where in _NAMED else parse_time(where, ", ".join(_NAMED))
+
+
+def _meant(where: str, timestamp_ms: int) -> str:
+    """The time that was understood, and where that leads."""
+    moment = f"{time_text(timestamp_ms) or where} in local time"
+    if timestamp_ms > time.time_ns() // 1_000_000:
+        return f"{moment} is in the future: queues go to their last message, behind it with latest"
+    return f"queues go to the message that was stored nearest to {moment}"
 
 
 async def _moves(parsed: argparse.Namespace, admin: Admin, timestamp_ms: int) -> list[_Move]:
@@ -167,14 +186,21 @@ async def clone_offsets(parsed: argparse.Namespace) -> int:
     """Give a group the offsets of another one."""
     check_group(parsed.source)
     check_group(parsed.group)
+    if parsed.source == parsed.group:
+        raise CommandFailed(f"{parsed.group} has its own offsets: name another group", USAGE)
     async with admin_of(parsed) as admin:
-        source = await admin.group_progress(parsed.source, parsed.topic)
+        progress = await admin.group_progress(parsed.source, parsed.topic)
+        # What waits for its own retry comes to no other group.
+        skipped = None if parsed.topic else retry_topic(parsed.source)
+        source = {queue: one for queue, one in progress.items() if queue.topic != skipped}
         if not source:
             raise CommandFailed(_nowhere(parsed.source, parsed.topic))
         there = await admin.group_progress(parsed.group, parsed.topic)
         moves = [_clone_move(queue, one, there.get(queue)) for queue, one in source.items()]
         state = await admin.group_state(parsed.group)
         _preview(parsed, moves, {})
+        if parsed.group not in await admin.groups():
+            say(f"there is no group {parsed.group} yet: it is made with these offsets")
         if state:
             say(f"the group {parsed.group} is online: its members commit over what it is given")
         remarks = []
@@ -191,7 +217,7 @@ async def clone_offsets(parsed: argparse.Namespace) -> int:
 
 
 def _clone_move(queue: MessageQueue, source: GroupProgress, there: GroupProgress | None) -> _Move:
-    return _Move(queue, there.consumer_offset if there else 0, source.consumer_offset)
+    return _Move(queue, there.consumer_offset if there else None, source.consumer_offset)
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -203,10 +229,14 @@ def _preview(parsed: argparse.Namespace, moves: list[_Move], told: dict[str, lis
         return
     print_table(
         ("topic", "broker", "queue", "offset", "new offset", "change"),
-        [(*move.queue, move.before, move.after, move.text) for move in moves],
+        [(*move.queue, _place(move.before), move.after, move.text) for move in moves],
     )
     for broker, members in told.items():
         say(f"{broker} tells {', '.join(members)}")
+
+
+def _place(offset: int | None) -> int | str:
+    return "none" if offset is None else offset
 
 
 def _conclude(parsed: argparse.Namespace, moves: list[_Move], told: dict[str, list[str]]) -> None:
@@ -216,6 +246,9 @@ def _conclude(parsed: argparse.Namespace, moves: list[_Move], told: dict[str, li
     elif not parsed.yes:
         say(_DRY_RUN)
     else:
-        again = sum(max(move.before - move.after, 0) for move in moves)
-        missed = sum(max(move.after - move.before, 0) for move in moves)
-        say(f"group {parsed.group}: {again} messages back, {missed} forward")
+        changes = [move.change for move in moves if move.before is not None]
+        again = sum(max(-change, 0) for change in changes)
+        missed = sum(max(change, 0) for change in changes)
+        made = len(moves) - len(changes)
+        new = f", {made} new offsets" if made else ""
+        say(f"group {parsed.group}: {again} messages back, {missed} forward{new}")

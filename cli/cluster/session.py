@@ -18,6 +18,7 @@ from aerobee.client.errors import (
     ClientError,
     ConnectFailed,
     NetworkError,
+    NoMaster,
     NoRoute,
     SendFailed,
     WrongPeer,
@@ -117,7 +118,7 @@ def exit_code(error: ClientError) -> int:
 
 
 def _text(error: ClientError) -> str:
-    if isinstance(error, NoRoute):
+    if isinstance(error, NoRoute) and not isinstance(error, NoMaster):
         return f"{error} (aerobee topic list shows the topics there are)"
     if isinstance(error, ConnectFailed):
         return f"{str(error).removesuffix(f' ({HINT})')} ({HINT} -n names its name server)"

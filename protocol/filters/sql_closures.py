@@ -52,6 +52,8 @@ class Wrong(Exception):
 
 class TooDeep(Wrong):
     """There are more than MAX_DEPTH levels."""
+
+
 class _Part(msgspec.Struct, gc=False, frozen=True):
     """A part of a compiled expression. There may be hundreds of thousands, which no collection of
     garbage looks at: closures held the event loop up for a second each time."""

@@ -69,15 +69,15 @@ def asked_ms(properties: Mapping[str, str], now_ms: int, max_delay_ms: int) -> i
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
         raise MessageIllegal(
             f"timer message illegal: {name} is {shown!r}, it has to be {_meaning(name)}, a whole "
-            "number without a fraction"
+            "number of 0 or more"
         )
     factor = _FACTORS.get(name)
     deliver_ms = int(text) if factor is None else now_ms + int(text) * factor
     if deliver_ms - now_ms > max_delay_ms:
         raise MessageIllegal(
-            f"timer message illegal: {name} {text} is {(deliver_ms - now_ms) // 1000} s ahead, the "
-            f"most is {max_delay_ms // 1000} s (timerMaxDelaySec, delivery.timer_max_delay_seconds)"
-            f"; {name} has to be {_meaning(name)}"
+            f"timer message illegal: it is to wait {(deliver_ms - now_ms) // 1000} s, the most is "
+            f"{max_delay_ms // 1000} s (timerMaxDelaySec, delivery.timer_max_delay_seconds); "
+            f"{name} is {text}, {_meaning(name)}"
         )
     return deliver_ms
 

@@ -144,6 +144,21 @@ async def test_a_group_gets_the_offsets_of_another(wire: Wire) -> None:
     assert offsets["CloneB@All"] == {"0": 2}
 
 
+async def test_a_clone_of_all_topics_leaves_out_the_retry_topic_of_its_source(wire: Wire) -> None:
+    own = "%RETRY%Retrying"
+    await filled(wire, "CloneD", 5)
+    ext = {"group": "Retrying", "offset": 0, "delayLevel": 0, "originTopic": "CloneD"}
+    await commit(wire, "Retrying", "CloneD", 3)
+    await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+    await commit(wire, "Retrying", own, 0)
+    assert f"{own}@Retrying" in await committed(wire)
+    assert (await wire.call(CLONE, clone("Retrying", "Fresh"))).code == 0
+    offsets = await committed(wire)
+    assert (offsets["CloneD@Fresh"], f"{own}@Fresh" in offsets) == ({"0": 3}, False)
+    assert (await wire.call(CLONE, clone("Retrying", "Fresh", own))).code == 0
+    assert (await committed(wire))[f"{own}@Fresh"] == {"0": 0}
+
+
 async def test_what_a_clone_cannot_do_it_says(running: RunningBroker, wire: Wire) -> None:
     await filled(wire, "CloneC", 5)
     await commit(wire, "SourceC", "CloneC", 3)

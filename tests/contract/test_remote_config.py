@@ -118,6 +118,7 @@ async def test_a_request_without_settings_changes_nothing(tmp_path: Path) -> Non
         ("maxMessageSize=1000000", "start the broker anew"),
         ("admin.remote_config=false", "admin.remote_config: cannot be changed by a request"),
         ("fileReservedTimes=72", "unknown setting; did you mean fileReservedTime?"),
+        ("nonsense=72", "unknown setting; aerobee config explain knows all names"),
         ("fileReservedTime=soon", "retention.hours = soon: must be a whole number of h, 1 to"),
         ("fileReservedTime=-1", "retention.hours = -1: must be"),
         ("deleteWhen=27", "retention.delete_hours = 27: must be hours of the day"),

@@ -145,7 +145,9 @@ def test_a_message_is_cancelled_by_its_id_and_time(run: Run) -> None:
     assert (code, unique_id in said) == (0, True)
     assert "the recall is stored" in said
     assert "nobody checks" in said
-    code, _, said = run("message", "cancel", "ById", "--id", unique_id, "--deliver-at", "12345")
+    code, _, said = run(
+        "message", "cancel", "ById", "--id", unique_id, "--deliver-at", "2001-01-01"
+    )
     assert (code, "has come" in said) == (1, True)
 
 
@@ -203,6 +205,8 @@ def test_a_cancel_of_what_cannot_wait_is_refused_before_anything_is_sent(
         ["cancel", "T", "--deliver-at", "1"],
         ["cancel", "T", "nohandle"],
         ["send", "T", "x", "--deliver-at", "tomorrow"],
+        ["send", "T", "x", "--deliver-at", "12"],
+        ["send", "T", "x", "--property", "DELAY=abc"],
         ["send", "T", "x", "--delay", "41d"],
         ["send", "T", "x", "--delay", "1s", "--delay-level", "1"],
     ],
@@ -210,6 +214,22 @@ def test_a_cancel_of_what_cannot_wait_is_refused_before_anything_is_sent(
 def test_a_time_or_a_cancel_that_means_nothing_exits_2(run: Run, arguments: list[str]) -> None:
     code, _, said = run("message", *arguments)
     assert (code, said.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--delay", "5y"], "--delay: must be seconds, or a number with s, m, h or d behind it"),
+        (["--delay", "-5"], "--delay: must be above 0"),
+        (["--delay-level", "abc"], "--delay-level: must be a whole number, not abc"),
+    ],
+)
+def test_what_a_delay_may_be_is_said(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["message", "send", "T", "x", *arguments, *NOBODY])
+    assert said in capsys.readouterr().err
 
 
 def test_the_help_of_send_says_what_the_delay_levels_mean(
@@ -222,6 +242,28 @@ def test_the_help_of_send_says_what_the_delay_levels_mean(
     assert f"level 1 to 18: {levels}," in help_text
     assert main(["message", "send", "t", "x", "--delay-level", "19", *NOBODY]) == 2
     assert capsys.readouterr().err == "aerobee: delay_level must be 0 to 18, got 19\n"
+
+
+def test_pull_takes_a_condition_on_properties(capsys: pytest.CaptureFixture[str]) -> None:
+    with testing.broker(property_filter=True) as running:
+
+        def run(*arguments: str) -> tuple[int, str, str]:
+            capsys.readouterr()
+            code = main(["message", *arguments, "-n", running.name_server])
+            return code, *capsys.readouterr()
+
+        for number in range(5):
+            run("send", "Sql", str(number), "--queue", "0", "--property", f"n={number}")
+        code, out, said = run("pull", "Sql", "--sql", "n > 2", "--json")
+        assert (code, said, [one["body"] for one in lines(out)]) == (0, "", ["3", "4"])
+        code, out, _ = run("tail", "Sql", "--sql", "n = 3", "--from", "0", "--count", "1", "--json")
+        assert (code, [one["body"] for one in lines(out)]) == (0, ["3"])
+        said = run("pull", "Sql", "--sql", "n > 9")[2]
+        assert said == "no messages in Sql from earliest on where n > 9\n"
+        said = run("pull", "Sql", "--sql", "n < 3", "--count", "1")[2]
+        assert said.startswith("1 shown, ")
+        code, _, said = run("pull", "Sql", "--sql", "n >")
+        assert (code, "SQL92" in said) == (1, True)
 
 
 def test_people_get_a_table_and_lines(run: Run) -> None:
@@ -664,7 +706,9 @@ def test_running_brokers_say_what_they_are_set_to(run: Run) -> None:
     assert (code, "maxMessageSize" in out) == (0, True)
     code, _, error = run("broker", "config", "flushDiskTyp")
     assert (code, "did you mean flushDiskType?" in error) == (1, True)
-    assert run("broker", "config", "--broker", "wasp")[0] == 1
+    code, _, error = run("broker", "config", "--broker", "wasp")
+    expected = "aerobee: no name server knows a master of broker 'wasp': there is bee\n"
+    assert (code, error) == (1, expected)
 
 
 def test_a_broker_that_lets_nobody_change_its_settings_says_so(run: Run) -> None:

@@ -176,6 +176,19 @@ def test_members_that_are_online_are_told(
         assert taken(got, 3) == [b"0", b"1", b"2"]
 
 
+def test_a_reset_says_which_time_it_understood_and_goes_to_the_nearest_message(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Nearest")
+    admin.commit_offset("Near", MessageQueue("Nearest", "bee", 0), 3)
+    for where, said, offset in (
+        ("2001-02-03T04:05", "stored nearest to 2001-02-03 04:05:00.000 in local time\n", 0),
+        ("2099-01-01", "2099-01-01 00:00:00.000 in local time is in the future: queues go to", 2),
+    ):
+        code, _, err = run("offset", "reset", "Near", "Nearest", "--to", where, "--yes")
+        assert (code, said in err, committed(run, "Near", "Nearest")) == (0, True, offset), err
+
+
 def test_an_impossible_reset_is_refused(
     running: RunningBroker, run: Run, admin: blocking.Admin
 ) -> None:
@@ -183,6 +196,7 @@ def test_an_impossible_reset_is_refused(
     admin.commit_offset("Imp", MessageQueue("Impossible", "bee", 0), 2)
     for arguments, code, word in (
         (("Imp", "Impossible", "--to", "somewhere"), 2, "not a time"),
+        (("Imp", "Impossible", "--to", "2"), 2, "give earliest, latest, a time such as 2025"),
         (("Imp", "Nowhere", "--to", "latest"), 1, "Nowhere"),
         (("Nobody", "Impossible", "--to", "latest"), 1, "has no offset"),
         (("Imp", "Impossible", "--to", "latest", "--broker", "wasp"), 1, "no broker wasp"),
@@ -198,13 +212,35 @@ def test_a_group_gets_another_ones_offsets(
     fill(running, admin, "Cloned")
     admin.commit_offset("CloneSource", MessageQueue("Cloned", "bee", 0), 2)
     code, out, err = run("offset", "clone", "CloneSource", "CloneTarget")
-    assert (code, "forward by 2" in out, "--yes" in err) == (0, True, True)
+    assert (code, out.split()[-3:], "--yes" in err) == (0, ["none", "2", "new"], True)
+    assert "there is no group CloneTarget yet: it is made" in err
     assert run("offset", "show", "CloneTarget")[0] == 1
     code, out, _ = run("offset", "clone", "CloneSource", "CloneTarget", "--yes", "--json")
     assert (code, json.loads(out)["queues"][0]["change"]) == (0, 2)
     assert committed(run, "CloneTarget", "Cloned") == 2
     code, _, err = run("offset", "clone", "Nobody", "CloneTarget", "--yes")
     assert (code, "Nobody has no offset" in err) == (1, True)
+    code, _, err = run("offset", "clone", "CloneSource", "CloneSource", "--yes")
+    assert (code, "CloneSource has its own offsets" in err) == (2, True)
+
+
+def test_new_offsets_of_a_clone_are_counted_by_themselves_and_retries_stay(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Part")
+    fill(running, admin, "%RETRY%PartSource")
+    for topic in ("Part", "%RETRY%PartSource"):
+        admin.commit_offset("PartSource", MessageQueue(topic, "bee", 0), 2)
+    _, out, _ = run("offset", "clone", "PartSource", "PartTarget")
+    assert "RETRY" not in out
+    _, _, err = run("offset", "clone", "PartSource", "PartTarget", "--yes")
+    assert "group PartTarget: 0 messages back, 0 forward, 1 new offsets" in err
+    assert "RETRY" not in run("offset", "show", "PartTarget")[1]
+    admin.commit_offset("PartSource", MessageQueue("Part", "bee", 0), 3)
+    _, out, err = run("offset", "clone", "PartSource", "PartTarget", "--yes")
+    assert "forward by 1" in out
+    assert "group PartTarget: 0 messages back, 1 forward\n" in err
+    assert "there is no group" not in err
 
 
 # --- topics ---------------------------------------------------------------------------------------

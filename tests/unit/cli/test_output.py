@@ -9,7 +9,7 @@ import pytest
 from aerobee.cli import output
 from aerobee.cli.message_text import json_fields, line
 from aerobee.cli.output import CommandFailed, body_fields, body_text, print_table, printable
-from aerobee.cli.times import parse_time, time_text
+from aerobee.cli.times import is_offset, parse_time, time_text
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.common import MessageQueue
 
@@ -99,9 +99,20 @@ def test_times_are_iso_or_milliseconds() -> None:
     assert parse_time("1700000000123") == 1_700_000_000_123
     assert parse_time("2023-11-14T22:13:20+00:00") == 1_700_000_000_000
     assert parse_time("2023-11-14T22:13:20Z") == 1_700_000_000_000
+    assert parse_time("946684800000") == 946_684_800_000
     with pytest.raises(CommandFailed) as caught:
         parse_time("yesterday")
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("text", ["0", "5", "2025", "20250301", "1700000000", "946684799999"])
+def test_a_number_too_small_for_a_time_is_none(text: str) -> None:
+    """An offset, a year, a date without hyphens, seconds."""
+    assert is_offset(text)
+    with pytest.raises(CommandFailed, match="before the year 2000") as caught:
+        parse_time(text, "earliest, latest")
+    assert caught.value.code == 2
+    assert "(give earliest, latest, a time such as 2025-03-01T12:30, or milli" in str(caught.value)
 
 
 def test_no_time_is_no_text() -> None:

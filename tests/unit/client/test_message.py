@@ -76,6 +76,13 @@ def test_properties_that_would_not_survive_are_refused(name: str, value: str) ->
         Message("T", b"x", properties={name: value}).all_properties()
 
 
+@pytest.mark.parametrize("level", ["abc", "1.5", "4294967296", " 3"])
+def test_a_delay_that_every_broker_refuses_is_not_sent(level: str) -> None:
+    with pytest.raises(BadMessage, match="must be a delay level, a number"):
+        Message("T", b"x", properties={"DELAY": level}).all_properties()
+    assert Message("T", b"x", properties={"DELAY": "+3"}).all_properties() == {"DELAY": "+3"}
+
+
 def test_properties_too_long_for_the_store_are_refused() -> None:
     with pytest.raises(BadMessage, match="32767"):
         property_text({"name": "ä" * 20_000})

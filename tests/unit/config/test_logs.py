@@ -62,6 +62,7 @@ def test_a_reason_of_several_words_stays_one_field() -> None:
     ("text", "value"),
     [
         ("4", 4),
+        ("", ""),
         ("-1", -1),
         ("0.31", 0.31),
         ("1e-05", 1e-05),

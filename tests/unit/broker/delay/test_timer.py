@@ -228,6 +228,8 @@ def test_a_message_without_a_time_to_come_is_stored_where_it_goes(
         (b"TIMER_DELIVER_MS\x01soon", "milliseconds since 1970"),
         (b"TIMER_DELAY_SEC\x01-5", "delay in seconds"),
         (b"TIMER_DELAY_MS\x011.5", "whole number"),
+        (b"TIMER_DELAY_MS\x01-5", "the delay in milliseconds, a whole number of 0 or more"),
+        (b"TIMER_DELAY_SEC\x014000000", "is to wait 4000000 s, the most is 3456000 s"),
         (b"TIMER_DELAY_MS\x01" + b"9" * 300, "999..."),
         (b"TIMER_DELAY_SEC\x013456001", "3456000 s"),
         (b"TIMER_DELIVER_MS\x0199999999999999", "timerMaxDelaySec"),
