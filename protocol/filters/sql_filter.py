@@ -7,7 +7,7 @@ The language is that of RocketMQ 4.9's filter module (`SelectorParser.jj`): comp
 >, >=, <, <=, [NOT] BETWEEN, [NOT] IN with strings, IS [NOT] NULL, joined by AND, OR and NOT; names
 of properties, strings in single quotes (two of them for one inside), integers, doubles, TRUE, FALSE
 and NULL; keywords in any case, names as they are; comments `-- to the end of the line` and
-`/* ... */`. There is no arithmetic and no LIKE. What it all means is said in `sql_closures.py`.
+`/* ... */`. There is no arithmetic and no LIKE. What it all means is said in `sql_meaning.py`.
 
 Three things are other than there, and tests/interop/test_sql_filter.py holds that no more are: what
 follows a complete expression is an error (RocketMQ reads `a > 1 b < 2` as `a > 1`, and leaves the
@@ -30,7 +30,7 @@ from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.sql_closures import (
+from aerobee.protocol.filters.sql_meaning import (
     MAX_DEPTH,
     Meaning,
     Node,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.sql_closures import MAX_DEPTH
 from aerobee.protocol.filters.sql_filter import MAX_EXPRESSION, SqlFilter, compile_sql
+from aerobee.protocol.filters.sql_meaning import MAX_DEPTH
 from aerobee.protocol.filters.sql_values import Incomparable
 
 
