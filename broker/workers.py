@@ -46,7 +46,8 @@ class BodyReader:
     """Reads JSON bodies for a request's steps (`remoting.turns.Steps`).
 
     Standard JSON is read at native speed, but for the dialect of fastjson, for many tags and queues
-    a large body takes up to a second. The interpreter changes between the threads every 5 ms.
+    a large body takes up to a second. The interpreter changes between the threads every millisecond
+    (`_be_prompt` in `process.py`).
     There is one thread for all bodies, so that the loop never has to wait for more than one.
     """
 
