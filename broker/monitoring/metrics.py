@@ -8,7 +8,7 @@ counter objects are read by the thread directly: each is one whole value under t
 lock.
 
 That thread shares the interpreter's lock with the event loop, which could otherwise wait a whole
-switch interval (5 ms) at each of its turns while a large page is built; so the work is cut into
+switch interval (a millisecond) at each of its turns while a page is built; so the work is cut into
 pieces of a millisecond with a short sleep between (`_Yielding`), and samples are made one by one
 while they are being written, not kept.
 
