@@ -47,8 +47,8 @@ class BodyReader:
 
     Standard JSON is read at native speed, but for the dialect of fastjson, for many tags and queues
     a large body takes up to a second. The interpreter changes between the threads every millisecond
-    (`_be_prompt` in `process.py`).
-    There is one thread for all bodies, so that the loop never has to wait for more than one.
+    (`_be_prompt` in `process.py`). There is one thread for all bodies, so that the loop never has
+    to wait for more than one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -139,12 +139,15 @@ class TransactionTable:
     def first(self) -> int:
         """The queue offset of the first half message that is undecided, or decided without an op
         message; `end` without one."""
+        return min([self._first_pending(), *self._owed])
+
+    def _first_pending(self) -> int:
         for part in (self._passed, self._order):
             while part and part[0] not in self._pending:
                 part.popleft()
             if part:
-                return min([part[0], *self._owed])
-        return min([self._end, *self._owed])
+                return part[0]
+        return self._end
 
     # --- decisions --------------------------------------------------------------------------
 
