@@ -17,6 +17,7 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -61,13 +62,23 @@ class BodyReader:
         """What `parse` makes of the body; raises what it raises."""
         if len(body) <= _SMALL_BODY:
             return parse(body)
-        reading = self._loop.run_in_executor(self._thread, parse, body)
+        reading = self._loop.run_in_executor(self._thread, _without_collections, parse, body)
         yield reading
         return reading.result()
 
     def close(self) -> None:
         """What has not begun is not read any more."""
         self._thread.shutdown(cancel_futures=True)
+
+
+def _without_collections(parse: Callable[[bytes], T], body: bytes) -> T:
+    """What is read is needed until it is read: to look for garbage among a hundred thousand objects
+    takes long, finds none, and stops the loop meanwhile."""
+    gc.disable()
+    try:
+        return parse(body)
+    finally:
+        gc.enable()
 
 
 class LoopCalls:

@@ -56,11 +56,11 @@ class Notifications:
     def _tell(self, name: str) -> Iterator[Connection]:
         """Tells one member after the other."""
         group = self._clients.consumer_group(name)
-        members = list(group.members) if group is not None else []
+        members = list(group.members.values()) if group is not None else []
         header = ConsumerListHeader(name).to_ext()
         code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         frame = make_request(code, header, oneway=True).encode()
-        for connection in members:
-            connection.write(frame)
+        for member in members:
+            member.connection.write(frame)
             self.sent += 1
-            yield connection
+            yield member.connection

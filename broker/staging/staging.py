@@ -106,9 +106,9 @@ class Staging:
 
     def save(self) -> None:
         """Write the last batches of all queries, if they have changed and are durable."""
-        text = self._file.take(self._log.end, self._store.written, self._store.durable)
-        if text is not None:
-            saved = self._loop.run_in_executor(None, self._file.save, text)
+        found = self._file.take(self._log.end, self._store.written, self._store.durable)
+        if found is not None:
+            saved = self._loop.run_in_executor(None, self._file.save, found)
             saved.add_done_callback(_saved)
 
     def _expire(self) -> None:

@@ -29,15 +29,15 @@ Loop thread only, but for `StageFile.save`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter, is_
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.broker.tables.state_file import JsonStateFile, members
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
@@ -337,8 +337,9 @@ class StageFile:
     def __init__(self, file: JsonStateFile, table: StageTable) -> None:
         self._file = file
         self._table = table
-        self._taken: tuple[str, int] | None = None
-        self._last = ""
+        # With the log offset that has to be durable first.
+        self._taken: tuple[_Stored, int] | None = None
+        self._last: _Stored | None = None
 
     def load(self, end: int) -> int:
         """Take the last batches over. Returns the queue offset at which reading is to begin.
@@ -357,38 +358,32 @@ class StageFile:
             return 0
         return found.replay_from
 
-    def take(self, stage_end: int, written: int, durable: int) -> str | None:
-        """The text to be saved now, if any: one taken when `durable` was still below what it says.
+    def take(self, stage_end: int, written: int, durable: int) -> _Stored | None:
+        """What is to be saved now, if anything: taken when `durable` was still below what it says.
 
         `stage_end`: the queue offset behind the stage log; `written`: the log offset behind all.
         """
         if self._taken is None:
-            text = self._text(stage_end)
-            if text != self._last:
-                self._taken = (text, written)
+            found = _Stored(self._table.oldest_offset(stage_end), dict(self._table.queries))
+            if found != self._last:
+                self._taken = (found, written)
         if self._taken is None or self._taken[1] > durable:
             return None
-        text, self._taken = self._taken[0], None
-        return text
+        found, self._taken = self._taken[0], None
+        return found
 
-    def save(self, text: str) -> None:
-        """Write a text of `take`. Any thread. Raises OSError."""
-        self._file.save(text)
-        self._last = text
-
-    def _text(self, stage_end: int) -> str:
-        document: Mapping[str, Any] = {
+    def save(self, found: _Stored) -> None:
+        """Write what `take` gave. Any thread, and none that others wait for: a batch may have ten
+        thousand stages on other brokers. Raises OSError."""
+        document = {
             "queries": {
-                query: {
-                    "at": last.at_ms,
-                    "batch": last.batch,
-                    "others": msgspec.to_builtins(last.others),
-                }
-                for query, last in self._table.queries.items()
+                query: {"at": last.at_ms, "batch": last.batch, "others": last.others}
+                for query, last in found.queries.items()
             },
-            "replayFrom": self._table.oldest_offset(stage_end),
+            "replayFrom": found.replay_from,
         }
-        return pretty(document)
+        self._file.save(msgspec.json.format(msgspec.json.encode(document)))
+        self._last = found
 
 
 def _parse(content: bytes) -> _Stored:

@@ -12,14 +12,20 @@ Each change returns the groups whose members or topics it has changed, for the c
 Loop thread only. `clock` is monotonic, in seconds. Bounded: at most `limit` entries of a connection
 in a group, and `limit_bytes` of what is of any length in them: ids, names, subscriptions with their
 tags. A text that two hold is counted for both.
+
+There may be hundreds of thousands of entries. The collector of garbage stops everything while it
+looks at all objects that may refer to others, so they are of types, and in tables with keys, that
+it need not look at; none of them is part of a circle.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
@@ -30,12 +36,14 @@ from aerobee.remoting.peers import address_text
 
 log = logging.getLogger("aerobee.broker.clients")
 
+# Groups of one connection that are looked at in one step, a microsecond each.
+_EXPIRY_STEP = 500
+
 MIXED_SUBSCRIPTIONS = "mixed_subscriptions"
 SHARED_CLIENT_ID = "shared_client_id"
 
 
-@dataclass(slots=True, eq=False)
-class Member:
+class Member(msgspec.Struct, eq=False, gc=False):
     """One connection in one group; language and version are those of its heartbeats."""
 
     connection: Connection
@@ -44,7 +52,7 @@ class Member:
     version: int
     last_heartbeat: float
     # What this member last said the group subscribes to; empty for producers.
-    subscriptions: dict[str, str] = field(default_factory=dict)
+    subscriptions: dict[str, str] = {}
     # What the table has counted for it.
     bytes: int = 0
 
@@ -54,7 +62,8 @@ class Member:
         return address_text(self.connection.peer)
 
 
-Members = dict[Connection, Member]
+#: Those of a group, by the `id` of their connections.
+Members = dict[int, Member]
 
 
 class _Groups(NamedTuple):
@@ -64,22 +73,35 @@ class _Groups(NamedTuple):
     consumers: set[str]
 
 
-@dataclass(slots=True, eq=False)
-class ConsumerGroup:
+class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
     """A group with at least one live member."""
 
     name: str
     consume_type: str
     message_model: str
     consume_from_where: str
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    members: Members = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = {}
+    members: Members = {}
+    # How many members have a client id, by the id: two are a fault that is looked for at each
+    # heartbeat, and there may be thousands of members.
+    ids: dict[str, int] = {}
     # What the table has counted for its name and subscriptions.
     bytes: int = 0
 
     def client_ids(self) -> list[str]:
         """Each client once, in the order they came."""
-        return list(dict.fromkeys([member.client_id for member in self.members.values()]))
+        return list(self.ids)
+
+    def id_changed(self, before: str | None, now: str | None) -> None:
+        """A member has come with an id, changed it, or left."""
+        if before == now:
+            return
+        if now is not None:
+            self.ids[now] = self.ids.get(now, 0) + 1
+        if before is not None:
+            self.ids[before] -= 1
+            if not self.ids[before]:
+                del self.ids[before]
 
     def find(self, client_id: str) -> Member | None:
         """The member with this client id; of several, as after a connection was lost unseen, that
@@ -167,19 +189,26 @@ class ClientTable:
     def expire(self) -> Iterator[ConsumerGroup | None]:
         """Drop members that were silent too long, and connections that are in no group then.
 
-        In steps of a connection each; yields the consumer groups that have lost a member.
+        In steps of a connection each, or of some groups of one that is in many; yields the consumer
+        groups that have lost a member.
         """
         oldest = self._clock() - self._expiry_s
         for connection, (producers, consumers) in list(self._groups_of.items()):
-            produced = self._silent(producers, self._producers.get, connection, oldest)
-            consumed = self._silent(consumers, self._consumer_members, connection, oldest)
-            for name in produced:
-                self._drop_producer(connection, name)
-            for name in consumed:
-                if group := self._drop_consumer(connection, name):
+            was_silent = False
+            for name in self._silent(list(producers), self._producers.get, connection, oldest):
+                if name is None:
+                    yield None
+                else:
+                    was_silent = True
+                    self._drop_producer(connection, name)
+            for name in self._silent(list(consumers), self._consumer_members, connection, oldest):
+                if name is None:
+                    yield None
+                elif group := self._drop_consumer(connection, name):
+                    was_silent = True
                     yield group
             # In a later step it may have left by itself, and go on with something else.
-            if (produced or consumed) and connection not in self._groups_of:
+            if was_silent and connection not in self._groups_of:
                 host, port = connection.peer
                 log.info("client silent peer=%s:%d limit_s=%g", host, port, self._expiry_s)
                 connection.close("silent client")
@@ -187,16 +216,20 @@ class ClientTable:
 
     def _silent(
         self,
-        names: Iterable[str],
+        names: list[str],
         members_of: Callable[[str], Members | None],
         connection: Connection,
         oldest: float,
-    ) -> list[str]:
-        return [
-            name
-            for name in names
-            if (members := members_of(name)) and members[connection].last_heartbeat < oldest
-        ]
+    ) -> Iterator[str | None]:
+        """The names of groups in which a connection was silent; None behind each step."""
+        number = id(connection)
+        for at in range(0, len(names), _EXPIRY_STEP):
+            if at:
+                yield None
+            for name in names[at : at + _EXPIRY_STEP]:
+                member = (members_of(name) or {}).get(number)
+                if member is not None and member.last_heartbeat < oldest:
+                    yield name
 
     # --- what others ask
 
@@ -265,12 +298,12 @@ class ClientTable:
         added = 0
         for name in data.producer_groups:
             members = self._producers.get(name, {})
-            added += _growth(heartbeat, name, members.get(connection), {})
+            added += _growth(heartbeat, name, members.get(id(connection)), {})
         for consumer in data.consumers:
             group = self._consumers.get(consumer.group)
             members = group.members if group else {}
             stated = _stated(consumer)
-            added += _growth(heartbeat, consumer.group, members.get(connection), stated)
+            added += _growth(heartbeat, consumer.group, members.get(id(connection)), stated)
             added += 0 if group else texts_bytes((consumer.group,))
             known = group.subscriptions if group else {}
             added += _Change.between(known, consumer.subscriptions).bytes(known)
@@ -285,12 +318,12 @@ class ClientTable:
         members = self._producers.get(name)
         if members is None:
             members = self._producers[name] = {}
-        member = members.get(heartbeat.connection)
+        member = members.get(id(heartbeat.connection))
         before = None if member is None else member.client_id
         if self._note_member(heartbeat, name, members, {}):
             self._of(heartbeat.connection).producers.add(name)
         if before != heartbeat.data.client_id:
-            member = members[heartbeat.connection]
+            member = members[id(heartbeat.connection)]
             if before is not None:
                 self._forget_id(before, member)
             self._producers_by_id.setdefault(member.client_id, {})[member] = None
@@ -303,10 +336,12 @@ class ClientTable:
             )
             group.bytes = texts_bytes((data.group,))
             self.bytes += group.bytes
-        self._warn_of_shared_id(heartbeat, group)
+        mine = group.members.get(id(heartbeat.connection))
+        if mine is not None and group.ids[mine.client_id] > 1:
+            self._warn_of_shared_id(mine, group)
         stated = _stated(data)
-        joined = self._note_member(heartbeat, data.group, group.members, stated)
-        if joined:
+        group.id_changed(mine.client_id if mine else None, heartbeat.data.client_id)
+        if joined := self._note_member(heartbeat, data.group, group.members, stated):
             self._of(heartbeat.connection).consumers.add(data.group)
             log.info(
                 "consumer joined group=%s client=%s members=%d",
@@ -318,7 +353,7 @@ class ClientTable:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         changed = self._subscribe(group, data.subscriptions)
-        member = group.members[heartbeat.connection]
+        member = group.members[id(heartbeat.connection)]
         if stated != member.subscriptions:
             member.subscriptions = stated
             self._warn_of_mixed(group, member)
@@ -342,11 +377,11 @@ class ClientTable:
     ) -> bool:
         """Put or renew a member of a group, which will have `stated`; True when it is new."""
         now = self._clock()
-        member = members.get(heartbeat.connection)
+        member = members.get(id(heartbeat.connection))
         added = _growth(heartbeat, name, member, stated)
         self.bytes += added
         if member is None:
-            members[heartbeat.connection] = Member(
+            members[id(heartbeat.connection)] = Member(
                 heartbeat.connection,
                 heartbeat.data.client_id,
                 heartbeat.language,
@@ -361,15 +396,12 @@ class ClientTable:
         member.last_heartbeat = now
         return False
 
-    def _warn_of_shared_id(self, heartbeat: Heartbeat, group: ConsumerGroup) -> None:
+    def _warn_of_shared_id(self, mine: Member, group: ConsumerGroup) -> None:
         """Two connections whose heartbeats take turns under one client id are two programs.
 
         A client that lost its connection and made another looks alike only until its old one
         falls silent: the turn is what tells them apart.
         """
-        mine = group.members.get(heartbeat.connection)
-        if mine is None:
-            return
         for other in group.members.values():
             if (
                 other is not mine
@@ -410,7 +442,7 @@ class ClientTable:
 
     def _drop_producer(self, connection: Connection, name: str) -> None:
         members = self._producers.get(name)
-        if members is None or (member := members.pop(connection, None)) is None:
+        if members is None or (member := members.pop(id(connection), None)) is None:
             return
         self.bytes -= member.bytes
         self._forget_id(member.client_id, member)
@@ -427,8 +459,9 @@ class ClientTable:
     def _drop_consumer(self, connection: Connection, name: str) -> ConsumerGroup | None:
         """Take a member out; returns its group, None when it was not in it."""
         group = self._consumers.get(name)
-        if group is None or (member := group.members.pop(connection, None)) is None:
+        if group is None or (member := group.members.pop(id(connection), None)) is None:
             return None
+        group.id_changed(member.client_id, None)
         self.bytes -= member.bytes
         self._left(connection, self._groups_of[connection].consumers, name)
         log.info(

@@ -25,6 +25,8 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.common import MAX_REQUEST_VALUES
 from aerobee.protocol.bodies.topics import SINGLE_TAG, DataVersion, TopicConfig
 from aerobee.protocol.codes import RequestCode as Code
+from aerobee.protocol.filters.property_filter import PropertyFilter
+from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.filters.subscription import tag_subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
@@ -58,6 +60,7 @@ SETTINGS: dict[str, int] = {
     "max_request_bytes": 2 * MIB,
     "max_sql_chars": 8_192,
     "max_sql_nodes": 512,
+    "sql_filter_bytes": 64 * MIB,
     "max_inflated_bytes": 16 * MIB,
     "max_kv_bytes": 8 * MIB,
     "connections": 10_000,
@@ -195,7 +198,8 @@ class Full:
             ConsumerData(name, subscriptions=(subscription,)) for name in self.groups
         )
         left = self.most(CLIENT_ENTRIES) - 2 * len(self.connections) - len(all_groups)
-        producers = tuple(f"P{number}" for number in range(left - self.most(5_000)))
+        self.producers = left - self.most(5_000)
+        producers = tuple(f"P{number}" for number in range(self.producers))
         everything = HeartbeatData("client0", (PRODUCERS, *producers), (joined, *all_groups))
         beat(Heartbeat(self.connections[0], "JAVA", 409, everything))
 
@@ -224,14 +228,22 @@ class Full:
         )
 
 
+def member_answer(code: int, opaque: int, large: bytes) -> tuple[bytes, bytes]:
+    """What a member answers, its header and its body: about its queues, of which it has one, or
+    with something `large`."""
+    body = large
+    if code == Code.GET_CONSUMER_STATUS_FROM_CLIENT:
+        body = b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:1}}'
+    head = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":409}' % opaque
+    sizes = (4 + len(head) + len(body)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+    return sizes + head, body
+
+
 class Members:
-    """What members of groups answer: about their queues, of which each has one, or with as much as
-    fits a frame. An answer comes in a turn of its own. What is counted is the broker's work, so
-    none of its code is used for that."""
+    """Members of groups, whose largest answers fit a frame. An answer comes in a turn of its own.
+    What is counted is the broker's work, so none of its code is used for that."""
 
     def __init__(self, most: int) -> None:
-        queue = '{"brokerName":"b","queueId":0,"topic":"T"}'
-        self._status = b'{"messageQueueTable":{%b:1}}' % queue.encode()
         self._large = b"x" * most
         self._answers: deque[tuple[Connection, bytes, bytes]] = deque()
 
@@ -241,14 +253,10 @@ class Members:
         header = json.loads(frame[8 : 8 + size])
         if header["flag"] & 3:
             return
-        of_client = header["code"] == Code.GET_CONSUMER_STATUS_FROM_CLIENT
-        body = self._status if of_client else self._large
-        head = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":409}'
-        head %= header["opaque"]
-        sizes = (4 + len(head) + len(body)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
         if not self._answers:
             asyncio.get_running_loop().call_soon(self._next)
-        self._answers.append((connection, sizes + head, body))
+        answer = member_answer(header["code"], header["opaque"], self._large)
+        self._answers.append((connection, *answer))
 
     def _next(self) -> None:
         connection, head, body = self._answers.popleft()
@@ -442,10 +450,17 @@ def _subscription(topic: str, tags: int) -> dict[str, Any]:
 
 
 def _cut(full: Full, entries: list[Any]) -> list[Any]:
-    """So many of them as a body has room for."""
+    """So many of them as a body has room for, and may have values."""
     room = full.most(SETTINGS["max_request_bytes"]) - KIB
     size = len(_json(entries)) // len(entries) + 1
-    return entries[: room // size]
+    values = full.most(MAX_REQUEST_VALUES) - 64
+    return entries[: min(room // size, values // _values(entries[0]))]
+
+
+def _values(value: Any) -> int:
+    """How many values a document has, itself included."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_values, below))
 
 
 def _heartbeats(full: Full) -> list[list[Request]]:
@@ -454,7 +469,7 @@ def _heartbeats(full: Full) -> list[list[Request]]:
     most = full.most(LIST)
     producers = [{"groupName": f"P{number}"} for number in range(most)]
     # So many topics of each, and tags of each topic, that a body has room for as many as may be.
-    few = [_subscription(topic, 0) for topic in full.topics[:12]]
+    few = [_subscription(topic, 0) for topic in full.topics[:11]]
     groups = [_consumer(name, few) for name in full.groups[:most]]
     tagged = [_subscription(name, 80) for name in full.topics[:most]]
     tags = [_consumer(GROUP, _cut(full, tagged))]
@@ -469,7 +484,7 @@ def _heartbeats(full: Full) -> list[list[Request]]:
             "expressionType": "SQL92",
             "subString": _expression(full, number),
         }
-        for number, name in enumerate(full.topics[:most])
+        for number, name in enumerate(full.topics[: _filters(full)])
     ]
     bodies.append(
         {
@@ -479,6 +494,12 @@ def _heartbeats(full: Full) -> list[list[Request]]:
         }
     )
     return [[Request(Code.HEART_BEAT, {}, body)] for body in (*map(_json, bodies), _odd(full))]
+
+
+def _filters(full: Full) -> int:
+    """How many filters there may be of such expressions."""
+    of_one = KIB + PropertyFilter(compile_sql(_expression(full, LIST))).size
+    return min(full.most(LIST), full.most(SETTINGS["sql_filter_bytes"]) // of_one)
 
 
 def _odd(full: Full) -> bytes:

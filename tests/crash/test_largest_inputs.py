@@ -9,21 +9,24 @@ without, and 200 ms; the memory is, against the sum of docs/limits.md.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import socket
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aerobee.config.memory import worst_cases
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from tests import campaign
 from tests.budget.largest_inputs import (
     BROKER,
@@ -41,9 +44,11 @@ from tests.service.kit import Served
 _SUITE = "largest inputs"
 _SEND_GOAL_MS, _LIVE_GOAL_MS = 100, 200
 _RATE = 100
+_OTHERS = 64
 #: Of a store that a daemon takes over from a target of the tests.
 _LAYOUT = {
-    "store.commit_log_segment_bytes": 1 << 24,
+    # The largest batch has 190,000 messages without a byte, which are 25 MB of records.
+    "store.commit_log_segment_bytes": 1 << 25,
     "store.consume_queue_segment_bytes": 60_000,
     "store.index_slots": 5_000,
     "store.index_entries": 20_000,
@@ -74,6 +79,23 @@ async def _fill(folder: Path) -> Full:
 
 
 @contextmanager
+def _members(full: Full, port: int) -> Iterator[None]:
+    """The groups' members, in a process of their own, as long as the block."""
+    program = [sys.executable, str(Path(__file__).with_name("full_members.py"))]
+    sizes = (len(full.connections), len(full.groups), full.producers, full.most(MAX_ANSWER_BYTES))
+    members = subprocess.Popen(
+        [*program, str(port), *map(str, sizes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert members.stdout is not None
+        assert members.stdout.readline() == b"ready\n", "the members did not join"
+        yield
+        assert members.poll() is None, "the members have left"
+    finally:
+        members.communicate(timeout=60)
+
+
+@contextmanager
 def _repeated(work: Callable[[], None], every_s: float = 0.0) -> Iterator[list[float]]:
     """`work` again and again within the block, on a thread; how many milliseconds each took."""
     took_ms: list[float] = []
@@ -100,16 +122,34 @@ def _repeated(work: Callable[[], None], every_s: float = 0.0) -> Iterator[list[f
         raise failed[0]
 
 
-def _asking(peer: socket.socket, data: bytes, answers: int) -> None:
-    """Send the requests and take as many answers; notifications among them count as such."""
-    peer.sendall(data)
-    with peer.makefile("rb", buffering=1 << 16) as stream:
-        for _ in range(answers):
-            size = int.from_bytes(stream.read(4), "big")
+class Asking:
+    """Sends requests and takes their answers, and what it is notified of between them. The first
+    time each answer is looked at: a refusal would be measured as if it were the largest input."""
+
+    def __init__(self, peer: socket.socket, requests: list[Request]) -> None:
+        self._peer = peer
+        self._stream = peer.makefile("rb", buffering=1 << 16)
+        self._requests = requests
+        self._data = frames(requests)
+        self._judged = False
+
+    def __call__(self) -> None:
+        self._peer.sendall(self._data)
+        answers = 0
+        while answers < len(self._requests):
+            size = int.from_bytes(self._stream.read(4), "big")
             assert size > 0, "the connection was closed"
-            left = size
+            length = int.from_bytes(self._stream.read(4)[1:], "big")
+            head = json.loads(self._stream.read(length))
+            left = size - 4 - length
             while left:
-                left -= len(stream.read(min(left, 1 << 20)))
+                left -= len(self._stream.read(min(left, 1 << 20)))
+            if head["flag"] & 1:
+                answers += 1
+                asked = self._requests[head["opaque"]]
+                refused = (asked.code, head["code"], head.get("remark"))
+                assert self._judged or head["code"] == asked.answer, refused
+        self._judged = True
 
 
 def _watched(daemon: Served, window_s: float, asks: Callable[[], None] | None) -> Seen:
@@ -146,8 +186,7 @@ def _worst(daemon: Served, port: int, requests: list[Request], rounds: Rounds) -
     seen: list[Seen] = []
     for _ in range(rounds.count):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
-            asks = partial(_asking, peer, frames(requests), len(requests))
-            seen.append(_watched(daemon, rounds.window_s, asks))
+            seen.append(_watched(daemon, rounds.window_s, Asking(peer, requests)))
     return Seen(
         statistics.median(one.send_ms for one in seen),
         statistics.median(one.live_ms for one in seen),
@@ -166,7 +205,7 @@ def _seen_of(
         at = daemon.name_server_port
         with socket.create_connection(("127.0.0.1", at), timeout=60) as other:
             # As long as it is there, and not silent for two minutes, there are its topics.
-            _asking(other, frames(registered), len(registered))
+            Asking(other, registered)()
             seen = [_worst(daemon, at, one, rounds) for one in inputs(full)]
     worst = Seen(
         max(one.send_ms for one in seen),
@@ -185,34 +224,43 @@ def test_the_largest_input_of_each_code_beside_a_good_client(
     tables = (("broker", BROKER), ("name server", NAME_SERVER))
     cases = [(port, code, inputs) for port, table in tables for code, inputs in table.items()]
     rounds = Rounds(5, 0.6) if campaign.is_full() else Rounds(1, 0.4)
-    sets = [text for key, value in _LAYOUT.items() for text in ("--set", f"{key}={value}")]
+    settings = {
+        **_LAYOUT,
+        "broker.name": full.core.settings.broker_name,
+        "admin.remote_config": "true",
+        # Those of the members, and of whom is measured.
+        "limits.connections": len(full.connections) + _OTHERS,
+        "limits.client_bytes": 128 << 20,
+    }
+    sets = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
     daemon = Served(folder / "daemon", *sets, store=store)
     try:
         daemon.ready()
         with Link(daemon.port) as link:
             link.create_topic("Good", 4)
-        alone = _watched(daemon, rounds.window_s, None)
-        record_property(
-            "measured",
-            f"the worst of a good client alone: send {alone.send_ms:.0f} ms, "
-            f"/live {alone.live_ms:.0f} ms",
-        )
-        asked = most = 0
-        for port, code, inputs in campaign.draw(_SUITE, cases):
-            seen, held = _seen_of(daemon, full, port, inputs, rounds)
-            asked += seen.asked
-            most = max(most, held)
+        with _members(full, daemon.port):
+            alone = _watched(daemon, rounds.window_s, None)
             record_property(
                 "measured",
-                f"{port} code {int(code)}: worst send {seen.send_ms:.0f} ms, "
-                f"/live {seen.live_ms:.0f} ms, held {held / 2**20:.0f} MiB",
+                f"the worst of a good client alone: send {alone.send_ms:.0f} ms, "
+                f"/live {alone.live_ms:.0f} ms",
             )
-            campaign.note(
-                _SUITE,
-                1,
-                sends_beyond_the_goal=int(seen.send_ms > alone.send_ms + _SEND_GOAL_MS),
-                probes_beyond_the_goal=int(seen.live_ms > _LIVE_GOAL_MS),
-            )
+            asked = most = 0
+            for port, code, inputs in campaign.draw(_SUITE, cases):
+                seen, held = _seen_of(daemon, full, port, inputs, rounds)
+                asked += seen.asked
+                most = max(most, held)
+                record_property(
+                    "measured",
+                    f"{port} code {int(code)}: worst send {seen.send_ms:.0f} ms, "
+                    f"/live {seen.live_ms:.0f} ms, held {held / 2**20:.0f} MiB",
+                )
+                campaign.note(
+                    _SUITE,
+                    1,
+                    sends_beyond_the_goal=int(seen.send_ms > alone.send_ms + _SEND_GOAL_MS),
+                    probes_beyond_the_goal=int(seen.live_ms > _LIVE_GOAL_MS),
+                )
         assert asked
         assert most <= sum(one.bytes for one in worst_cases(Settings()))
         assert daemon.process.poll() is None

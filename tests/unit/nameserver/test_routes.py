@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from aerobee.nameserver import routes
 from aerobee.nameserver.routes import (
@@ -69,7 +70,7 @@ def test_a_registered_topic_has_a_route(table):
 
 def test_an_unchanged_version_changes_no_queues_and_a_new_one_upserts(table):
     table.register(broker())
-    table.register(broker(topics={"T1": QUEUES._replace(perm=4), "T2": QUEUES}))
+    table.register(broker(topics={"T1": replace(QUEUES, perm=4), "T2": QUEUES}))
     assert table.find("T1")[0]["b-a"].perm == 6
     assert table.find("T2") is None
     table.register(broker(data_version=V2, topics={"T2": QUEUES}))
@@ -207,7 +208,7 @@ def test_topics_are_deleted_everywhere_or_in_one_cluster(table):
 
 
 def test_lists_by_cluster_and_by_unit_flags(table):
-    topics = {f"T{flags}": QUEUES._replace(sys_flag=flags) for flags in range(4)}
+    topics = {f"T{flags}": replace(QUEUES, sys_flag=flags) for flags in range(4)}
     table.register(broker(topics=topics))
     assert drive(table.topics_of_cluster("C1")) == ["T0", "T1", "T2", "T3"]
     assert drive(table.topics_of_cluster("C2")) == []
@@ -311,8 +312,8 @@ def test_topics_of_a_broker_that_changes_meanwhile_come_no_further(table, what):
         table.connection_closed("connection of b-a", "it broke")
         expected = {}
     else:
-        table.register(broker(data_version=V2, topics={"T1999": QUEUES._replace(perm=4)}))
-        expected = {"b-a": QUEUES._replace(perm=4)}
+        table.register(broker(data_version=V2, topics={"T1999": replace(QUEUES, perm=4)}))
+        expected = {"b-a": replace(QUEUES, perm=4)}
     assert list(steps) == []
     assert table.topics.get("T1999", {}) == expected
     assert len(table.topics) == (0 if what == "leaves" else 1_001)
@@ -378,7 +379,7 @@ def test_permissions_of_many_topics_change_in_steps_and_are_read_as_if_at_once(s
 def test_a_broker_that_registers_again_keeps_what_it_registered(stepped):
     stepped.unregister("b-a", 0, "b-a:10911")
     stepped.change_some()
-    some = {f"T{number}": QUEUES._replace(perm=4) for number in range(900)}
+    some = {f"T{number}": replace(QUEUES, perm=4) for number in range(900)}
     stepped.register(broker(topics=some))
     stepped.change_some()
     assert stepped.set_write_perm("b-a", True) == 900

@@ -260,7 +260,7 @@ class FakeClients:
         push = ConsumerGroup("G", "CONSUME_PASSIVELY", "CLUSTERING", "")
         for peer in ("c1", "c2"):
             consumer = member("JAVA", 409, peer)
-            push.members[consumer.connection] = consumer
+            push.members[id(consumer.connection)] = consumer
         return [push]
 
 
@@ -594,7 +594,7 @@ class ManyClients:
             for number in range(1000)
         ]
         for group in groups:
-            group.members.update({one.connection: one for one in self.members.values()})
+            group.members.update({id(one.connection): one for one in self.members.values()})
         return groups
 
 

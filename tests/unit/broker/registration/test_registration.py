@@ -20,7 +20,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.bodies import read_registration, read_topics
-from aerobee.nameserver.routes import Registration
+from aerobee.nameserver.routes import QueueData, Registration
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.frames.command import Command, encode_response
@@ -330,7 +330,7 @@ async def test_the_compressed_form_says_the_same(world):
     body = read_registration(request.body, compressed=True, max_inflated_bytes=1 << 20)
     queues = read_topics(body.topics)
     assert set(queues) == all_topics(world)
-    assert queues["TBW102"] == (8, 8, 7, 0)
+    assert queues["TBW102"] == QueueData(8, 8, 7, 0)
 
 
 async def test_a_refusal_shows_its_reason_and_is_tried_again(world):

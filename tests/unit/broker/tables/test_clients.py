@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,7 @@ import pytest
 
 from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
-from aerobee.broker.tables.clients import ClientTable, Heartbeat, Member
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat, Member
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -214,6 +215,26 @@ def test_silence_is_looked_for_a_connection_a_step(broker: Broker) -> None:
     broker.clients.unregister(peers[2].connection, None, "g")
     assert [step.name for step in steps if step is not None] == ["g", "g"]
     assert [peer.closed for peer in peers] == [True, True, False, True, True]
+
+
+def test_silence_is_looked_for_some_groups_of_one_connection_a_step(broker: Broker) -> None:
+    peer = Peer(1)
+    groups = {f"g{number}": {"T": "*"} for number in range(1_000)}
+    broker.beat(peer, "c1", **groups)
+    lively = list(broker.clients.expire())
+    assert lively == [None] * 2
+    broker.tables.clock.now += 130
+    steps = broker.clients.expire()
+    found = [next(steps) for _ in range(600)]
+    # It leaves some by itself that were not looked at yet, and is looked at further.
+    broker.clients.unregister(peer.connection, None, next(iter(set(groups) - _names(found))))
+    found += list(steps)
+    assert len(_names(found)) == 999
+    assert peer.closed
+
+
+def _names(steps: Iterable[ConsumerGroup | None]) -> set[str]:
+    return {step.name for step in steps if step is not None}
 
 
 def test_a_group_left_silent_goes_without_its_connection(broker: Broker) -> None:
