@@ -46,7 +46,7 @@ class RouteLimitReached(Exception):
 
 
 class QueueData(msgspec.Struct, frozen=True, gc=False):
-    """Queues of one topic on one broker. Out of the garbage collector's sight: there are 200,000."""
+    """Queues of one topic on one broker. The collector of garbage looks at none: they are many."""
 
     read_queues: int
     write_queues: int

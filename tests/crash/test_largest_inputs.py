@@ -49,7 +49,8 @@ _OTHERS = 64
 _LAYOUT = {
     # The largest batch has 190,000 messages without a byte, which are 25 MB of records.
     "store.commit_log_segment_bytes": 1 << 25,
-    "store.consume_queue_segment_bytes": 60_000,
+    # Of a thousand queues; the largest batch fills seven files of one.
+    "store.consume_queue_segment_bytes": 600_000,
     "store.index_slots": 5_000,
     "store.index_entries": 20_000,
 }
@@ -71,7 +72,8 @@ class Seen(NamedTuple):
 async def _fill(folder: Path) -> Full:
     """A store of a full broker in `folder`; what is returned has its names."""
     settings: dict[str, Any] = {name: int(limit * share()) for name, limit in SETTINGS.items()}
-    settings["commit_log_segment_bytes"] = _LAYOUT["store.commit_log_segment_bytes"]
+    for name in ("commit_log_segment_bytes", "consume_queue_segment_bytes"):
+        settings[name] = _LAYOUT[f"store.{name}"]
     async with Target(folder, **settings) as target:
         full = Full(target, target._daemon.core, target._name_server, share())
         await full.fill()

@@ -234,7 +234,7 @@ def test_registration_bodies_have_golden_bytes() -> None:
 
     assert written(compressed=False) == golden("body-registration.json")
     assert zlib.decompress(written(compressed=True)) == golden("body-registration-compact.bin")
-    registered = ((1795178864021, 4, 0), {"T1": (8, 4, 6, 0)}, ())
+    registered = ((1795178864021, 4, 0), {"T1": QueueData(8, 4, 6, 0)}, ())
     assert read(golden("body-registration.json")) == registered
     assert read(golden("body-topic-table.json")) == registered
     packed = zlib.compress(golden("body-registration-compact.bin"))
