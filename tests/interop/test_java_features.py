@@ -23,7 +23,8 @@ from .processes import Line, wait_until
 from .wire import SUCCESS, Stored, Wire
 
 SHAPE = {
-    "transactionTimeOut": "1000",
+    # A JVM that has just started may take a second from the half message to its commit.
+    "transactionTimeOut": "4000",
     "transactionCheckInterval": "2000",  # and an answer comes before the next one
     "transactionCheckMax": "3",
     "enablePropertyFilter": "true",
