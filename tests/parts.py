@@ -102,11 +102,19 @@ def _free(lock: IO[bytes]) -> bool:
             waited = True
             time.sleep(_POLL_S)
             continue
-        if waited and _watch is not None:
-            file, timeout_s, ends = _watch
-            faulthandler.dump_traceback_later(timeout_s, file=file, exit=ends)
+        if waited:
+            begin_watch_anew()
         return True
     return False
+
+
+def begin_watch_anew() -> None:
+    """Start the clock of `faulthandler_timeout` again: something that was waited for has happened.
+
+    For a test that looks at hundreds of cases, on a machine that has much else to do."""
+    if _watch is not None:
+        file, timeout_s, ends = _watch
+        faulthandler.dump_traceback_later(timeout_s, file=file, exit=ends)
 
 
 def need(part: str, missing: Callable[[], str | None]) -> None:

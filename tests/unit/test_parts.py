@@ -90,17 +90,46 @@ HANGING = (
 )
 
 
+GOING_ON = """
+import time
+from tests import parts
+
+def test_goes_on():
+    for _ in range({times}):
+        time.sleep(0.3)
+        parts.begin_watch_anew()
+    time.sleep({silent})
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "silent", "code"), [(6, 0, 0), (2, 60, 1)], ids=["goes on", "hangs"]
+)
+def test_signs_of_life_put_off_the_end_of_a_long_test(
+    tmp_path: Path, times: int, silent: int, code: int
+) -> None:
+    run = _tested(tmp_path, GOING_ON.format(times=times, silent=silent))
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == code, said
+    assert ("Timeout (0:00:01)!" in said) == bool(code), said
+
+
+def _tested(folder: Path, text: str) -> subprocess.Popen[str]:
+    """A run of one test, which may take a second."""
+    test = folder / "test_it.py"
+    test.write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", str(test)]
+    options = ["-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=true"]
+    command += [*options, "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    return subprocess.Popen(
+        command, cwd=parts.TESTS.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
 @pytest.mark.parametrize(("text", "code"), [(WAITING, 0), (HANGING, 1)], ids=["waits", "hangs"])
 def test_a_long_wait_for_a_part_is_no_hanging_test(tmp_path: Path, text: str, code: int) -> None:
     assert started(tmp_path) == ["slow", "last", "bad", "none"]
-    test = tmp_path / "test_it.py"
-    test.write_text(text.format(folder=str(tmp_path)))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", str(test)]
-    options = ["-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=true"]
-    command += [*options, "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    run = subprocess.Popen(
-        command, cwd=parts.TESTS.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    run = _tested(tmp_path, text.format(folder=str(tmp_path)))
     began = time.monotonic()
     # Three times what a test may take, and the start of the interpreter.
     wait_until(lambda: time.monotonic() > began + 4 or run.poll() is not None, 30, "a long wait")

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests import campaign
 from tests.crash.damage import controls
@@ -26,6 +26,7 @@ from tests.crash.damage.cases import all_cases
 from tests.crash.damage.judge import judge_of
 from tests.crash.damage.originals import make_originals
 from tests.crash.recorded_disk import memory_folder
+from tests.parts import begin_watch_anew
 
 ROOT = Path(__file__).parents[3]
 
@@ -66,13 +67,23 @@ def judge_all(
     ]
     verdicts: list[Verdict] = []
     for worker in workers:
-        said, _ = worker.communicate()
-        found = [json.loads(line) for line in said.splitlines()]
+        found = _said(worker)
         verdicts += [Verdict(*one) for one in found if len(one) == 3]
         if worker.returncode:
             last = found[-1][0] if found else "its beginning"
             verdicts.append(Verdict(last, "", [f"died here, code {worker.returncode}"]))
     return verdicts
+
+
+def _said(worker: subprocess.Popen[str]) -> list[list[Any]]:
+    """The lines of one process, which has ended then; each is a sign of life."""
+    assert worker.stdout is not None
+    found = []
+    for line in worker.stdout:
+        found.append(json.loads(line))
+        begin_watch_anew()
+    worker.wait()
+    return found
 
 
 def report(verdicts: list[Verdict], seed: int) -> list[str]:
