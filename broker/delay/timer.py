@@ -497,13 +497,14 @@ class TimerService:
 
     def _deliver(self, now_ms: int) -> None:
         """Do some of what is due. Raises StoreBroken, StoreClosed, OSError."""
-        wheel, until_ms = self._wheel, self._until_ms(now_ms)
+        wheel = self._wheel
         cursor: Cursor | None = None
         end: int | None = None
         try:
             for _ in range(_MOST_AT_ONCE):
                 first = wheel.first()
-                if first is None or first[0] > until_ms:
+                # Asked each time: what was rolled a moment ago may be due before the next one.
+                if first is None or first[0] > self._until_ms(now_ms):
                     break
                 end = self._serve(*first, now_ms) or end
                 wheel.take()

@@ -566,6 +566,25 @@ def test_rolls_of_one_burst_are_spread(bench: Bench) -> None:
     assert sorted(bodies(bench.store)) == sorted(b"%d" % n for n in range(50))
 
 
+@pytest.mark.parametrize("others", [1, 40])
+def test_one_that_is_rolled_when_its_time_has_passed_is_not_overtaken(
+    bench: Bench, others: int
+) -> None:
+    """Its copy's time lies before that of others that are due: were those delivered first, the
+    cursor would have passed the copy, and nobody would ever look at it."""
+    # All in one second, so that they are delivered in one go.
+    bench.pass_ms((300 - bench.clock.now_ms()) % 1000)
+    bench.window_ms = 1000
+    bench.send(b"rolled", 1100)
+    bench.window_ms = 10_000
+    for n in range(others):
+        bench.send(b"%d" % n, 1150 + n)
+    bench.leap_ms(5000)
+    bench.pass_ms(1000)
+    assert bodies(bench.store) == [b"rolled", *[b"%d" % n for n in range(others)]]
+    assert bench.timer.counts.rolled == 1
+
+
 # --- recalling ------------------------------------------------------------------------------
 
 
