@@ -64,6 +64,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/budget/", "file"),
     ("tests/bench/", "file"),
     ("tests/unit/", "file"),
+    ("tests/test_parts.py", "alone"),
 )
 
 

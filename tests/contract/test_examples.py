@@ -92,7 +92,7 @@ def test_what_a_new_store_takes_on_disk_is_what_readme_says(tmp_path: Path) -> N
 
     settings = {"store_path": str(tmp_path), "commit_log_segment_bytes": segment}
     with aerobee.testing.broker(**settings, max_message_bytes=100_000) as running:
-        assert segments_on_disk() == 1
+        wait_until(lambda: segments_on_disk() == 1, "the first one is made, ahead of need")
         with Producer(running.name_server) as producer:
             producer.send(Message("Orders", b"x"))
         wait_until(lambda: segments_on_disk() == 2, "the next one is reserved")
