@@ -101,6 +101,19 @@ def _delivered_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimerService, "_roll", lambda timer, message, *_: timer._put_due(message))
 
 
+def _overtaken(patch: pytest.MonkeyPatch) -> None:
+    """What is due is asked for once, before some of it is rolled."""
+    deliver, until_ms = TimerService._deliver, TimerService._until_ms
+
+    def deliver_up_to(timer: TimerService, now_ms: int) -> None:
+        until = until_ms(timer, now_ms)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(TimerService, "_until_ms", lambda *_: until)
+            deliver(timer, now_ms)
+
+    patch.setattr(TimerService, "_deliver", deliver_up_to)
+
+
 def _recalls_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimerService, "_recalls_of", lambda *_: set())
 
@@ -122,7 +135,7 @@ SYNC_LIVES, ASYNC_LIVES = plan_named("broker-sync-lives"), plan_named("broker-as
 #: So many decisions and checks that a crash is often between two records of one.
 _DECIDING = {"prepare": 12, "decide": 14, "round": 4, "sync": 3, "check": 3, "save": 3}
 DECIDING = replace(ASYNC, weights=_DECIDING)
-_TIMED = {"timed": 8, "recall": 2, "wait": 6, "sync": 4, "save": 4, "kill": 1}
+_TIMED = {"timed": 8, "recall": 2, "wait": 6, "leap": 1, "sync": 4, "save": 4, "kill": 1}
 TIMED_ONES = replace(ASYNC, weights=_TIMED)
 
 CONTROLS = [
@@ -154,6 +167,12 @@ CONTROLS = [
     ),
     BrokerControl("a start forgets what waits", TIMED_ONES, frozenset({"lost"}), _timer_forgets),
     BrokerControl("rolled messages come early", TIMED_ONES, frozenset({"early"}), _delivered_early),
+    BrokerControl(
+        "what is rolled late is overtaken",
+        replace(ASYNC, weights={"timed": 12, "leap": 3, "wait": 1, "sync": 4, "save": 4}),
+        frozenset({"lost"}),
+        _overtaken,
+    ),
     BrokerControl("recalls are forgotten", TIMED_ONES, frozenset({"recalled"}), _recalls_forgotten),
     BrokerControl(
         "progress renamed before its sync", SYNC, frozenset({"start", "back", "again"}),

@@ -271,7 +271,12 @@ class BrokerRunner:
     def _step_timed(self) -> None:
         number, at = self._numbers, self._at
         self._numbers += 1
-        deliver_ms = self._broker.time.now_ms() + self.rng.choice((1, 5, 400, 3_000, 15_000))
+        now_ms = self._broker.time.now_ms()
+        deliver_ms = now_ms + self.rng.choice((1, 5, 400, WINDOW_MS, WINDOW_MS + 200, 5_000))
+        others = [when for when in self._timed.values() if when > now_ms]
+        if others and self.rng.random() < 0.3:
+            # In one second with another, so that both may be done in one go.
+            deliver_ms = self.rng.choice(others) + self.rng.randrange(300)
         place = self._broker.send_timed(body_of(number), f"T{number}", deliver_ms)
         self._timed[number] = deliver_ms
         self._event("timed", number, deliver_ms, at, place.end)
@@ -286,6 +291,9 @@ class BrokerRunner:
 
     def _step_wait(self) -> None:
         self._broker.pass_ms(self.rng.choice((500, WINDOW_MS // 2, WINDOW_MS)))
+
+    def _step_leap(self) -> None:
+        self._broker.leap_ms(self.rng.choice((1_500, WINDOW_MS, 3 * WINDOW_MS)))
 
     def _step_sync(self) -> None:
         self._broker.sync()

@@ -10,6 +10,7 @@ _USUAL = {
     "timed": 6,
     "recall": 1,
     "wait": 3,
+    "leap": 1,
     "sync": 6,
     "check": 4,
     "save": 4,

@@ -42,7 +42,7 @@ CONFIG = f"{ROOT}/config"
 TIMER_FILE, OFFSETS_FILE = f"{CONFIG}/timerProgress.json", f"{CONFIG}/consumerOffset.json"
 DAY_MS = 86_400_000
 #: What is further ahead is rolled.
-WINDOW_MS = 6_000
+WINDOW_MS = 2_000
 _MOST_TURNS = 200_000
 
 
@@ -246,6 +246,11 @@ class SteppedBroker:
             turns += 1
             assert turns < _MOST_TURNS, "a busy loop"
         self.loop.now = end
+
+    def leap_ms(self, duration_ms: int) -> None:
+        """Time goes by in one go, as for a broker that is held up."""
+        self.loop.now += duration_ms / 1000
+        self.pass_ms(1)
 
     def check(self) -> list[Command]:
         """What the checks do once a second; the checks that came."""
