@@ -103,7 +103,7 @@ _MASKS = tuple(
         (r"\b20\d{12}\b", "<time>"),
         (r"\b1[5-9]\d{11}\b", "<time>"),
         (r"\b(?!7F000001002A139A55|7F0000010000)(?:[0-9A-F]{32}|[0-9A-F]{56})\b", "<unique id>"),
-        (r"(?<=@)[0-9a-f]{6,8}\b", "<hash>"),
+        (r"(?<=[A-Za-z>]@)[0-9a-f]{1,8}\b", "<hash>"),
         (r"AdminPeer\$\$Lambda\S+(?=@)", "<listener>"),
         (r"MonitorService_-?\d+", "MonitorService_<hash>"),
         (r"(?<=Avg RT: )[\d.]+", "<duration>"),
