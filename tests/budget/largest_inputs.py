@@ -433,7 +433,8 @@ def _views(full: Full) -> list[list[Request]]:
 # --- clients --------------------------------------------------------------------------------------
 
 
-def _consumer(group: str, subscriptions: list[Any]) -> dict[str, Any]:
+def consumer(group: str, subscriptions: list[Any]) -> dict[str, Any]:
+    """A consumer group as a heartbeat names it."""
     return {
         "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
@@ -441,7 +442,8 @@ def _consumer(group: str, subscriptions: list[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _subscription(topic: str, tags: int) -> dict[str, Any]:
+def subscription(topic: str, tags: int) -> dict[str, Any]:
+    """Of a group to a topic, by so many tags; 0: to all."""
     names = [f"t{number}" for number in range(tags)]
     return {
         "topic": topic, "subString": "||".join(names) or "*", "tagsSet": names, "codeSet": [],
@@ -469,10 +471,10 @@ def _heartbeats(full: Full) -> list[list[Request]]:
     most = full.most(LIST)
     producers = [{"groupName": f"P{number}"} for number in range(most)]
     # So many topics of each, and tags of each topic, that a body has room for as many as may be.
-    few = [_subscription(topic, 0) for topic in full.topics[:11]]
-    groups = [_consumer(name, few) for name in full.groups[:most]]
-    tagged = [_subscription(name, 80) for name in full.topics[:most]]
-    tags = [_consumer(GROUP, _cut(full, tagged))]
+    few = [subscription(topic, 0) for topic in full.topics[:11]]
+    groups = [consumer(name, few) for name in full.groups[:most]]
+    tagged = [subscription(name, 80) for name in full.topics[:most]]
+    tags = [consumer(GROUP, _cut(full, tagged))]
     bodies = [
         {"clientID": "c1", "producerDataSet": producers, "consumerDataSet": []},
         {"clientID": "c2", "producerDataSet": [], "consumerDataSet": _cut(full, groups)},
@@ -480,7 +482,7 @@ def _heartbeats(full: Full) -> list[list[Request]]:
     ]
     chosen = [
         {
-            **_subscription(name, 0),
+            **subscription(name, 0),
             "expressionType": "SQL92",
             "subString": _expression(full, number),
         }
@@ -490,7 +492,7 @@ def _heartbeats(full: Full) -> list[list[Request]]:
         {
             "clientID": "c5",
             "producerDataSet": [],
-            "consumerDataSet": [_consumer("SG", _cut(full, chosen))],
+            "consumerDataSet": [consumer("SG", _cut(full, chosen))],
         }
     )
     return [[Request(Code.HEART_BEAT, {}, body)] for body in (*map(_json, bodies), _odd(full))]
@@ -512,18 +514,18 @@ def _unregistered(full: Full) -> list[list[Request]]:
     """The group it leaves has as many members as there can be connections."""
     body = {
         "clientID": "c1", "producerDataSet": [{"groupName": PRODUCERS}],
-        "consumerDataSet": [_consumer(GROUP, [_subscription(TOPIC, 2)])],
+        "consumerDataSet": [consumer(GROUP, [subscription(TOPIC, 2)])],
     }  # fmt: skip
     ext = {"clientID": "c1", "producerGroup": PRODUCERS, "consumerGroup": GROUP}
     return [[Request(Code.HEART_BEAT, {}, _json(body)), Request(Code.UNREGISTER_CLIENT, ext)]]
 
 
 def _checked_config(full: Full) -> list[list[Request]]:
-    subscription = _subscription(TOPIC, full.most(LIST))
+    tagged = subscription(TOPIC, full.most(LIST))
     asked = [
-        subscription,
+        tagged,
         *[
-            {**subscription, "tagsSet": [], "expressionType": "SQL92", "subString": text}
+            {**tagged, "tagsSet": [], "expressionType": "SQL92", "subString": text}
             for text in (_expression(full), _listed(full))
         ],
     ]

@@ -5,23 +5,14 @@ from __future__ import annotations
 
 import gc
 import json
-import time
 
 import aerobee.testing
 from aerobee.remoting.connection import Connection
+from tests.budget.largest_inputs import consumer, subscription
 from tests.crash.link import PULL, SEND, Link, pull_fields, send_fields
+from tests.service.kit import wait_until
 
 _HEART_BEAT, _UNKNOWN = 34, 29_999
-_GROUP = {
-    "groupName": "G", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
-    "subscriptionDataSet": [
-        {
-            "topic": "T", "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 1,
-            "classFilterMode": False, "expressionType": "TAG",
-        }
-    ],
-}  # fmt: skip
 
 
 def _connections() -> int:
@@ -37,7 +28,7 @@ def _visit(port: int) -> None:
         beat = {
             "clientID": "c",
             "producerDataSet": [{"groupName": "P"}],
-            "consumerDataSet": [_GROUP],
+            "consumerDataSet": [consumer("G", [subscription("T", 0)])],
         }
         link.ask(_HEART_BEAT, {}, json.dumps(beat).encode())
         answered = False
@@ -58,10 +49,7 @@ def test_a_closed_connection_is_freed_without_a_collection() -> None:
             before = _connections()
             for _ in range(5):
                 _visit(port)
-            deadline = time.monotonic() + 10
-            while _connections() > before:
-                assert time.monotonic() < deadline, "connections stay until a collection of garbage"
-                time.sleep(0.01)
+            wait_until(lambda: _connections() <= before, "all are freed without a collection")
         finally:
             if was_enabled:
                 gc.enable()

@@ -18,13 +18,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
-from tests.budget.largest_inputs import GROUP, LIST, PRODUCERS, TOPIC, member_answer
+from tests.budget.largest_inputs import (
+    GROUP,
+    LIST,
+    PRODUCERS,
+    TOPIC,
+    consumer,
+    member_answer,
+    subscription,
+)
 
 _HEART_BEAT, _VERSION = 34, 409
 # There is a limit of each address.
@@ -32,10 +39,6 @@ _OF_ONE_ADDRESS = 4_000
 # A member that is silent for two minutes is none any more.
 _BEAT_S = 60
 _AHEAD = 100
-_SUBSCRIPTION = {
-    "topic": TOPIC, "subString": "t1||t2", "tagsSet": ["t1", "t2"], "codeSet": [],
-    "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",
-}  # fmt: skip
 
 
 class Member:
@@ -65,19 +68,11 @@ class Member:
                     self.socket.sendall(part)
 
 
-def _consumer(group: str) -> dict[str, Any]:
-    return {
-        "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
-        "subscriptionDataSet": [_SUBSCRIPTION],
-    }  # fmt: skip
-
-
 def _heartbeat(number: int, consumers: list[str], producers: list[str]) -> bytes:
     body = {
         "clientID": f"client{number}",
         "producerDataSet": [{"groupName": name} for name in producers],
-        "consumerDataSet": [_consumer(name) for name in consumers],
+        "consumerDataSet": [consumer(name, [subscription(TOPIC, 2)]) for name in consumers],
     }
     content = json.dumps(body).encode()
     return Command(code=_HEART_BEAT, version=_VERSION, body=content, opaque=1).encode()
