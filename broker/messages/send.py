@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Generator, Iterator
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 from aerobee.broker.delay.timer import TimerService
@@ -375,11 +375,12 @@ class SendProcessor:
             raise
         queue_id = batch.first.queue_id
         self._stats.stored(self._stats.topic(header.topic), result.count, result.size, queue_id)
+        sizes = batch.sizes
         del batch
         msg_ids: list[str] = []
-        prefix, offsets = self._msg_id_prefix, result.log_offsets
-        for start in range(0, len(offsets), _STEP_IDS):
-            some = offsets[start : start + _STEP_IDS]
+        prefix, at = self._msg_id_prefix, result.log_offset
+        for start in range(0, len(sizes), _STEP_IDS):
+            *some, at = accumulate(sizes[start : start + _STEP_IDS], initial=at)
             msg_ids.append(",".join([f"{prefix}{offset:016X}" for offset in some]))
             yield None
         text = ",".join(msg_ids)

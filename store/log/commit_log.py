@@ -170,26 +170,30 @@ class CommitLog:
                 entries = CommitLog._append(self, messages, queue, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
-        return self._batch_result(entries, now_ns)
-
-    def _batch_result(self, entries: list[Appended], began_ns: int) -> PutResult:
         _, queue_offset, log_offset, _, _, _, store_ms, _ = entries[0]
         end = _end(entries[-1])
-        stats = self._stats
-        stats.appended_messages += len(entries)
-        stats.appended_bytes += end - log_offset
-        self._times.add(self._now_ns() - began_ns)
         offsets = tuple([entry[2] for entry in entries])
-        return PutResult(
+        result = PutResult(
             log_offset, end - log_offset, end, queue_offset, store_ms, len(entries), offsets
         )
+        self._count_batch(result, now_ns)
+        return result
+
+    def _count_batch(self, result: PutResult, began_ns: int) -> None:
+        stats = self._stats
+        stats.appended_messages += result.count
+        stats.appended_bytes += result.size
+        self._times.add(self._now_ns() - began_ns)
 
     def prepare_batch(self) -> PreparedBatch:
         """An empty one, to which messages are added before `put_prepared`."""
         return PreparedBatch(self._max_message_bytes, self._encoding, self._counted)
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
-        """As `put_batch`, of a batch whose records are ready but for their places."""
+        """As `put_batch`, of a batch whose records are ready but for their places.
+
+        The result leaves out where each is: one behind the other, as long as `batch.sizes` says.
+        """
         now_ns = self._now_ns()
         if self._health.refusing or self._held_since_ns:
             self._check_state(now_ns)
@@ -197,14 +201,13 @@ class CommitLog:
         with self._lock, _collector_paused():
             self._held_since_ns = now_ns
             try:
-                entries = self._append_prepared(batch, queue, now_ns // 1_000_000)
+                result = self._append_prepared(batch, queue, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
-        return self._batch_result(entries, now_ns)
+        self._count_batch(result, now_ns)
+        return result
 
-    def _append_prepared(
-        self, batch: PreparedBatch, queue: ConsumeQueue, now_ms: int
-    ) -> list[Appended]:
+    def _append_prepared(self, batch: PreparedBatch, queue: ConsumeQueue, now_ms: int) -> PutResult:
         segment = self._active or self._activate()
         if segment.start + segment.wrote + batch.size + BLANK_BYTES > segment.end:
             self._roll(segment, batch.size)
@@ -212,23 +215,27 @@ class CommitLog:
         # The clock was set back: times within a segment never are.
         store_ms = max(now_ms, segment.last_store_ms)
         log_offset = segment.start + segment.wrote
-        next_offset = queue.next_offset + len(batch.sizes)
-        entries = list(
-            zip(
-                repeat(queue),
-                range(queue.next_offset, next_offset),
-                accumulate(batch.sizes, initial=log_offset),
-                batch.sizes,
-                batch.tags_codes,
-                batch.keys,
-                repeat(store_ms),
-                repeat(batch.first.topic),
-                strict=False,
-            )
+        queue_offset = queue.next_offset
+        if len(batch.sizes) > PENDING_MOST:
+            # So many make a long list that would be given up at the next append.
+            self.stop_feeding()
+        records = batch.placed(queue_offset, log_offset, store_ms)
+        if self.feeding:
+            entries = _entries(batch, queue, log_offset, store_ms)
+        else:
+            # Nobody takes them; the last says where the batch ends.
+            last, size = log_offset + batch.size - batch.sizes[-1], batch.sizes[-1]
+            topic = batch.first.topic
+            entries = [(queue, queue_offset, last, size, 0, (), store_ms, topic)]
+        self._appended(segment, records, entries, queue, queue_offset + len(batch.sizes))
+        return PutResult(
+            log_offset,
+            batch.size,
+            log_offset + batch.size,
+            queue_offset,
+            store_ms,
+            len(batch.sizes),
         )
-        records = batch.placed(queue.next_offset, log_offset, store_ms)
-        self._appended(segment, records, entries, queue, next_offset)
-        return entries
 
     def _append(
         self, messages: Sequence[StoreMessage], queue: ConsumeQueue, now_ms: int
@@ -463,6 +470,26 @@ class CommitLog:
     def _counted(self, error: StoreError) -> StoreError:
         self._stats.put_failed(type(error).__name__)
         return error
+
+
+def _entries(
+    batch: PreparedBatch, queue: ConsumeQueue, log_offset: int, store_ms: int
+) -> list[Appended]:
+    """What dispatch needs of a batch whose first record is at `log_offset`, before the queue's next
+    offset moves."""
+    return list(
+        zip(
+            repeat(queue),
+            range(queue.next_offset, queue.next_offset + len(batch.sizes)),
+            accumulate(batch.sizes, initial=log_offset),
+            batch.sizes,
+            batch.tags_codes,
+            batch.keys,
+            repeat(store_ms),
+            repeat(batch.first.topic),
+            strict=False,
+        )
+    )
 
 
 @contextmanager

@@ -12,7 +12,8 @@ class PutResult(msgspec.Struct, gc=False):
     """Where an append went. Of a batch: its first record, the sum of sizes, the count.
 
     `end` is the log offset behind the last record: durable once the durable mark has reached it.
-    `log_offsets` has one entry for each message of a batch, none for a single message.
+    `log_offsets` has one entry for each message of a batch, none for a single message and for a
+    prepared batch, which knows the sizes.
     """
 
     log_offset: int
