@@ -10,6 +10,7 @@ A refused request is counted with the code's name; a connection that is lost is 
 """
 
 import asyncio
+import os
 import struct
 import time
 from collections import deque
@@ -50,6 +51,8 @@ _LONGEST_RETRY_S: Final = 2.0
 _REFUSED_PAUSE_S: Final = 0.5
 #: How long a consumer lets the broker hold an empty pull.
 SUSPEND_MS: Final = 15_000
+# Brokers look at the pulls they hold every 5 s.
+_GRACE_S: Final = 10.0
 _SIZE: Final = struct.Struct(">i")
 _END_OF_QUEUE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 
@@ -91,6 +94,11 @@ class ReaderSpec(msgspec.Struct, frozen=True):
     follows: bool
 
 
+def reason_of(error: OSError) -> str:
+    """Why a connection could not be made; the event loops word it differently."""
+    return os.strerror(error.errno) if error.errno else str(error) or "no answer"
+
+
 class Load:
     """What senders and readers have in common."""
 
@@ -99,6 +107,7 @@ class Load:
         self._address = address
         self._settings = settings
         self._window = settings.in_flight
+        self._patience_s = settings.timeout_s
         self._lane = Lane(self._on_answer, self._go, self._on_lost)
         self._schedule: Schedule | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -140,10 +149,10 @@ class Load:
 
     def sweep(self) -> None:
         """Give up requests that nobody answered in time."""
-        timeout_s = self._settings.timeout_s
-        late = self._lane.expire(time.monotonic_ns() - round(timeout_s * _NS))
+        late = self._lane.expire(time.monotonic_ns() - round(self._patience_s * _NS))
+        remark = f"no answer of {self._address} in {self._patience_s:g} s"
         for waiting in late:
-            self._fail(waiting, _NO_ANSWER, f"no answer of {self._address} in {timeout_s:g} s")
+            self._fail(waiting, _NO_ANSWER, remark)
         if late:
             self._go()
 
@@ -213,7 +222,7 @@ class Load:
             try:
                 await self.connect()
             except OSError as error:
-                self.stats.fail("CANNOT_CONNECT", f"{self._address}: {error or 'no answer'}")
+                self.stats.fail("CANNOT_CONNECT", f"{self._address}: {reason_of(error)}")
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
             else:
@@ -314,8 +323,9 @@ class Reader(Load):
         self._follows = spec.follows
         self._stamped = settings.stamped
         if spec.follows:
-            # Every queue is listened to.
+            # Every queue is listened to, for as long as the broker may hold a pull.
             self._window = len(spec.queues)
+            self._patience_s += SUSPEND_MS / 1000 + _GRACE_S
         self._paused = False
         self._idle = deque(
             _Cursor(pull_template(spec.topic, queue_id, settings.fetch, suspend_ms), offset)
@@ -330,11 +340,6 @@ class Reader(Load):
         """Go on."""
         self._paused = False
         self._go()
-
-    def sweep(self) -> None:
-        """Give up pulls that nobody answered, not those that the broker may hold."""
-        if not self._follows:
-            super().sweep()
 
     def _ready(self) -> bool:
         return bool(self._idle) and not self._paused
@@ -368,8 +373,8 @@ class Reader(Load):
         self._idle.append(cursor)
 
     def _count_records(self, body: bytes, now_ns: int) -> int:
-        """How many messages came; of those with a stamp, how long they took. ValueError when the
-        sizes of the records do not add up."""
+        """How many messages came. Of a run with stamps only those that have one count, since the
+        others are somebody else's. ValueError when the sizes of the records do not add up."""
         count = position = 0
         end = len(body)
         record = self.stats.end_to_end.record
@@ -378,9 +383,11 @@ class Reader(Load):
             following = position + size
             if size < MIN_RECORD_BYTES or following > end:
                 raise ValueError(f"a record of {size} bytes at {position} of {end}")
-            if self._stamped and (stamp_ns := _stamp(body, position, following)):
+            if not self._stamped:
+                count += 1
+            elif stamp_ns := _stamp(body, position, following):
                 record((now_ns - stamp_ns) // 1000)
-            count += 1
+                count += 1
             position = following
         return count
 

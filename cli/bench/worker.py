@@ -17,7 +17,15 @@ from typing import Any, Final
 import msgspec
 
 from aerobee.cli.bench.frames import MessageValues
-from aerobee.cli.bench.load import Load, LoadSettings, Reader, ReaderSpec, Sender, SenderSpec
+from aerobee.cli.bench.load import (
+    Load,
+    LoadSettings,
+    Reader,
+    ReaderSpec,
+    Sender,
+    SenderSpec,
+    reason_of,
+)
 from aerobee.cli.bench.payload import Keys, Payload
 from aerobee.cli.bench.schedule import Schedule
 from aerobee.cli.bench.stats import Stats
@@ -113,7 +121,7 @@ class Worker:
                 try:
                     await load.connect()
                 except OSError as error:
-                    return f"cannot connect to {address}: {error or 'no answer'}"
+                    return f"cannot connect to {address}: {reason_of(error)}"
                 return ""
 
         failures = await asyncio.gather(*(connect(load, one.address) for load, one in self._loads))
@@ -122,7 +130,9 @@ class Worker:
     def _start(self, at_ns: int) -> None:
         assert self._settings is not None
         rate = self._settings.rate
-        self._reported_ns, self._reported_cpu_s = time.monotonic_ns(), time.process_time()
+        # A closed loop begins at once, an open one at its first request.
+        self._reported_ns = time.monotonic_ns() if rate is None else at_ns
+        self._reported_cpu_s = time.process_time()
         for load, one in self._loads:
             schedule = None
             if rate is not None and not _follows(one):
@@ -191,12 +201,13 @@ async def _serve() -> None:
     reader = asyncio.StreamReader(limit=LINE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     worker = Worker()
-    sweeping = loop.create_task(worker.sweep())
-    while line := await reader.readline():
-        answer = await worker.do(msgspec.json.decode(line))
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
-    sweeping.cancel()
+    async with asyncio.TaskGroup() as group:
+        sweeping = group.create_task(worker.sweep())
+        while line := await reader.readline():
+            answer = await worker.do(msgspec.json.decode(line))
+            sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+            sys.stdout.buffer.flush()
+        sweeping.cancel()
 
 
 def _fine_loop() -> asyncio.AbstractEventLoop:
