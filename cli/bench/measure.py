@@ -95,13 +95,13 @@ class Conductor:
         end_s = begun_s + self._plan.duration_s
         await self._steer()
         while not self._interrupted.is_set():
-            second = await self._look(end_s if self._backlog.over else None, begun_s)
+            second = await self._look(end_s if self._backlog.is_over() else None, begun_s)
             found.seconds.append(second)
             found.total.add(second.stats)
             self._tell(second, False)
-            if not self._backlog.over:
+            if not self._backlog.is_over():
                 await self._steer()
-                if self._backlog.over:
+                if self._backlog.is_over():
                     end_s = time.monotonic() + self._plan.duration_s
             elif time.monotonic() >= end_s:
                 return
@@ -176,8 +176,7 @@ class Backlog:
         self._since_s = 0.0
         self._capacity = plan.backlog_bytes // plan.payload.size
 
-    @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the time of the measurement itself runs."""
         return self._state == "none"
 

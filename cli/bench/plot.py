@@ -63,6 +63,7 @@ def _draw_rates(axes: Any, times: list[float], document: Mapping[str, Any]) -> N
     ):
         if any(document[name]):
             axes.plot(times, document[name], label=label)
+    axes.margins(y=0.1)
     axes.set_ylim(bottom=0)
 
 

@@ -253,7 +253,7 @@ async def test_a_held_consumer_pulls_nothing_until_it_may(clock: Clock) -> None:
 @pytest.mark.parametrize(
     "ext", [{}, {"nextBeginOffset": 12}], ids=["no offsets", "sizes that do not add up"]
 )
-async def test_answers_that_cannot_be_read_are_counted(clock: Clock, ext: dict[str, int]) -> None:
+async def test_answers_that_cannot_be_read_are_counted(clock: Clock, ext: dict[str, Any]) -> None:
     reader = make_reader(follows=True)
     reader.begin(None)
     answer(reader, body=records(1, broken=bool(ext)), **ext)
