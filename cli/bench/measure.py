@@ -16,6 +16,7 @@ _HEAD_START_S: Final = 0.2
 # A backlog counts as drained at this many messages, however small it was.
 _DRAINED_MESSAGES: Final = 1000
 _LAST_LOOK_S: Final = 0.1
+_SLIVER_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ class Conductor:
     async def _look(self, until_s: float | None, begun_s: float) -> Second:
         """Wait for the end of this second, or of all, and take the figures."""
         self._next_look_s = max(self._next_look_s + 1.0, time.monotonic())
-        at_s = self._next_look_s if until_s is None else min(self._next_look_s, until_s)
+        at_s = end_of_second(self._next_look_s, until_s)
         try:
             async with asyncio.timeout(max(0.0, at_s - time.monotonic())):
                 await self._interrupted.wait()
@@ -160,6 +161,11 @@ class Conductor:
                 break
             await asyncio.sleep(_LAST_LOOK_S)
         await self._fleet.tell("close")
+
+
+def end_of_second(at_s: float, until_s: float | None) -> float:
+    """When to look next, `at_s` or at the end of all: no rate is made of a sliver of a second."""
+    return at_s if until_s is None or until_s - at_s > _SLIVER_S else until_s
 
 
 def backlog_of(plan: Plan, ever: Stats) -> int:

@@ -15,7 +15,7 @@ from aerobee.cli.bench.plan import Mode, Plan
 from aerobee.cli.output import CommandFailed, say
 from aerobee.client.admin import Admin
 from aerobee.client.connections.routes import read_queues, write_queues
-from aerobee.client.errors import ClientError, NoRoute
+from aerobee.client.errors import ClientError, NoRoute, PeerBusy
 from aerobee.client.message import Message
 from aerobee.client.producing.producer import Producer
 from aerobee.protocol.bodies.common import MessageQueue
@@ -25,7 +25,9 @@ from aerobee.protocol.bodies.stats import QueueOffsets
 PREFIX: Final = "aerobee-bench"
 _ROUTE_POLL_S: Final = 0.1
 _STORED_POLL_S: Final = 0.1
+_BUSY_PAUSE_S: Final = 0.2
 _AT_ONCE: Final = 16
+_FILL_AT_ONCE: Final = 4
 _FILL_BATCH: Final = 32
 _FILL_BATCH_BYTES: Final = 1024 * 1024
 
@@ -192,13 +194,26 @@ class Topics:
 
             async def send_some() -> None:
                 for count, queue in left:
-                    await producer.send_batch(
-                        [Message(place.topic, bodies[n % len(bodies)]) for n in range(count)],
-                        queue=queue,
-                    )
+                    batch = [Message(place.topic, bodies[n % len(bodies)]) for n in range(count)]
+                    await _store(producer, batch, queue, plan.timeout_s)
 
-            await asyncio.gather(*(send_some() for _ in range(_AT_ONCE)))
+            await asyncio.gather(*(send_some() for _ in range(_FILL_AT_ONCE)))
         await self.stored(plan.stored)
+
+
+async def _store(
+    producer: Producer, batch: Sequence[Message], queue: MessageQueue, within_s: float
+) -> None:
+    """Send a batch, again while the broker says that it is busy: nothing is measured yet."""
+    until_s = time.monotonic() + within_s
+    while True:
+        try:
+            await producer.send_batch(batch, queue=queue)
+            return
+        except PeerBusy:
+            if time.monotonic() > until_s:
+                raise
+        await asyncio.sleep(_BUSY_PAUSE_S)
 
 
 def _on(brokers: Iterable[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:

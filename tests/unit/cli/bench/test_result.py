@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.cli.bench.measure import Backlog, Measurement, Second, backlog_of
+from aerobee.cli.bench.measure import Backlog, Measurement, Second, backlog_of, end_of_second
 from aerobee.cli.bench.payload import Payload
 from aerobee.cli.bench.plan import Mode, Plan
 from aerobee.cli.bench.plot import check_plot, draw
@@ -211,6 +211,13 @@ def test_without_a_backlog_the_time_runs_at_once() -> None:
     backlog = Backlog(plan())
     assert backlog.is_over()
     assert backlog.step(Stats()) is None
+
+
+def test_a_sliver_of_a_second_belongs_to_the_second_before_it() -> None:
+    assert end_of_second(10.0, None) == 10.0
+    assert end_of_second(10.0, 11.0) == 10.0
+    assert end_of_second(10.0, 10.4) == 10.4
+    assert end_of_second(10.0, 9.7) == 9.7
 
 
 # The plot
