@@ -54,7 +54,7 @@ async def bench(parsed: argparse.Namespace) -> int:
 
 
 async def _measured(plan: Plan, topics: Topics) -> tuple[Measurement, int | None]:
-    """What was measured, and how many messages the brokers hold of it (None: nothing was sent)."""
+    """What was measured, and how many messages the brokers hold of it (None: not asked)."""
     with _interrupts() as on_interrupt:
         await topics.prepare()
         async with Fleet(open_loop=plan.rate is not None) as fleet:
@@ -66,7 +66,16 @@ async def _measured(plan: Plan, topics: Topics) -> tuple[Measurement, int | None
             conductor = Conductor(fleet, plan, tell, say)
             on_interrupt.append(conductor.interrupt)
             found = await conductor.run()
-        return found, await topics.stored(found.ever.acked) if plan.producers else None
+        return found, await _stored(topics, found) if plan.producers else None
+
+
+async def _stored(topics: Topics, found: Measurement) -> int | None:
+    """How many messages the brokers hold of it; None, and said, when they cannot be asked."""
+    try:
+        return await topics.stored(found.ever.acked)
+    except ClientError as error:
+        say(f"what the brokers hold of it is not known: {error}")
+        return None
 
 
 @contextmanager

@@ -189,9 +189,11 @@ def line(plan: Plan, second: Second, *, warm_up: bool) -> str:
         parts.append(f"backlog {second.backlog:,}")
     if stats.failures:
         parts.append(f"failed {sum(count for count, _ in stats.failures.values()):,}")
-    times = [latency.percentile_us(50), latency.percentile_us(99), latency.max_us]
-    shown = " ".join(f"{us / 1000:.2f}" for us in times)
-    return ", ".join([*parts, f"{what} 50 % 99 % max: {shown} ms"])
+    if latency.count:
+        times = [latency.percentile_us(50), latency.percentile_us(99), latency.max_us]
+        shown = " ".join(f"{us / 1000:.2f}" for us in times)
+        parts.append(f"{what} 50 % 99 % max: {shown} ms")
+    return ", ".join(parts)
 
 
 def warnings(plan: Plan, found: Measurement, stored: int | None, cores: int) -> list[str]:

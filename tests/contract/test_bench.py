@@ -251,6 +251,36 @@ def test_what_cannot_be_written_or_reached_is_said_before_anything(
     assert "is a broker running?" in capsys.readouterr().err
 
 
+def test_a_broker_that_goes_away_leaves_the_figures_so_far(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    with testing.broker(broker_name="gone") as broker:
+        words = ("--warm-up", "0", "--duration", "1h", "--timeout", "1", "--json", str(file))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "aerobee.cli", "bench", "e2e", *words, "-n", broker.name_server],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        for text in process.stderr:
+            if " s, publish " in text:
+                break
+    for text in process.stderr:
+        if ", failed " in text:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "what the brokers hold of it is not known" in err
+    assert "was not deleted" in err
+    assert "publish" in out
+    result = json.loads(file.read_text())["aerobee"]
+    assert result["totals"]["stored"] is None
+    assert result["totals"]["acknowledged"] > 0
+    failed = {failure["code"] for failure in result["failures"]}
+    assert "CONNECTION_LOST" in failed
+
+
 def test_ctrl_c_ends_it_with_what_there_is(running: RunningBroker, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     words = ("--warm-up", "0", "--duration", "1h", "--json", str(file), "-n", running.name_server)

@@ -152,6 +152,11 @@ def test_a_second_is_a_line() -> None:
     )
 
 
+def test_a_second_in_which_nothing_came_has_no_latency() -> None:
+    second = Second(3.0, 1.0, Stats(), 0, 0.1)
+    assert line(plan(), second, warm_up=False) == "  3.0 s, publish 0/s, receive 0/s, backlog 0"
+
+
 def test_what_spoils_the_figures_is_said() -> None:
     found = measured()
     assert warnings(plan(), found, 1500, 2) == ["1 messages had no answer when it ended"]
