@@ -122,6 +122,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "message pull": ("cluster.messages", "pull"),
     "message tail": ("cluster.messages", "tail"),
     "message query": ("cluster.messages", "query"),
+    **{
+        f"bench {name}": ("bench.command", "bench")
+        for name in ("send", "batch", "pull", "e2e", "workload")
+    },
     "store verify": ("store.verify", "verify_store"),
     "store rebuild": ("store.rebuild", "rebuild_store"),
     "store repair": ("store.repair", "repair_store"),

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
+from aerobee.cli.bench.parser import add_bench
 from aerobee.cli.parser_types import assignment, count, duration, port, seconds, text
 from aerobee.cli.store.parser import add_store
 from aerobee.nearest_name import nearest_name
@@ -77,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_offset(commands)
     _add_message(commands)
     _add_broker(commands)
+    add_bench(commands)
     add_store(commands)
     about = (
         "jobs on Spark over a store's files: audit, rebuild, archive, replay, traffic, retention, "

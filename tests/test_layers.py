@@ -73,7 +73,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "cli": (
         *("output", "parser_types", "times", "progress", "message_text"),
-        *("configs", "serve", "pipeline", "cluster", "store", "parser", "main"),
+        *("configs", "serve", "pipeline", "cluster", "bench", "store", "parser", "main"),
         "__main__",
     ),
 }

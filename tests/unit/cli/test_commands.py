@@ -401,6 +401,7 @@ BEFORE = {
     "offset show": ["G", "--topic"],
     "offset reset": ["G"],
     "offset clone": ["G", "H", "--topic"],
+    **{f"bench {mode}": ["--topic"] for mode in ("send", "batch", "pull", "e2e")},
 }
 MORE = {
     "message send": ["x"],

@@ -1,0 +1,5 @@
+"""`aerobee bench`: loads on a running broker of the protocol, and what they measured.
+
+`command.py` runs one measurement: `plan.py` says what it is, `topics.py` makes its topics,
+`fleet.py` starts processes of `worker.py`, `measure.py` leads them, `result.py` and `plot.py` tell.
+"""

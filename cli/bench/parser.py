@@ -1,0 +1,143 @@
+"""The arguments of `aerobee bench`."""
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from aerobee.cli.parser_types import count, duration, seconds, text
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    Commands = _SubParsersAction[argparse.ArgumentParser]
+
+_ABOUT: Final = "measure a running broker, this one or RocketMQ's: rates and latencies"
+_EPILOG: Final = """\
+A closed loop (the default) has so many requests under way and shows the highest rate. An open loop
+(--rate) sends by the clock, and its latencies count from when a message was due: they are those of
+users who do not wait for each other. The topic is made, and deleted at the end.
+
+A line a second goes to standard error, a table to standard output. docs/bench.md has the rest.
+exit codes: 0 done, 1 something failed or was lost, 2 usage, 3 cannot connect, 130 interrupted
+"""
+_BODY_MAX: Final = 4 * 1024 * 1024
+
+
+def add_bench(commands: "Commands") -> None:
+    """The group and its commands."""
+    parser = commands.add_parser(
+        "bench",
+        help=_ABOUT,
+        description=_ABOUT,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    group = parser.add_subparsers(metavar="COMMAND", required=True)
+    send = _command(group, "send", "send single messages")
+    _add_shape(send, connections=16)
+    batch = _command(group, "batch", "send batches of messages")
+    batch.add_argument("--batch", type=count, default=32, metavar="N", help="in a request (32)")
+    _add_shape(batch, connections=16)
+    pull = _command(group, "pull", "pull messages that are stored, again and again")
+    pull.add_argument(
+        "--messages", type=count, default=100_000, metavar="N",
+        help="stored first, in a topic that is made (100000)",
+    )  # fmt: skip
+    _add_fetch(pull)
+    _add_shape(pull, connections=4)
+    e2e = _command(group, "e2e", "send and consume together: from the producer to the consumer")
+    add = e2e.add_argument
+    add("--subscriptions", type=count, default=1, metavar="N", help="each gets all messages (1)")
+    add("--consumers", type=count, default=1, metavar="N", help="of each subscription (1)")
+    _add_fetch(e2e)
+    _add_shape(e2e, connections=16)
+    _add_workload(group)
+
+
+def _command(group: "Commands", name: str, about: str) -> argparse.ArgumentParser:
+    parser = group.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=f"bench {name}")
+    return parser
+
+
+def _add_fetch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max", type=count, default=32, dest="fetch", metavar="N", help="most messages a pull (32)"
+    )
+
+
+def _add_shape(parser: argparse.ArgumentParser, connections: int) -> None:
+    """What a workload file says otherwise."""
+    add = parser.add_argument
+    add("--topic", type=text, metavar="NAME", help="use this one; it is made if it is not there, "
+        "and stays (default: one of its own, deleted at the end)")  # fmt: skip
+    add("--queues", type=_few, default=8, metavar="N", help="of a topic that is made, a broker (8)")
+    add("--size", type=_size, default=128, metavar="BYTES", help="of a body (128)")
+    add(
+        "--connections", type=_few, default=connections, metavar="N",
+        help=f"that {'pull' if parser.prog.endswith('pull') else 'send'} ({connections})",
+    )  # fmt: skip
+    what = "pulls" if parser.prog.endswith("pull") else "messages"
+    add("--rate", type=_rate, metavar="N", help=f"open loop: {what} a second in all")
+    add("--warm-up", type=_warm_up, default=10.0, metavar="SPAN", help="not counted (10s); a Java "
+        "broker needs some ten seconds to become quick")  # fmt: skip
+    add("--duration", type=duration, default=30.0, metavar="SPAN", help="measured (30s)")
+    _add_common(parser)
+
+
+def _add_workload(group: "Commands") -> None:
+    about = "run a workload file of the OpenMessaging Benchmark"
+    parser = _command(group, "workload", about)
+    add = parser.add_argument
+    add("file", type=text, metavar="FILE", help="such as 1-topic-16-partitions-1kb.yaml")
+    add("--warm-up", type=_warm_up, metavar="SPAN", help="instead of warmupDurationMinutes")
+    add("--duration", type=duration, metavar="SPAN", help="instead of testDurationMinutes")
+    _add_common(parser)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--in-flight", type=_few, metavar="N", help="most requests under way on each connection "
+        "(closed loop 1, open loop 1000)")  # fmt: skip
+    add("--processes", type=count, metavar="N", help="of the generator (half of the cores)")
+    add("--broker", type=text, metavar="NAME", help="only this one (default: all masters)")
+    add("--seed", type=int, default=1, metavar="N", help="of bodies and keys (1)")
+    add("--keep", action="store_true", help="do not delete the topic that was made")
+    add(
+        "--json", nargs="?", const="-", metavar="FILE",
+        help="write the result under the OpenMessaging Benchmark's names; without FILE: print it",
+    )  # fmt: skip
+    add("--plot", metavar="FILE", help="draw it, into a .svg, .png or .pdf (needs matplotlib)")
+    add("-n", "--name-servers", type=text, metavar="HOST:PORT;...",
+        help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876")  # fmt: skip
+    add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+
+
+def _few(argument: str) -> int:
+    value = count(argument)
+    if value > 10_000:
+        raise argparse.ArgumentTypeError(f"must be at most 10000, not {argument}")
+    return value
+
+
+def _size(argument: str) -> int:
+    value = count(argument)
+    if value > _BODY_MAX:
+        raise argparse.ArgumentTypeError(f"must be at most {_BODY_MAX} (4 MiB), not {argument}")
+    return value
+
+
+def _rate(argument: str) -> float:
+    value = float(argument)
+    if not 0 < value <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 10000000, not {argument}")
+    return value
+
+
+def _warm_up(argument: str) -> float:
+    return 0.0 if argument in ("0", "0s") else duration(argument)
