@@ -104,6 +104,7 @@ def _silence_stdout() -> None:
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("serve", "serve"),
     "nameserver": ("serve", "nameserver"),
+    "shards": ("shards", "show_shards"),
     "config show": ("configs", "show"),
     "config check": ("configs", "check"),
     "config explain": ("configs", "explain"),

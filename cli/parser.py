@@ -71,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_nameserver(commands)
+    _add_shards(commands)
     _add_config(commands)
     _add_topic(commands)
     _add_group(commands)
@@ -124,6 +125,20 @@ def _add_nameserver(commands: "Commands") -> None:
     parser.add_argument("--port", type=port, metavar="N", help="port (9876; 0: a free one)")
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(command="nameserver")
+
+
+def _add_shards(commands: "Commands") -> None:
+    about = "the brokers that aerobee serve --shards runs on this machine, and how they are"
+    parser = commands.add_parser("shards", help=about, description=about)
+    parser.add_argument(
+        "--http", type=text, default="127.0.0.1:5557", metavar="HOST:PORT",
+        help="metrics and health of their supervisor (127.0.0.1:5557)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for the answer (5)"
+    )
+    _add_json(parser)
+    parser.set_defaults(command="shards")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

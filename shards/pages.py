@@ -106,9 +106,12 @@ class Pages:
     async def shards(self, _request: Request) -> Response:
         """What is known of the processes, without asking them."""
         shown = [
-            {**_about(child, place), "restarts": child.failures, "status": child.status}
+            {**_about(child, place), "failures": child.failures, "status": child.status}
             for child, place in zip(self._supervisor.shards, self._places, strict=True)
         ]
+        if (child := self._supervisor.name_server) is not None:
+            about = {"shard": child.name, "state": child.state.value, "pid": child.pid or None}
+            shown.append({**about, "failures": child.failures, "status": child.status})
         return _json(200, {"shards": shown})
 
     async def _ask_all(self, path: str) -> list[tuple[int, bytes] | None]:

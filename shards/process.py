@@ -27,7 +27,7 @@ from aerobee.broker.registration.addresses import decide_advertised
 from aerobee.config.errors import ConfigError
 from aerobee.config.hangup import HANGUPS
 from aerobee.config.model import Settings
-from aerobee.config.ports import check_clashes
+from aerobee.config.ports import check_clashes, reachable
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.shards.child import Child
 from aerobee.shards.layout import check_layout
@@ -90,10 +90,13 @@ class _Process:
 
     async def run(self) -> int:
         settings, shards = self._settings, self._shards
-        notifier = Notifier(os.environ)
-        supervisor = Supervisor(
-            notifier, self._make_child, len(shards), bool(name_server_address(settings))
-        )
+        with_name_server = bool(name_server_address(settings))
+        try:
+            supervisor = Supervisor(
+                Notifier(os.environ), self._make_child, len(shards), with_name_server
+            )
+        except OSError as error:  # the path of a socket may be too long
+            return _exit_with(error, _EXIT_FAILED)
         loop = asyncio.get_running_loop()
         stop = _on_signals(loop, supervisor)
         with HANGUPS.heard(loop.call_soon_threadsafe, supervisor.reload, stop):
@@ -129,7 +132,10 @@ class _Process:
         host = decide_advertised(settings.advertised_host, settings.listen_host).host
         places = [
             Place(
-                shard.broker_name, f"{host}:{shard.listen_port}", shard.http_host, shard.http_port
+                shard.broker_name,
+                f"{host}:{shard.listen_port}",
+                reachable(shard.http_host),
+                shard.http_port,
             )
             for shard in self._shards
         ]

@@ -72,7 +72,8 @@ class Supervisor:
 
     async def run(self, on_ready: Callable[[], None]) -> int:
         """Start all, call `on_ready`, and keep them until `stop`; returns the exit code."""
-        ticking = asyncio.create_task(self._tick_forever())
+        ticking = asyncio.create_task(self._tick_forever(), name="watches the shards")
+        ticking.add_done_callback(_surface)
         try:
             await self._start()
             if not self._stop.is_set():
@@ -97,11 +98,12 @@ class Supervisor:
 
     def reload(self) -> None:
         """Have all read their configuration again."""
-        self._notifier.reloading()
-        self._reloading = True
         for child in self.children:
             child.reload()
-        self._tell()
+        if self.started:
+            self._notifier.reloading()
+            self._reloading = True
+            self._tell()
 
     def restart_one_by_one(self) -> None:
         """Begin a rolling restart, unless one is under way or not all have started yet."""

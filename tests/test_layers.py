@@ -76,7 +76,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "cli": (
         *("output", "parser_types", "times", "progress", "message_text"),
-        *("configs", "serve", "pipeline", "cluster", "store", "parser", "main"),
+        *("configs", "serve", "shards", "pipeline", "cluster", "store", "parser", "main"),
         "__main__",
     ),
 }

@@ -23,30 +23,13 @@ from .kit import SMALL_STORE, Served, aerobee, wait_until
 MESSAGES = 40
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def free_row(*offsets: int) -> int:
-    """A free port with others free at these distances above it."""
-    while True:
-        port = free_port()
-        if all(is_free(port + offset) for offset in offsets):
-            return port
-
-
 @pytest.fixture
 def serve_shards(serve: Callable[..., Served]) -> Iterator[Callable[..., Served]]:
     """Two shards on free ports; what a failed test leaves of them is ended."""
     started: list[Served] = []
 
     def start(*arguments: str) -> Served:
-        port, http_port = free_row(10), free_row(1, 2)
+        port, http_port = free_port(10), free_port(1, 2)
         ports = ("--port", str(port), "--http-port", str(http_port))
         daemon = serve("--shards", "2", *ports, *arguments)
         daemon.port, daemon.http_port = port, http_port
@@ -66,7 +49,9 @@ def page(daemon: Served, path: str) -> dict[str, list[dict[str, object]]]:
 
 
 def pids(daemon: Served) -> list[int]:
-    return [pid for one in page(daemon, "/shards")["shards"] if isinstance(pid := one["pid"], int)]
+    """Of the shards alone."""
+    found = [one["pid"] for one in page(daemon, "/shards")["shards"] if "broker" in one]
+    return [pid for pid in found if isinstance(pid, int)]
 
 
 def is_alive(pid: int) -> bool:
@@ -126,6 +111,13 @@ def test_one_is_killed_and_comes_back_while_the_other_serves(
         assert values["rocketmq_messages_in_total", shard] >= MESSAGES / 4
     assert daemon.get("/ready")[0] == daemon.get("/live")[0] == 200
 
+    view = subprocess.run(
+        [*aerobee(), "shards", "--http", f"127.0.0.1:{daemon.http_port}"],
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert [line.split()[0] for line in view] == ["SHARD", "shard-0", "shard-1", "nameserver"]
+    assert f"127.0.0.1:{daemon.port + 10}" in view[2]
+
     first, second = pids(daemon)
     os.kill(second, signal.SIGKILL)
     wait_until(lambda: daemon.get("/ready")[0] == 503, "the loss is seen")
@@ -184,7 +176,7 @@ def test_a_rolling_restart_and_the_end_of_the_supervisor(
 def test_ports_that_are_taken_are_said_all_at_once(
     serve_shards: Callable[..., Served], tmp_path: Path
 ) -> None:
-    port, http_port, names_port = free_row(10), free_row(1, 2), free_port()
+    port, http_port, names_port = free_port(10), free_port(1, 2), free_port()
     taken = (port + 10, http_port, http_port + 2, names_port)
     listeners = [socket.create_server(("127.0.0.1", one)) for one in taken]
     command = [*aerobee(), "serve", "--shards", "2", "--store", str(tmp_path / "store")]
