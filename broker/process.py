@@ -28,7 +28,7 @@ from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.broker.registration.addresses import AddressError
 from aerobee.broker.tables.state_file import StateFileError
 from aerobee.config.errors import ConfigError
-from aerobee.config.hangup import HANGUPS
+from aerobee.config.hangup import HANGUPS, heed_supervisor
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
@@ -44,7 +44,6 @@ EXIT_CONFIG = 78
 # The last generation: its collections look at everything.
 _OLDEST = 2
 _SWITCH_S = 0.001
-_STANDARD_INPUT = 0
 
 
 def run(loaded: Loaded, load: Load, *, supervised: bool = False) -> int:
@@ -56,18 +55,6 @@ def run(loaded: Loaded, load: Load, *, supervised: bool = False) -> int:
     faulthandler.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(loaded, load, supervised))
-
-
-def heed_supervisor(loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:
-    """Have `gone` called when standard input ends: it is a pipe from the supervisor of shards, and
-    the kernel closes it however that process ends."""
-
-    def readable() -> None:
-        if not os.read(_STANDARD_INPUT, 4096):
-            loop.remove_reader(_STANDARD_INPUT)
-            gone()
-
-    loop.add_reader(_STANDARD_INPUT, readable)
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

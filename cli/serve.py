@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
 from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
-from aerobee.config.hangup import HANGUPS
+from aerobee.config.hangup import HANGUPS, heed_supervisor
 from aerobee.config.limits import check_limits, connection_limit, raise_open_files
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
@@ -135,7 +135,6 @@ def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int
 
 async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
     from aerobee.broker.monitoring.systemd import Notifier
-    from aerobee.broker.process import heed_supervisor
 
     notifier = Notifier()
     stop = asyncio.Event()
