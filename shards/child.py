@@ -114,7 +114,7 @@ class Child:
         # What it said last, before the next life begins.
         self._heard()
         self._process = self._deadline = None
-        self.pid, self.reloading = 0, False
+        self.pid, self.reloading, self.status = 0, False, ""
         self._become(State.DOWN)
         if not self._start.done():
             self._start.set_result(False)

@@ -124,7 +124,7 @@ class Pages:
 
     async def _ask(self, child: Child, place: Place, path: str) -> tuple[int, bytes] | None:
         """Status and body of one shard's page; None when it has not given one."""
-        if child.pid == 0:
+        if child.state is not State.READY:
             return None
         try:
             async with asyncio.timeout(self._answer_s):
@@ -200,9 +200,7 @@ def _about(child: Child, place: Place) -> dict[str, object]:
 def _reason(child: Child, answer: tuple[int, bytes] | None) -> object:
     """Why a shard is not ready: its own checks if it has answered, else what is known of it."""
     if answer is None:
-        if child.state is State.READY:
-            return "it has not answered in time"
-        return child.status or child.state.value
+        return "no answer in time" if child.state is State.READY else child.status
     try:
         return msgspec.json.decode(answer[1])
     except msgspec.DecodeError:

@@ -186,6 +186,7 @@ class Supervisor:
             "ended by itself, starts again name=%s exit=%d failures=%d in_s=%.1f",
             child.name, code, child.failures_in_row, pause_s, extra={"each": True},
         )  # fmt: skip
+        child.status = f"ended by itself with code {code}, starts again in {pause_s:.1f} s"
         await child.pause(pause_s)
 
     def _give_up(self, code: int) -> None:

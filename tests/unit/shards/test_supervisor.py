@@ -157,9 +157,13 @@ async def test_a_start_that_fails_ends_all_with_its_code(
 
 
 async def test_too_many_failures_in_a_row_end_all_with_an_error(
-    start: Callable[..., Running],
+    start: Callable[..., Running], tmp_path: Path
 ) -> None:
-    running = start({"shard-0": GOOD, "shard-1": READY + "sys.exit(7)"})
+    go = tmp_path / "go"
+    waits = f"import time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    running = start({"shard-0": GOOD, "shard-1": READY + waits + "sys.exit(7)"})
+    await running.until(running.ready.is_set)
+    go.touch()
     assert await running.code() == 1
     assert running.life.count("shard-1 starts") == FAILURES_MAX
     assert running.life.count("shard-0 starts") == 1
