@@ -94,7 +94,11 @@ def all_listeners(settings: Settings, shards: Sequence[Settings]) -> list[Listen
     for number, shard in enumerate(shards):
         who = f"shard {number}"
         own += [
-            one._replace(what=f"{one.what}, of {who}", remedy=f"{who}: {one.remedy}")
+            one._replace(
+                key=f"{one.key} of {who}",
+                what=f"{one.what}, of {who}",
+                remedy=f"{who}: {one.remedy}",
+            )
             for one in listeners(shard)
         ]
     return own
