@@ -28,7 +28,7 @@ def merged(pages: Mapping[str, bytes]) -> Iterator[bytes]:
 
 
 def _family(blocks: Mapping[str, bytes]) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     for shard, block in blocks.items():
         match = _SAMPLES.search(block)
         begin = match.start() if match else len(block)

@@ -19,6 +19,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.shards.child import Child, State
@@ -133,7 +134,8 @@ class Supervisor:
             starts = [self._begin(child) for child in group]
             waiting = asyncio.gather(*starts)
             stop = asyncio.create_task(self._stop.wait())
-            await asyncio.wait({waiting, stop}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {waiting, stop}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             stop.cancel()
             if self._stop.is_set():
                 waiting.cancel()
@@ -151,7 +153,7 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         """Life after life, until it is not wanted any more."""
-        while child.wanted:
+        while child.wanted and not self._stop.is_set():
             try:
                 code = await child.live()
             except OSError as error:

@@ -32,7 +32,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -403,7 +403,7 @@ class _HttpConnection:
         await self._write([*waiting, self._h11.send(h11.EndOfMessage())])
         self.broken = False
 
-    async def _write(self, parts: list[bytes | None]) -> None:
+    async def _write(self, parts: Sequence[bytes | None]) -> None:
         # Not writelines(): asyncio's, in Python 3.12 and early 3.13, forgets to pause the writer.
         self._writer.write(b"".join([part for part in parts if part]))
         async with asyncio.timeout(self._limits.write_timeout_s):

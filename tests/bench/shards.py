@@ -40,8 +40,8 @@ class Brokers:
     """A supervisor of `count` shards, or one broker; on a store of its own."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self._port = free_port(STRIDE)
         self._http_port = free_port(1, 2)
+        self._port = free_port(STRIDE)
         self._count = count
         words = ["--port", str(self._port), "--http-port", str(self._http_port)]
         words += ["--shards", str(count)] if count > 1 else []

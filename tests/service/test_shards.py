@@ -29,7 +29,8 @@ def serve_shards(serve: Callable[..., Served]) -> Iterator[Callable[..., Served]
     started: list[Served] = []
 
     def start(*arguments: str) -> Served:
-        port, http_port = free_port(10), free_port(1, 2)
+        # Each lies above the one before it: so does what is counted from it.
+        http_port, port = free_port(1, 2), free_port(10)
         ports = ("--port", str(port), "--http-port", str(http_port))
         daemon = serve("--shards", "2", *ports, *arguments)
         daemon.port, daemon.http_port = port, http_port
@@ -163,7 +164,8 @@ def test_a_rolling_restart_and_the_end_of_the_supervisor(
     wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted")
     after = pids(daemon)
     assert len({*before, *after}) == 4
-    assert daemon.get("/ready")[0] == 200
+    # The name server was the last: they register again.
+    wait_until(lambda: daemon.get("/ready")[0] == 200, "all are registered")
     # Which of them a line is from is said in it.
     assert '"part": "shard-1"' in daemon.log
     assert '"part": "nameserver"' in daemon.log
@@ -176,7 +178,7 @@ def test_a_rolling_restart_and_the_end_of_the_supervisor(
 def test_ports_that_are_taken_are_said_all_at_once(
     serve_shards: Callable[..., Served], tmp_path: Path
 ) -> None:
-    port, http_port, names_port = free_port(10), free_port(1, 2), free_port()
+    http_port, names_port, port = free_port(1, 2), free_port(), free_port(10)
     taken = (port + 10, http_port, http_port + 2, names_port)
     listeners = [socket.create_server(("127.0.0.1", one)) for one in taken]
     command = [*aerobee(), "serve", "--shards", "2", "--store", str(tmp_path / "store")]
