@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from aerobee.broker.core import BrokerCore
+from aerobee.broker.free_ports import check_ports_free
 from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.monitoring.health import (
     HealthChecks,
@@ -41,15 +42,13 @@ from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import check_limits, connection_limit
-from aerobee.config.memory import available_memory, memory_warning
+from aerobee.config.memory import available_memory, memory_of, memory_warning
 from aerobee.config.model import Settings
-from aerobee.config.ports import VIP_BELOW, check_ports, listeners
+from aerobee.config.ports import VIP_BELOW, check_ports, listeners, reachable
 from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
-from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
-from aerobee.remoting.peers import address_text
-from aerobee.remoting.server import RemotingServer, is_taken
+from aerobee.remoting.server import RemotingServer
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -161,12 +160,13 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
-        if (warning := memory_warning(settings, available_memory())) is not None:
+        memory = memory_of(settings, available_memory())
+        if (warning := memory_warning(settings, memory)) is not None:
             log.warning("%s", warning)
             self.warnings += (warning,)
         # Of two daemons on one directory the ports are in the way, too: this says more.
         StoreLock(Files(), settings.store_path).probe()
-        await _check_ports_free(settings)
+        await check_ports_free(listeners(settings))
         scheduler = Scheduler(loop)
         self._undo.append(("timers", scheduler.stop))
         monitor = LoopMonitor(loop)
@@ -198,7 +198,7 @@ class Daemon:
             name_server = await self._start_name_server()
             vip = await self._start_client_ports(port)
         embedded = (
-            f"{_reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
+            f"{reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
         self.registrar = Registrar(settings, identity, self.core.topics, servers)
@@ -237,7 +237,7 @@ class Daemon:
         return f"{settings.http_host}:{server.port}"
 
     def _reserve_port(self, reserved: contextlib.ExitStack) -> int:
-        ports = ReservedPorts(_reachable(self.settings.listen_host))
+        ports = ReservedPorts(reachable(self.settings.listen_host))
         reserved.callback(ports.release)
         return ports.port
 
@@ -317,21 +317,6 @@ class Daemon:
             )
 
 
-async def _check_ports_free(settings: Settings) -> None:
-    """Raises RemotingListenError, which names every port that somebody has, and what to do.
-
-    Each part says so of its own when it starts; a person would get to know one after the other.
-    """
-    wanted = listeners(settings)
-    taken = [one for one in wanted if await is_taken(one.host, one.port)]
-    if taken:
-        lines = [f"  {address_text((one.host, one.port))}  {one.remedy}" for one in taken]
-        count = "a port is" if len(taken) == 1 else f"{len(taken)} ports are"
-        raise RemotingListenError(
-            "\n".join([f"{count} in use; is another broker running?", *lines])
-        )
-
-
 def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:
     """The limits of the client ports, as the connection layer takes them."""
     return RemotingLimits(
@@ -348,8 +333,3 @@ def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:
         outbound_total_bytes=settings.outbound_bytes,
         pending_calls=settings.calls_per_connection,
     )
-
-
-def _reachable(host: str) -> str:
-    """An address for our own connections to a part listening on `host`."""
-    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host

@@ -28,7 +28,7 @@ from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.broker.registration.addresses import AddressError
 from aerobee.broker.tables.state_file import StateFileError
 from aerobee.config.errors import ConfigError
-from aerobee.config.hangup import HANGUPS
+from aerobee.config.hangup import HANGUPS, heed_supervisor
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
@@ -46,14 +46,15 @@ _OLDEST = 2
 _SWITCH_S = 0.001
 
 
-def run(loaded: Loaded, load: Load) -> int:
+def run(loaded: Loaded, load: Load, *, supervised: bool = False) -> int:
     """Run the daemon until a signal stops it; returns the process's exit code.
 
-    `load` reads the configuration again, from the same sources as `loaded`.
+    `load` reads the configuration again, from the same sources as `loaded`. `supervised`: it also
+    stops when standard input ends (`heed_supervisor`).
     """
     faulthandler.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(loaded, load))
+        return runner.run(_serve(loaded, load, supervised))
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -66,12 +67,14 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return loop
 
 
-async def _serve(loaded: Loaded, load: Load) -> int:
+async def _serve(loaded: Loaded, load: Load, supervised: bool) -> int:
     notifier = Notifier(os.environ)
     daemon = Daemon(loaded.settings, notifier, Reload(loaded.settings, load))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     hung_up = _on_signals(loop, stop, daemon)
+    if supervised:
+        heed_supervisor(loop, hung_up)
     reload_asked = asyncio.Event()
     with HANGUPS.heard(loop.call_soon_threadsafe, reload_asked.set, hung_up):
         code = await _start(daemon)
@@ -178,7 +181,7 @@ def _on_signals(
     def hung_up() -> None:
         # The kernel and the shell both send the signal: the second one is not somebody's haste.
         if not stop.is_set():
-            log.info("the terminal was closed")
+            log.info("the terminal was closed, or the supervisor is gone")
             stop_asked(signal.SIGHUP)
 
     return hung_up

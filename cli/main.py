@@ -56,6 +56,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = build_parser()
     parsed, rest = parser.parse_known_args(arguments)
+    parsed.arguments = sys.argv[1:] if arguments is None else list(arguments)
     is_body = len(rest) == 1 and not rest[0].startswith("-")
     if is_body and getattr(parsed, "body", "") is None:
         parsed.body = rest[0]
@@ -103,6 +104,7 @@ def _silence_stdout() -> None:
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("serve", "serve"),
     "nameserver": ("serve", "nameserver"),
+    "shards": ("shards", "show_shards"),
     "config show": ("configs", "show"),
     "config check": ("configs", "check"),
     "config explain": ("configs", "explain"),

@@ -72,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_nameserver(commands)
+    _add_shards(commands)
     _add_config(commands)
     _add_topic(commands)
     _add_group(commands)
@@ -106,6 +107,13 @@ def _add_serve(commands: "Commands") -> None:
     add("--port", type=port, metavar="N", help="port for clients (10911)")
     add("--nameserver-port", type=port, metavar="N", help="embedded name server (9876)")
     add("--http-port", type=port, metavar="N", help="metrics and health (5557)")
+    add(
+        "--shards", type=count, default=1, metavar="N",
+        help="run N brokers on this machine, each with store, ports and name of its own, under one "
+        "supervisor (1)",
+    )  # fmt: skip
+    # What the supervisor calls each of them with.
+    add("--as-shard", type=number, help=argparse.SUPPRESS)
     add("--dev", action="store_true", help="free ports and a store that is deleted at the end")
     add("-p", "--print-config", action="store_true", help="print all settings and exit")
     add("-m", "--print-important", action="store_true", help="print the important ones and exit")
@@ -117,7 +125,22 @@ def _add_nameserver(commands: "Commands") -> None:
     _add_settings(parser)
     parser.add_argument("--host", metavar="ADDR", help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=port, metavar="N", help="port (9876; 0: a free one)")
+    parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(command="nameserver")
+
+
+def _add_shards(commands: "Commands") -> None:
+    about = "the brokers that aerobee serve --shards runs on this machine, and how they are"
+    parser = commands.add_parser("shards", help=about, description=about)
+    parser.add_argument(
+        "--http", type=text, default="127.0.0.1:5557", metavar="HOST:PORT",
+        help="metrics and health of their supervisor (127.0.0.1:5557)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for the answer (5)"
+    )
+    _add_json(parser)
+    parser.set_defaults(command="shards")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

@@ -8,23 +8,30 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
-from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, CommandFailed, say
-from aerobee.config.hangup import HANGUPS
+from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
+from aerobee.config.hangup import HANGUPS, heed_supervisor
 from aerobee.config.limits import check_limits, connection_limit, raise_open_files
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
+from aerobee.config.memory import available_memory
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
 from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.peers import address_text
+from aerobee.shards.layout import check_layout
+from aerobee.shards.plan import shard_changes
+
+if TYPE_CHECKING:
+    from aerobee.broker.monitoring.systemd import Notifier
 
 log = logging.getLogger("aerobee.config")
 names_log = logging.getLogger("aerobee.nameserver")
@@ -35,31 +42,69 @@ _DEV_INDEX = {"index_slots": 100_000, "index_entries": 400_000}
 
 def serve(parsed: argparse.Namespace) -> int:
     """Run the broker; the exit code is the daemon's."""
+    flags: dict[str, object] = {
+        "name_servers": parsed.name_servers,
+        "store_path": parsed.store,
+        "listen_host": parsed.host,
+        "listen_port": parsed.port,
+        "nameserver_port": parsed.nameserver_port,
+        "http_port": parsed.http_port,
+    }
 
     def load(changes: Mapping[str, str] | None) -> Loaded:
-        return _load(
-            parsed,
-            remote=changes,
-            name_servers=parsed.name_servers,
-            store_path=parsed.store,
-            listen_host=parsed.host,
-            listen_port=parsed.port,
-            nameserver_port=parsed.nameserver_port,
-            http_port=parsed.http_port,
-        )
+        return _load(parsed, remote=changes, **{**flags, **_of_shard(parsed, flags)})
 
     # A store for development is gone with its broker, and so would be what requests have changed.
-    loaded = load(None if parsed.dev else {})
+    supervises = _supervises(parsed)
+    loaded = load(None if parsed.dev or supervises else {})
     if parsed.print_config or parsed.print_important:
         return print_as_broker_conf(loaded, important=not parsed.print_config)
+    if supervises:
+        return _run_shards(parsed, loaded)
     if not parsed.dev:
-        return _run(loaded, load)
+        if parsed.as_shard is None:
+            check_layout(loaded.settings, 1)
+        return _run(loaded, load, parsed.as_shard)
     directory = tempfile.mkdtemp(prefix="aerobee-dev-")
     try:
         small = _for_development(loaded.settings, directory)
         return _run(_with_defaults(loaded, small), lambda _: _with_defaults(load(None), small))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _supervises(parsed: argparse.Namespace) -> bool:
+    """Whether this process is the supervisor of several brokers."""
+    if parsed.as_shard is not None:
+        return False
+    if parsed.shards > 1 and parsed.dev:
+        raise CommandFailed("--dev runs one broker: leave out --shards, or give a --store", USAGE)
+    return bool(parsed.shards > 1)
+
+
+def _of_shard(parsed: argparse.Namespace, flags: Mapping[str, object]) -> dict[str, object]:
+    """What is different in this process because it is a shard."""
+    if parsed.as_shard is None:
+        return {}
+    settings = _load(parsed, remote=None, **flags).settings
+    return shard_changes(settings, parsed.as_shard, parsed.shards, available_memory())
+
+
+def _run_shards(parsed: argparse.Namespace, loaded: Loaded) -> int:
+    names = ["nameserver", "--supervised"]
+    for option in ("config", "format"):
+        if (value := getattr(parsed, option)) is not None:
+            names += [f"--{option}", value]
+    names += ["--strict"] if parsed.strict else []
+    for setting in parsed.set:
+        names += ["--set", setting]
+
+    def run() -> int:
+        from aerobee.shards.process import run as run_shards
+
+        return run_shards(loaded.settings, parsed.shards, parsed.arguments, names)
+
+    return _with_logging(loaded, run, "supervisor")
 
 
 def nameserver(parsed: argparse.Namespace) -> int:
@@ -74,23 +119,30 @@ def nameserver(parsed: argparse.Namespace) -> int:
         return dataclasses.replace(loaded, settings=settings)
 
     loaded = load({})
-    return _with_logging(loaded, lambda: _run_name_server(loaded.settings, load))
+    part = "nameserver" if parsed.supervised else ""
+    run = partial(_run_name_server, loaded.settings, load, supervised=parsed.supervised)
+    return _with_logging(loaded, run, part)
 
 
-def _run_name_server(settings: Settings, load: Load) -> int:
+def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     raise_open_files(settings.connections + settings.reserved_files)
     check_limits(settings)
     for warning in connection_limit(settings).warnings:
         names_log.warning("%s", warning)
-    return asyncio.run(_serve_routes(settings, Reload(settings, load)))
+    return asyncio.run(_serve_routes(settings, Reload(settings, load), supervised))
 
 
-async def _serve_routes(settings: Settings, reload: Reload) -> int:
+async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
+    from aerobee.broker.monitoring.systemd import Notifier
+
+    notifier = Notifier()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if supervised:
+        heed_supervisor(loop, stop.set)
     try:
         server = NameServer.from_settings(settings)
         await server.start()
@@ -99,18 +151,44 @@ async def _serve_routes(settings: Settings, reload: Reload) -> int:
     except (KvFileDamaged, OSError) as error:
         raise CommandFailed(f"cannot start: {error}", CONFIGURATION) from error
     where = address_text((settings.nameserver_host, server.port))
-    with HANGUPS.heard(loop.call_soon_threadsafe, partial(_read_again, reload), stop.set):
+    again = partial(_read_again, reload, notifier)
+    with HANGUPS.heard(loop.call_soon_threadsafe, again, stop.set), _watched(notifier):
         say(f"aerobee {__version__}  name server at {where}")
         say("ready")
+        notifier.ready(f"ready at {where}")
         await stop.wait()
+        notifier.stopping("stopping")
         await server.close()
     return 0
 
 
-def _read_again(reload: Reload) -> None:
+@contextmanager
+def _watched(notifier: "Notifier") -> Iterator[None]:
+    """Have the supervisor told that the loop turns, where it asks for that."""
+    from aerobee.broker.monitoring.health import LoopMonitor
+    from aerobee.broker.monitoring.systemd import Watchdog
+
+    interval_s = notifier.watchdog_interval_s
+    if interval_s is None:
+        yield
+        return
+    monitor = LoopMonitor(asyncio.get_running_loop())
+    monitor.start()
+    watchdog = Watchdog(notifier, monitor.stuck_s, lambda: True)
+    watchdog.start(interval_s)
+    try:
+        yield
+    finally:
+        watchdog.stop()
+        monitor.stop()
+
+
+def _read_again(reload: Reload, notifier: "Notifier") -> None:
+    notifier.reloading()
     loaded = reload.read()
     if loaded is not None:
         reload.take(loaded)
+    notifier.ready()
 
 
 def _load(parsed: argparse.Namespace, remote: Mapping[str, str] | None, **flags: object) -> Loaded:
@@ -124,20 +202,21 @@ def _load(parsed: argparse.Namespace, remote: Mapping[str, str] | None, **flags:
     )
 
 
-def _run(loaded: Loaded, load: Load) -> int:
+def _run(loaded: Loaded, load: Load, shard: int | None = None) -> int:
     def run() -> int:
         from aerobee.broker.process import run as run_daemon
 
         # Shells start processes with 1,024 open files, far below what systemd gives a service.
         raise_open_files(loaded.settings.connections + loaded.settings.reserved_files)
-        return run_daemon(loaded, load)
+        return run_daemon(loaded, load, supervised=shard is not None)
 
-    return _with_logging(loaded, run)
+    return _with_logging(loaded, run, "" if shard is None else f"shard-{shard}")
 
 
-def _with_logging(loaded: Loaded, run: Callable[[], int]) -> int:
+def _with_logging(loaded: Loaded, run: Callable[[], int], part: str = "") -> int:
     settings = loaded.settings
-    with Logging(settings.log_level, settings.log_format, queue_events=settings.log_queue_events):
+    queued = settings.log_queue_events
+    with Logging(settings.log_level, settings.log_format, queue_events=queued, part=part):
         for warning in loaded.warnings:
             log.warning("%s", warning)
         for setting, value, origin in loaded.given():

@@ -7,6 +7,9 @@ A terminal that is closed sends the same signal. Where the process had one when 
 none now, it is to stop: nobody sees it any more, and it would keep its ports. Whoever started it so
 that it should outlive the terminal (`nohup`, which has the signal ignored; `setsid` and systemd,
 which give it no terminal) gets a reload.
+
+A process that a supervisor of ours keeps (shards/child.py) has no terminal; it ends with its
+supervisor.
 """
 
 import errno
@@ -14,8 +17,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+if TYPE_CHECKING:
+    import asyncio  # at run time it would cost every command its import
+
+_STANDARD_INPUT: Final = 0
 _TERMINAL: Final = "/dev/tty"
 # Without a controlling terminal; with one that was hung up.
 _GONE: Final = frozenset({errno.ENXIO, errno.EIO})
@@ -68,6 +75,18 @@ class Hangups:
             self._came = True
         else:
             self._listener()
+
+
+def heed_supervisor(loop: "asyncio.AbstractEventLoop", gone: Callable[[], object]) -> None:
+    """Have `gone` called when standard input ends: it is a pipe from our supervisor, which the
+    kernel closes however that process ends."""
+
+    def readable() -> None:
+        if not os.read(_STANDARD_INPUT, 4096):
+            loop.remove_reader(_STANDARD_INPUT)
+            gone()
+
+    loop.add_reader(_STANDARD_INPUT, readable)
 
 
 def _terminal_error() -> int | None:

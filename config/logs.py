@@ -59,10 +59,13 @@ class Logging:
         stream: TextIO | None = None,
         queue_events: int = 10_000,
         environ: Mapping[str, str] | None = None,
+        part: str = "",
     ) -> None:
-        """`form` is a value of `log.format`; `stream` is standard error unless given."""
+        """`form` is a value of `log.format`; `stream` is standard error unless given. `part` stands
+        in each line where several processes write one log."""
         self._stream = stream or sys.stderr
-        formatter = formatter_for(form, self._stream, os.environ if environ is None else environ)
+        environ = os.environ if environ is None else environ
+        formatter = formatter_for(form, self._stream, environ, part)
         self._handler = _QueueHandler(formatter, queue_events)
         self._level = level
         self._writer = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
@@ -183,25 +186,30 @@ class TextFormatter(logging.Formatter):
 
     default_msec_format = "%s.%03d"
 
-    def __init__(self, colour: bool) -> None:
+    def __init__(self, colour: bool, part: str = "") -> None:
         super().__init__()
         self._colour = colour
+        self._part = part
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = f"{record.levelname.lower():<8}"
         if self._colour:
             level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
-        name = record.name.removeprefix("aerobee.")
+        name = _name(record, self._part)
         return f"{moment}.{int(record.msecs):03d} {level} {name:<12} {message_of(record, self)}"
 
 
 class JournalFormatter(logging.Formatter):
     """journald takes time and unit itself; each line gets the priority in front."""
 
+    def __init__(self, part: str = "") -> None:
+        super().__init__()
+        self._part = part
+
     def format(self, record: logging.LogRecord) -> str:
         prefix = f"<{_PRIORITIES.get(record.levelname, 6)}>"
-        name = record.name.removeprefix("aerobee.")
+        name = _name(record, self._part)
         lines = f"{name}: {message_of(record, self)}".split("\n")
         return "\n".join(prefix + line for line in lines)
 
@@ -212,6 +220,10 @@ class JsonFormatter(logging.Formatter):
     What is plainly a number, True or False has that type; in quotes it is a text.
     """
 
+    def __init__(self, part: str = "") -> None:
+        super().__init__()
+        self._part = {"part": part} if part else {}
+
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
         fields: dict[str, Any] = {
@@ -219,6 +231,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "event": _FIELD.sub("", text).strip() or text,
             "logger": record.name,
+            **self._part,
         }
         for key, value in _FIELD.findall(text):
             fields.setdefault(key, _json_value(value))
@@ -229,14 +242,21 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
-def formatter_for(form: str, stream: TextIO, environ: Mapping[str, str]) -> logging.Formatter:
+def _name(record: logging.LogRecord, part: str) -> str:
+    name = record.name.removeprefix("aerobee.")
+    return f"{part} {name}" if part else name
+
+
+def formatter_for(
+    form: str, stream: TextIO, environ: Mapping[str, str], part: str = ""
+) -> logging.Formatter:
     """The formatter of a `log.format` value; "auto" looks at the stream and the environment."""
     terminal = stream.isatty()
     if form == "auto":
         form = "text" if terminal else "journal" if _is_journal(stream, environ) else "json"
     if form == "text":
-        return TextFormatter(colour=terminal and not environ.get("NO_COLOR"))
-    return JournalFormatter() if form == "journal" else JsonFormatter()
+        return TextFormatter(terminal and not environ.get("NO_COLOR"), part)
+    return JournalFormatter(part) if form == "journal" else JsonFormatter(part)
 
 
 def message_of(record: logging.LogRecord, formatter: logging.Formatter) -> str:

@@ -166,6 +166,13 @@ def memory_warning(settings: Settings, memory: Memory | None) -> str | None:
     )
 
 
+def memory_of(settings: Settings, available: Memory | None) -> Memory | None:
+    """What the limits are held against: the share that is set, else what is `available`."""
+    if settings.memory_bytes:
+        return Memory(settings.memory_bytes, "its share (broker.memory_bytes)")
+    return available
+
+
 def available_memory(root: str = "/") -> Memory | None:
     """The smallest of the machine's memory and the limits of this process's control groups; None
     when the system does not say. Files are looked for below `root`."""

@@ -5,6 +5,7 @@ The check is made by the daemon, on the settings it starts with: the command lin
 ports after they were loaded. Ports that are off, or 0 (any free one), cannot clash.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from aerobee.config.errors import ConfigError
@@ -46,16 +47,26 @@ def listeners(settings: Settings) -> list[Listener]:
 
 def check_ports(settings: Settings) -> None:
     """Raises ConfigError, which names both settings, when two parts would take the same port."""
+    check_clashes(listeners(settings))
+
+
+def check_clashes(wanted: Iterable[Listener]) -> None:
+    """The same for the ports of several processes."""
     seen: list[Listener] = []
-    for late in listeners(settings):
+    for late in wanted:
         if late.port < 1:
             reason = "leaves no VIP port, listen_port - 2; set broker.vip_port_enabled = false"
-            raise ConfigError("broker.listen_port", str(settings.listen_port), reason)
+            raise ConfigError("broker.listen_port", str(late.port + VIP_BELOW), reason)
         for early in seen:
             if early.port == late.port and _same_host(early.host, late.host):
                 reason = f"is also {early.what}; give one of the two another port"
                 raise ConfigError(late.key, str(late.port), reason)
         seen.append(late)
+
+
+def reachable(host: str) -> str:
+    """An address for our own connections to a part that listens on `host`."""
+    return "127.0.0.1" if host in _ANY else host
 
 
 def _same_host(one: str, other: str) -> bool:

@@ -14,10 +14,11 @@ _FIRST, _END = 20_000, 32_000
 _STEP = 4
 
 
-def free_port() -> int:
-    """A port P that is free, as are P-2 (RocketMQ's VIP port) and P+1 (its HA port)."""
+def free_port(*above: int) -> int:
+    """A port P that is free, as are P-2 (RocketMQ's VIP port), P+1 (its HA port), and the ports
+    that far `above` it."""
     for port in itertools.islice(_PLACES, (_END - _FIRST) // _STEP):
-        if all(_is_free(one) for one in (port - 2, port, port + 1)):
+        if all(_is_free(port + step) for step in (-2, 0, 1, *above)):
             return port
     raise AssertionError(f"no three free ports between {_FIRST} and {_END}")
 

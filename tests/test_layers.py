@@ -26,10 +26,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "store": frozenset({"protocol", "config"}),
     "nameserver": frozenset({"protocol", "config", "remoting", "file_replacement"}),
     "broker": frozenset({"protocol", "config", "store", "nameserver", "remoting"}) | LEAVES,
+    "shards": frozenset({"config", "store", "remoting", "broker"}),
     "client": frozenset({"protocol", "remoting", "file_replacement"}),
     "pipeline": frozenset({"client", "protocol", "store", "remoting"}) | LEAVES,
     "cli": LEAVES
-    | {"protocol", "config", "remoting", "store", "nameserver", "broker", "client", "pipeline"},
+    | {"protocol", "config", "remoting", "store", "nameserver", "broker", "shards", "client"}
+    | {"pipeline"},
 }
 # `import aerobee.x` works because of the links in aerobee/; these names alone mean something else
 # on a machine that has other packages of the same plain names.
@@ -58,11 +60,12 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("stats", "unsupported", "router", "workers", "live_settings", "scheduler"),
+        *("stats", "unsupported", "router", "workers", "live_settings", "scheduler", "free_ports"),
         *("expressions", "tables"),
         *("registration", "delay", "messages", "staging", "transactions", "requests"),
         *("core", "monitoring", "daemon", "process"),
     ),
+    "shards": ("layout", "plan", "child", "supervisor", "merge", "pages", "process"),
     "client": (
         *("errors", "loop_thread", "message", "assign", "options", "connections"),
         *("queue_offsets", "producing", "consuming", "admin", "blocking"),
@@ -73,7 +76,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "cli": (
         *("output", "parser_types", "times", "progress", "message_text"),
-        *("configs", "serve", "pipeline", "cluster", "bench", "store", "parser", "main"),
+        *("configs", "serve", "shards", "pipeline", "cluster", "bench", "store", "parser", "main"),
         "__main__",
     ),
 }

@@ -17,7 +17,7 @@ from aerobee.broker.stats import BrokerStats, ConsumerStats, RequestStats
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
-from aerobee.config.memory import available_memory, worst_cases
+from aerobee.config.memory import available_memory, memory_of, worst_cases
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.protocol.codes import ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
@@ -333,10 +333,11 @@ async def limits(
         page.family("aerobee_memory_worst_case_bytes", "Memory that all limits together allow").add(
             sum(case.bytes for case in worst_cases(current))
         )
-        memory = available_memory()
+        memory = memory_of(current, available_memory())
         if memory is not None:
             page.family(
-                "aerobee_memory_available_bytes", "Memory of the machine or the control group"
+                "aerobee_memory_available_bytes",
+                "Memory of the machine or the control group, or the share of it",
             ).add(memory.bytes)
 
     return fill

@@ -32,7 +32,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -94,12 +94,23 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer; `headers` beside content type and length."""
+    """One answer; `headers` beside content type and length.
+
+    A long body may come in parts instead, each made when the peer has taken the one before it;
+    `held_bytes` is what is kept for them meanwhile.
+    """
 
     status: int
-    body: bytes
+    body: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
+    parts: Iterable[bytes] | None = None
+    held_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory until it has been sent."""
+        return self.held_bytes + len(self.body)
 
 
 # What a scraper gets while others wait for more than the port may hold.
@@ -280,9 +291,7 @@ class HttpServer:
             return False
         with self._waits(self._served):
             response = await self._respond(request)
-        if self._unsent_bytes and (
-            self._unsent_bytes + len(response.body) > self._limits.unsent_bytes
-        ):
+        if self._unsent_bytes and (self._unsent_bytes + response.size > self._limits.unsent_bytes):
             response = BUSY
         await self._answer(http, request.method, response, last=response.status == 500)
         return http.start_next()
@@ -304,12 +313,12 @@ class HttpServer:
         self, http: _HttpConnection, method: str, response: Response, last: bool
     ) -> None:
         self.requests[response.status] = self.requests.get(response.status, 0) + 1
-        self._unsent_bytes += len(response.body)
+        self._unsent_bytes += response.size
         try:
             with self._waits(self._writing):
                 await http.answer(method, response, last)
         finally:
-            self._unsent_bytes -= len(response.body)
+            self._unsent_bytes -= response.size
 
 
 class _HttpConnection:
@@ -368,13 +377,14 @@ class _HttpConnection:
                 return None
 
     async def answer(self, method: str, response: Response, last: bool) -> None:
-        """Send a whole answer within the write time-out."""
+        """Send a whole answer, each part of it within the write time-out."""
         headers = [
             ("Content-Type", response.content_type),
-            ("Content-Length", str(len(response.body))),
             ("Cache-Control", "no-store"),
             *response.headers,
         ]
+        if response.parts is None:
+            headers.append(("Content-Length", str(len(response.body))))
         if last:
             headers.append(("Connection", "close"))
         head = h11.Response(
@@ -382,16 +392,24 @@ class _HttpConnection:
             headers=headers,
             reason=_REASONS.get(response.status, b""),
         )
-        parts = [self._h11.send(head)]
+        waiting = [self._h11.send(head)]
+        self.broken = True
         if method != "HEAD":
-            parts.append(self._h11.send(h11.Data(data=response.body)))
-        parts.append(self._h11.send(h11.EndOfMessage()))
+            for part in (response.body,) if response.parts is None else response.parts:
+                waiting.append(self._h11.send(h11.Data(data=part)))
+                if response.parts is not None:
+                    await self._write(waiting)
+                    waiting = []
+        await self._write([*waiting, self._h11.send(h11.EndOfMessage())])
+        self.broken = False
+
+    async def _write(self, parts: Sequence[bytes | None]) -> None:
         # Not writelines(): asyncio's, in Python 3.12 and early 3.13, forgets to pause the writer.
         self._writer.write(b"".join([part for part in parts if part]))
-        self.broken = True
         async with asyncio.timeout(self._limits.write_timeout_s):
             await self._writer.drain()
-        self.broken = False
+        # A drain that need not wait does not let others run.
+        await asyncio.sleep(0)
 
     def start_next(self) -> bool:
         """Ready the machine for the next request; False when this was the last."""

@@ -131,6 +131,13 @@ class BrokerSettings:
         within=(0, I64_MAX),
         why="Sends are refused before this moment: lets a broker warm up with readers only.",
     )
+    memory_bytes: int = setting(
+        0,
+        within=(0, I64_MAX),
+        why="""Memory that all limits together are held against at the start (docs/limits.md), for a
+        broker that shares its machine. 0: what the machine or the control group has. Shards get
+        equal parts of it by themselves.""",
+    )
     lock_lease_ms: int = setting(
         60_000,
         "lockMaxLiveTime",

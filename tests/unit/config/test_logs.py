@@ -51,6 +51,16 @@ def test_json_lines_hold_event_and_fields() -> None:
     assert fields["ts"].endswith("Z")
 
 
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("text", "shard-1 store"), ("json", '"part": "shard-1"'), ("journal", "<4>shard-1 store:")],
+)
+def test_each_line_says_its_part_where_several_write_one_log(form: str, expected: str) -> None:
+    line = formatter_for(form, io.StringIO(), {}, "shard-1").format(record("torn tail cut"))
+    assert expected in line
+    assert "shard-1" not in formatter_for(form, io.StringIO(), {}).format(record("torn tail cut"))
+
+
 def test_a_reason_of_several_words_stays_one_field() -> None:
     text = "torn tail cut at=%d reason=%s bytes=%d"
     fields = json.loads(JsonFormatter().format(record(text, 7, "bad body CRC", 3)))

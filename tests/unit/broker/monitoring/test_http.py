@@ -28,6 +28,10 @@ async def hello(request: Request) -> Response:
     return Response(200, f"hello {request.query}".encode())
 
 
+async def long(_request: Request) -> Response:
+    return Response(200, parts=(b"part %d;" % number for number in range(3)), held_bytes=9)
+
+
 async def broken(_request: Request) -> Response:
     raise ValueError("a bug")
 
@@ -37,7 +41,7 @@ async def start() -> AsyncIterator[Starter]:
     servers: list[HttpServer] = []
 
     async def starter(**limits: float) -> HttpServer:
-        routes = {"/hello": hello, "/broken": broken}
+        routes = {"/hello": hello, "/long": long, "/broken": broken}
         server = HttpServer("127.0.0.1", 0, routes, HttpLimits(**limits))  # type: ignore[arg-type]
         await server.start()
         servers.append(server)
@@ -94,6 +98,15 @@ async def test_head_gives_the_length_without_the_body(start: Starter) -> None:
     head, body = answer.split(b"\r\n\r\n")
     assert b"Content-Length: 9" in head
     assert body == b""
+
+
+async def test_a_body_in_parts_arrives_whole_and_the_connection_goes_on(start: Starter) -> None:
+    answer = await ask(await start(), get("/long", close=False) + get("/hello?you"))
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert b"chunked" in head
+    assert b"Content-Length" not in head
+    assert rest.startswith(b"7\r\npart 0;\r\n7\r\npart 1;\r\n7\r\npart 2;\r\n0\r\n\r\n")
+    assert answer.endswith(b"hello you")
 
 
 async def test_connection_carries_many_requests_also_pipelined(start: Starter) -> None:

@@ -1,0 +1,45 @@
+"""`aerobee shards`: the processes of one machine's shards, as their supervisor sees them."""
+
+import argparse
+import http.client
+import json
+from contextlib import closing
+from typing import Any
+
+from aerobee.cli.output import CANNOT_CONNECT, OK, CommandFailed, print_json, print_table
+
+_COLUMNS = ("shard", "broker", "address", "state", "pid", "failures", "status")
+
+
+def show_shards(parsed: argparse.Namespace) -> int:
+    """Print them; the exit code is 0 whatever state they are in (/ready is for probes)."""
+    shards = _ask(parsed.http, parsed.timeout)
+    if parsed.json:
+        print_json({"shards": shards})
+    else:
+        rows = [[shard.get(column) for column in _COLUMNS] for shard in shards]
+        print_table(_COLUMNS, rows)
+    return OK
+
+
+def _ask(address: str, timeout_s: float) -> list[dict[str, Any]]:
+    try:
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
+        with closing(connection):
+            connection.request("GET", "/shards")
+            answer = connection.getresponse()
+            body = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise CommandFailed(
+            f"{address} does not answer ({error}): is a supervisor running there? --http names the "
+            "address of its metrics and health (http.host, http.port)",
+            CANNOT_CONNECT,
+        ) from error
+    text = f"{address} has no shards: a broker that runs alone, or another program"
+    if answer.status != http.client.OK:
+        raise CommandFailed(text, CANNOT_CONNECT)
+    try:
+        shards: list[dict[str, Any]] = json.loads(body)["shards"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise CommandFailed(text, CANNOT_CONNECT) from error
+    return shards

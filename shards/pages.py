@@ -1,0 +1,211 @@
+"""The supervisor's HTTP port: /metrics, /live and /ready of all shards, and /shards about them.
+
+Each page asks the shards at their own ports, all at once. One that has not answered whole within
+`ANSWER_S` counts as down: `aerobee_shard_up 0`, and what it counts is missing from this scrape.
+
+/ready is 200 when all shards are ready and so is the name server. /live is 200 while no running
+shard says that its loop is stuck, or says nothing: one that has died is being started again, and
+whoever restarts the whole for that takes the others down.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from aerobee.broker.monitoring.http import Request, Response, Route
+from aerobee.shards.child import Child, State
+from aerobee.shards.merge import CONTENT_TYPE, merged
+from aerobee.shards.supervisor import Supervisor
+
+log = logging.getLogger("aerobee.shards")
+
+#: A scrape may take ten seconds with Prometheus' own default.
+ANSWER_S: Final = 5.0
+# Several times what metrics.series_per_family lets a page be by default.
+_PAGE_BYTES_MAX: Final = 32 << 20
+_JSON: Final = "application/json"
+
+
+class Place(NamedTuple):
+    """Where one shard is: its broker's name and address for clients, its HTTP port."""
+
+    name: str
+    address: str
+    http_host: str
+    http_port: int
+
+
+class Pages:
+    """The routes. Loop thread only."""
+
+    def __init__(
+        self, supervisor: Supervisor, places: Sequence[Place], answer_s: float = ANSWER_S
+    ) -> None:
+        self._supervisor = supervisor
+        self._places = places
+        self._answer_s = answer_s
+
+    def routes(self) -> dict[str, Route]:
+        return {
+            "/metrics": self.metrics,
+            **dict.fromkeys(("/live", "/livez"), self.live),
+            **dict.fromkeys(("/ready", "/readyz"), self.ready),
+            "/shards": self.shards,
+        }
+
+    async def metrics(self, _request: Request) -> Response:
+        answers = await self._ask_all("/metrics")
+        pages = {
+            str(number): answer[1]
+            for number, answer in enumerate(answers)
+            if answer is not None and answer[0] == 200
+        }
+        pages_bytes = sum(map(len, pages.values()))
+        own = own_families(self._supervisor, pages.keys())
+
+        def parts() -> Iterator[bytes]:
+            yield own
+            yield from merged(pages)
+
+        return Response(200, b"", CONTENT_TYPE, parts=parts(), held_bytes=2 * pages_bytes)
+
+    async def live(self, _request: Request) -> Response:
+        answers = await self._ask_all("/live")
+        shown, all_live = [], True
+        for child, place, answer in zip(
+            self._supervisor.shards, self._places, answers, strict=True
+        ):
+            stuck = child.state is State.READY and (answer is None or answer[0] != 200)
+            all_live = all_live and not stuck
+            shown.append({**_about(child, place), "live": not stuck})
+        return _json(200 if all_live else 503, {"live": all_live, "shards": shown})
+
+    async def ready(self, _request: Request) -> Response:
+        answers = await self._ask_all("/ready")
+        shown, all_ready = [], True
+        for child, place, answer in zip(
+            self._supervisor.shards, self._places, answers, strict=True
+        ):
+            is_ready = child.state is State.READY and answer is not None and answer[0] == 200
+            all_ready = all_ready and is_ready
+            about: dict[str, object] = {**_about(child, place), "ready": is_ready}
+            if not is_ready:
+                about["reason"] = _reason(child, answer)
+            shown.append(about)
+        body: dict[str, object] = {"shards": shown}
+        name_server = self._supervisor.name_server
+        if name_server is not None:
+            up = name_server.state is State.READY
+            all_ready = all_ready and up
+            body["nameserver"] = {"ready": up, "state": name_server.state.value}
+        return _json(200 if all_ready else 503, {"ready": all_ready, **body})
+
+    async def shards(self, _request: Request) -> Response:
+        """What is known of the processes, without asking them."""
+        shown = [
+            {**_about(child, place), "failures": child.failures, "status": child.status}
+            for child, place in zip(self._supervisor.shards, self._places, strict=True)
+        ]
+        if (child := self._supervisor.name_server) is not None:
+            about = {"shard": child.name, "state": child.state.value, "pid": child.pid or None}
+            shown.append({**about, "failures": child.failures, "status": child.status})
+        return _json(200, {"shards": shown})
+
+    async def _ask_all(self, path: str) -> list[tuple[int, bytes] | None]:
+        return await asyncio.gather(
+            *(
+                self._ask(child, place, path)
+                for child, place in zip(self._supervisor.shards, self._places, strict=True)
+            )
+        )
+
+    async def _ask(self, child: Child, place: Place, path: str) -> tuple[int, bytes] | None:
+        """Status and body of one shard's page; None when it has not given one."""
+        if child.state is not State.READY:
+            return None
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await fetch(place.http_host, place.http_port, path)
+        except (OSError, TimeoutError, ValueError) as error:
+            log.info("no answer name=%s path=%s error=%r", child.name, path, error)
+            return None
+
+
+async def fetch(host: str, port: int, path: str) -> tuple[int, bytes]:
+    """Status and whole body of a page of a shard's HTTP port. Raises OSError, and ValueError for
+    what is no whole answer."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            lines = head.decode("latin-1").lower().split("\r\n")
+            length = next(line for line in lines if line.startswith("content-length:"))
+            size = int(length.partition(":")[2])
+            if size > _PAGE_BYTES_MAX:
+                raise ValueError(f"a page of {size} bytes")
+            return int(lines[0].split()[1]), await reader.readexactly(size)
+        except (asyncio.IncompleteReadError, StopIteration, IndexError) as error:
+            raise ValueError("not a whole answer") from error
+    finally:
+        writer.close()
+
+
+def own_families(supervisor: Supervisor, answered: Collection[str]) -> bytes:
+    """What the supervisor itself counts, as text of the metrics page."""
+    shards = [str(number) for number in range(len(supervisor.shards))]
+    families = [
+        (
+            "aerobee_shard_up",
+            "gauge",
+            "1 when the shard has answered this scrape",
+            {shard: int(shard in answered) for shard in shards},
+        ),
+        (
+            "aerobee_shard_failures_total",
+            "counter",
+            "Times the shard has ended by itself and was started again",
+            {shard: child.failures for shard, child in zip(shards, supervisor.shards, strict=True)},
+        ),
+    ]
+    lines = []
+    for name, kind, about, values in families:
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        lines += [f'{name}{{shard="{shard}"}} {value}' for shard, value in values.items()]
+    if (name_server := supervisor.name_server) is not None:
+        name = "aerobee_shards_nameserver_up"
+        up = int(name_server.state is State.READY)
+        about = "1 while the name server of the shards runs and is ready"
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {up}"]
+        name = "aerobee_shards_nameserver_failures_total"
+        about = "Times the name server of the shards has ended by itself and was started again"
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} counter"]
+        lines.append(f"{name} {name_server.failures}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _about(child: Child, place: Place) -> dict[str, object]:
+    return {
+        "shard": child.name,
+        "broker": place.name,
+        "address": place.address,
+        "state": child.state.value,
+        "pid": child.pid or None,
+    }
+
+
+def _reason(child: Child, answer: tuple[int, bytes] | None) -> object:
+    """Why a shard is not ready: its own checks if it has answered, else what is known of it."""
+    if answer is None:
+        return "no answer in time" if child.state is State.READY else child.status
+    try:
+        return msgspec.json.decode(answer[1])
+    except msgspec.DecodeError:
+        return answer[1].decode(errors="replace")
+
+
+def _json(status: int, body: object) -> Response:
+    return Response(status, msgspec.json.format(msgspec.json.encode(body)) + b"\n", _JSON)

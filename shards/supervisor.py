@@ -1,0 +1,278 @@
+"""The supervisor: starts the name server and the shards, keeps them running, stops them.
+
+Start: the name server, then all shards at once (each may have a recovery to do). If one of them
+cannot start, none stays: what is wrong is to be seen at the start, and the exit code is its own.
+
+Afterwards a child that ends by itself is started again after a pause, which doubles with each
+failure in a row, up to 30 s; a minute of being ready ends the row. `FAILURES_MAX` in a row end all:
+the supervisor exits with an error, and it is up to systemd, its limits and its alarms, as for one
+broker. A child that gives no sign of life in time is killed first (child.py).
+
+Stop: the shards, all at once, then the name server, at which they unregister.
+
+Rolling restart (SIGUSR2): one child after the other is stopped in order and started, each ready
+before the next one stops, the name server last. It ends at the first that does not become ready.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from aerobee.broker.monitoring.systemd import Notifier
+from aerobee.shards.child import Child, State
+
+log = logging.getLogger("aerobee.shards")
+
+FAILURES_MAX = 8
+_PAUSE_FIRST_S = 1.0
+_PAUSE_LAST_S = 30.0
+# Ready for so long, and what comes is another failure.
+_SETTLED_S = 60.0
+_TICK_S = 1.0
+# As the daemon's own exit codes (broker/process.py): they mean the same to systemd.
+_EXIT_FAILED = 1
+_CODES_PASSED_ON = frozenset({1, 3, 78})
+# A child that had no handler yet dies of the signal that stops it; nothing was open by then.
+_STOPPED = frozenset({0, -signal.SIGTERM})
+
+
+class Supervisor:
+    """Keeps children. `run` once; all on its loop."""
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        make_child: Callable[[str, Callable[[Child], None], Callable[[float], None]], Child],
+        shards: int,
+        with_name_server: bool,
+        pause_first_s: float = _PAUSE_FIRST_S,
+    ) -> None:
+        """`make_child(name, changed, extend)` makes each child (`Child`)."""
+        self._notifier = notifier
+        self._pause_first_s = pause_first_s
+
+        def make(name: str) -> Child:
+            return make_child(name, self._child_changed, notifier.extend_timeout)
+
+        self.shards = [make(f"shard-{number}") for number in range(shards)]
+        self.name_server = make("nameserver") if with_name_server else None
+        self.started = False
+        self._stop = asyncio.Event()
+        self._code = 0
+        self._reloading = False
+        self._keepers: list[asyncio.Task[None]] = []
+        self._roll: asyncio.Task[None] | None = None
+
+    @property
+    def children(self) -> list[Child]:
+        """All of them, in the order of a rolling restart."""
+        return [*self.shards, *([self.name_server] if self.name_server else [])]
+
+    async def run(self, on_ready: Callable[[], None]) -> int:
+        """Start all, call `on_ready`, and keep them until `stop`; returns the exit code."""
+        ticking = asyncio.create_task(self._tick_forever(), name="watches the shards")
+        ticking.add_done_callback(_surface)
+        try:
+            await self._start()
+            if not self._stop.is_set():
+                self.started = True
+                on_ready()
+                self._notifier.ready(self.status())
+            await self._stop.wait()
+        finally:
+            await self._stop_all()
+            ticking.cancel()
+            await asyncio.gather(ticking, *self._keepers, return_exceptions=True)
+        return self._code
+
+    def stop(self) -> None:
+        """Stop all in order."""
+        self._stop.set()
+
+    def stop_at_once(self) -> None:
+        """Pass a second signal on: they leave at once, and recover at their next start."""
+        for child in self.children:
+            child.stop()
+
+    def reload(self) -> None:
+        """Have all read their configuration again."""
+        for child in self.children:
+            child.reload()
+        if self.started:
+            self._notifier.reloading()
+            self._reloading = True
+            self._tell()
+
+    def restart_one_by_one(self) -> None:
+        """Begin a rolling restart, unless one is under way or not all have started yet."""
+        if not self.started or self._stop.is_set():
+            log.warning("no rolling restart: the shards are starting or stopping")
+        elif self._roll is not None and not self._roll.done():
+            log.warning("no rolling restart: one is under way")
+        else:
+            self._roll = asyncio.create_task(self._restart_each())
+            self._roll.add_done_callback(_surface)
+
+    def status(self) -> str:
+        """One line for people: how many are ready, and what the others say."""
+        ready = sum(child.state is State.READY for child in self.shards)
+        others = [
+            f"; {child.name}: {child.status or child.state.value}"
+            for child in self.children
+            if child.state is not State.READY
+        ]
+        return f"{ready} of {len(self.shards)} shards ready{''.join(others)}"
+
+    # --- lives
+
+    async def _start(self) -> None:
+        """Start the name server, then the shards; a failure asks for the stop."""
+        for group in ([self.name_server] if self.name_server else [], self.shards):
+            starts = [self._begin(child) for child in group]
+            waiting = asyncio.gather(*starts)
+            stop = asyncio.create_task(self._stop.wait())
+            either: set[asyncio.Future[Any]] = {waiting, stop}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            if self._stop.is_set():
+                waiting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await waiting
+                return
+
+    def _begin(self, child: Child) -> "asyncio.Future[bool]":
+        start = child.next_start
+        keeper = asyncio.create_task(self._keep(child), name=f"keeps {child.name}")
+        keeper.add_done_callback(_surface)
+        self._keepers.append(keeper)
+        # Cancelling who waits for it must not cancel it.
+        return asyncio.shield(start)
+
+    async def _keep(self, child: Child) -> None:
+        """Life after life, until it is not wanted any more."""
+        while child.wanted and not self._stop.is_set():
+            try:
+                code = await child.live()
+            except OSError as error:
+                log.error("cannot start name=%s error=%s", child.name, error)
+                self._give_up(_EXIT_FAILED)
+                return
+            if child.wanted and not self._restarting(child):
+                await self._failed(child, code)
+
+    def _restarting(self, child: Child) -> bool:
+        asked, child.restart_asked = child.restart_asked, False
+        return asked
+
+    async def _failed(self, child: Child, code: int) -> None:
+        if not self.started:
+            log.error("did not start name=%s exit=%d", child.name, code)
+            self._give_up(code if code in _CODES_PASSED_ON else _EXIT_FAILED)
+            return
+        if child.stayed_s() >= _SETTLED_S:
+            child.failures_in_row = 0
+        child.failures += 1
+        child.failures_in_row += 1
+        if child.failures_in_row >= FAILURES_MAX:
+            log.critical(
+                "failed %d times in a row, stopping all name=%s exit=%d: its own lines say why",
+                child.failures_in_row, child.name, code,
+            )  # fmt: skip
+            self._give_up(_EXIT_FAILED)
+            return
+        pause_s = min(_PAUSE_LAST_S, self._pause_first_s * 2 ** (child.failures_in_row - 1))
+        log.error(
+            "ended by itself, starts again name=%s exit=%d failures=%d in_s=%.1f",
+            child.name, code, child.failures_in_row, pause_s, extra={"each": True},
+        )  # fmt: skip
+        child.status = f"ended by itself with code {code}, starts again in {pause_s:.1f} s"
+        await child.pause(pause_s)
+
+    def _give_up(self, code: int) -> None:
+        if not self._stop.is_set():
+            self._code = code
+            self._stop.set()
+
+    # --- stop and restart
+
+    async def _stop_all(self) -> None:
+        self._notifier.stopping("stopping the shards")
+        if self._roll is not None:
+            self._roll.cancel()
+        for group in (self.shards, [self.name_server] if self.name_server else []):
+            await self._stop_group(group)
+        for child in self.children:
+            child.close()
+
+    async def _stop_group(self, group: Sequence[Child]) -> None:
+        running = [child for child in group if child.state is not State.DOWN]
+        for child in group:
+            child.wanted = False
+            child.wake()
+            if child.state is not State.STOPPING:
+                child.stop()
+        names = {f"keeps {child.name}" for child in group}
+        keepers = [keeper for keeper in self._keepers if keeper.get_name() in names]
+        if keepers:
+            await asyncio.wait(keepers)
+        for child in running:
+            if child.last_code not in _STOPPED and self._code == 0:
+                log.error("did not stop cleanly name=%s exit=%d", child.name, child.last_code)
+                self._code = _EXIT_FAILED
+
+    async def _restart_each(self) -> None:
+        log.info("rolling restart begins")
+        for child in self.children:
+            came = child.next_start
+            child.restart_asked = child.state is not State.DOWN
+            child.wake()
+            child.stop()
+            if not await asyncio.shield(came):
+                log.error(
+                    "rolling restart ends name=%s did not become ready; the others go on as they "
+                    "were", child.name,
+                )  # fmt: skip
+                return
+            log.info("restarted name=%s", child.name)
+        log.info("rolling restart is done")
+
+    # --- signs of life
+
+    async def _tick_forever(self) -> None:
+        """Kill what is overdue, and tell our own supervisor that we look after them.
+
+        It is told so while none is overdue: a child that cannot even be killed is its business.
+        """
+        interval_s = self._notifier.watchdog_interval_s
+        while True:
+            overdue = [child for child in self.children if child.is_overdue()]
+            for child in overdue:
+                log.error("no sign of life in time, killed name=%s pid=%d", child.name, child.pid)
+                child.kill()
+            if interval_s is not None and self.started and not overdue:
+                self._notifier.watchdog()
+            await asyncio.sleep(min(_TICK_S, interval_s or _TICK_S))
+
+    def _child_changed(self, _child: Child) -> None:
+        if not self._stop.is_set():
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._reloading and not _any_reloading(self.children):
+            self._reloading = False
+            self._notifier.ready(self.status())
+        else:
+            self._notifier.status(self.status())
+
+
+def _any_reloading(children: Iterable[Child]) -> bool:
+    return any(child.reloading for child in children)
+
+
+def _surface(task: "asyncio.Task[None]") -> None:
+    """Ends in order or by cancellation; anything else is a bug and must be seen."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("%s has stopped", task.get_name(), exc_info=error)
