@@ -87,6 +87,7 @@ cdef class Route:
 cdef class PlainSends:
     cdef dict routes
     cdef object find_route
+    cdef object find_queue
     cdef object log
     cdef object count
     cdef bytes cluster
@@ -100,13 +101,14 @@ cdef class PlainSends:
     cdef uint8_t scratch[MOST_PROPERTIES + 512]
     cdef public int64_t taken
 
-    def __init__(self, log, find_route, count, *, cluster, store_host, json_parts, long_keys,
+    def __init__(self, log, find_route, find_queue, count, *, cluster, store_host, json_parts, long_keys,
                  not_plain, max_message_bytes, safe_properties):
         """`json_parts`: the answer's template, cut where msgId, queueId, queueOffset and opaque go.
         `not_plain`: names of properties that ask for more than to be stored."""
         self.routes = {}
         self.log = log
         self.find_route = find_route
+        self.find_queue = find_queue
         self.count = count
         self.cluster = b"CLUSTER\x01" + cluster
         self.store_host = store_host
@@ -128,23 +130,23 @@ cdef class PlainSends:
         cdef Py_ssize_t position = 0
         cdef object log = self.log
         if size < 12 or base[4] > 1:
-            return 0, None
-        if not log.begin_plain():
-            return 0, None
+            return 0, None, 0
+        segment = log.claim()
+        if segment is None:
+            return 0, None, 0
         answers = []
-        segment = log._active
         cdef uint8_t[::1] memory
-        cdef int64_t start, wrote, end, last_ms, first
+        cdef int64_t start, wrote, end, store_ms
         cdef Send send
         cdef int64_t total
         cdef int header
+        pending = []
+        wrote = segment.wrote
         try:
-            memory = segment._memory
+            memory = segment.memory
             start = segment.start
-            wrote = first = segment.wrote
             end = segment.size
-            last_ms = max(log.plain_ms(), <int64_t> segment.last_store_ms)
-            pending = []
+            store_ms = log.claimed_ms()
             while size - position >= 12:
                 total = get32(base + position)
                 if total < 4 or position + 4 + total > size:
@@ -159,28 +161,24 @@ cdef class PlainSends:
                 send.body_size = total - 4 - header
                 if not self._parse(base + position + 8, header, &send):
                     break
-                answer = self._store(&send, born_host, &memory[0], start, &wrote, end, last_ms, pending)
+                answer = self._store(&send, born_host, &memory[0], start, &wrote, end, store_ms, pending)
                 if answer is None:
                     break
                 answers.append(answer)
                 position += 4 + total
         finally:
-            if wrote != first:
-                log.end_plain(segment, wrote, last_ms, pending)
-            else:
-                log.leave_plain()
+            log.release(wrote, pending)
         if not answers:
-            return 0, None
+            return 0, None, 0
         self.taken += len(answers)
-        return position, b"".join(answers) if len(answers) > 1 else answers[0]
+        return position, b"".join(answers) if len(answers) > 1 else answers[0], len(answers)
 
     cdef bint _parse(self, const uint8_t *at, int size, Send *send) except -1:
         cdef int index
         for index in range(FIELDS):
             send.fields[index].at = NULL
         if send.binary:
-            if not self._parse_binary(at, size, send):
-                return False
+            return False
         elif not self._parse_json(at, size, send):
             return False
         for index in (GROUP, TOPIC, 2, 3, QUEUE_ID, SYS_FLAG, BORN, USER_FLAG):
@@ -356,7 +354,10 @@ cdef class PlainSends:
             return None
         queue = route.queues[queue_id]
         if queue is None:
-            return None
+            queue = self.find_queue(route.name, queue_id)
+            if queue is None:
+                return None
+            route.queues[queue_id] = queue
         cdef int64_t tags_code = 0
         cdef Text unique, words
         unique.at = words.at = NULL
@@ -373,7 +374,7 @@ cdef class PlainSends:
         cdef int64_t queue_offset = queue.next_offset
         cdef int64_t log_offset = start + wrote[0]
         cdef uint8_t *to = memory + wrote[0]
-        put32(to, size)
+        # Its size comes last: until then there is no record here, if the process is killed.
         put32(to + 4, 0xDAA320A7)
         put32(to + 8, c_crc32(0, send.body, send.body_size) & 0x7FFFFFFF)
         put32(to + 12, queue_id)
@@ -396,6 +397,7 @@ cdef class PlainSends:
         to[0] = stored >> 8
         to[1] = stored & 0xFF
         memcpy(to + 2, self.scratch, stored)
+        put32(memory + wrote[0], size)
         pending.append((queue, queue_offset, log_offset, size, tags_code, keys, store_ms, route.name))
         queue.next_offset = queue_offset + 1
         wrote[0] += size
