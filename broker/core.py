@@ -26,6 +26,7 @@ from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
+from aerobee.broker.messages.native_sends import native_sends
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.requests.client_calls import ClientCalls
@@ -371,6 +372,13 @@ class BrokerCore:
         )
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
+
+    def plain_sends(self) -> Callable[[Connection, memoryview], int] | None:
+        """Serves plain sends from the read buffer, where that form is built and may be used."""
+        return native_sends(
+            self.settings, self.identity, self.store, self.topics, self.stats, self.turns,
+            self._send_answers, self._appended,
+        )  # fmt: skip
 
     def _asking_handlers(self) -> dict[int, Handler]:
         """What is answered when clients have answered."""

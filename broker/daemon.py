@@ -263,6 +263,7 @@ class Daemon:
     async def _start_client_ports(self, port: int) -> int:
         settings, limits, core = self.settings, self._limits, self.core
         self.main_server = RemotingServer(core.main_router, limits, "broker", core.turns)
+        self.main_server.connections.take_head = core.plain_sends()
         self.vip_server = RemotingServer(core.vip_router, limits, "broker vip", core.turns)
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)

@@ -321,7 +321,20 @@ class Connection(asyncio.BufferedProtocol):
         stats.bytes_in += nbytes
         decoder = self._decoder
         try:
-            commands = decoder.feed(shared.read_view[:nbytes])
+            taken = 0
+            if (
+                shared.take_head is not None
+                and not decoder.buffered
+                and not self._aside
+                and not self._holds
+                and not shared.turns.late
+            ):
+                taken = shared.take_head(self, shared.read_view[:nbytes])
+                if taken == nbytes:
+                    if self.held_bytes:
+                        self._unfinished(0, True)
+                    return
+            commands = decoder.feed(shared.read_view[taken:nbytes])
             if commands:
                 count = len(commands)
                 self._commands_in += count

@@ -12,12 +12,16 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from aerobee.remoting.budget import FrameHolder, InboundBudget
 from aerobee.remoting.limits import MIB, RemotingLimits
 from aerobee.remoting.stats import CloseReason, ServerStats
 from aerobee.remoting.turns import Turns
+
+if TYPE_CHECKING:
+    from aerobee.remoting.connection import Connection
 
 log = logging.getLogger("aerobee.remoting")
 
@@ -65,6 +69,7 @@ class ConnectionSet:
         "read_view",
         "recount_at",
         "stats",
+        "take_head",
         "turns",
     )
 
@@ -82,6 +87,8 @@ class ConnectionSet:
         self.name = name
         self.full_stops_reading = full_stops_reading
         self.stats = ServerStats()
+        # Serves what it can of a read before it is decoded; how many bytes those were.
+        self.take_head: Callable[[Connection, memoryview], int] | None = None
         self._connections: dict[int, Member] = {}
         self._addresses: Counter[str] = Counter()
         self._empty = asyncio.Event()

@@ -101,7 +101,7 @@ class MessageStore:
             self.queue_directory,
             settings.disk_warning_ratio,
         )
-        self._log = self._make_log(settings)
+        self._log = self.commit_log = self._make_log(settings)
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
         self._build_flushing(settings)
         self._reput = self._make_reput(settings)

@@ -33,6 +33,9 @@ from aerobee.store.reading.delayed_messages import asked_level
 
 _OWN = frozenset((PROPERTY_CLUSTER, PROPERTY_TIMER_OUT_MS, *OF_ONE_RECORD))
 _ASKING = frozenset((PROPERTY_DELAY, PROPERTY_TRANSACTION_PREPARED, *TIMER_PROPERTIES))
+#: Names of which a message with one is no plain one: it asks for more than to be stored, or has
+#: what only the broker may say.
+NOT_PLAIN = frozenset((*_OWN, *_ASKING, "__SHARDINGKEY", "INNER_MULTI_DISPATCH"))
 _NUMBER = re.compile(r"[+-]?\d{1,20}")
 _OFFSETS_MARK, _CRC_MARK = (name.encode() for name in OF_ONE_RECORD)
 

@@ -27,7 +27,7 @@ from aerobee.protocol.headers.fields import (
 from aerobee.protocol.message.properties import PROPERTY_MSG_REGION, PROPERTY_TRACE_ON
 
 # Attribute order of SendMessageHeader.
-_LONG_KEYS = (
+LONG_KEYS = (
     "producerGroup",
     "topic",
     "defaultTopic",
@@ -79,7 +79,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
         batch, not the code; "1" counts besides "true" because the C++ client marks its batches
         so (protocol/WIRE.md 8), which the reference stores as one message that consumers see empty.
         """
-        keys = _SHORT_KEYS if command.code in _SHORT_CODES else _LONG_KEYS
+        keys = _SHORT_KEYS if command.code in _SHORT_CODES else LONG_KEYS
         (
             group,
             topic,
@@ -166,7 +166,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
 
     def to_ext_long(self) -> dict[str, str]:
         """The long fields of code 10."""
-        return self._to_keys(_LONG_KEYS)
+        return self._to_keys(LONG_KEYS)
 
     def _to_keys(self, keys: tuple[str, ...]) -> dict[str, str]:
         ext = {
@@ -227,6 +227,11 @@ class SendReply:
         )
         # The fixed entries and the key of the first one that varies.
         self._binary = binary_entries(self._fixed) + b"\0\5msgId"
+
+    def json_parts(self) -> list[bytes]:
+        """The answer's header around msgId, queueId, queueOffset and opaque."""
+        parts = self._json.replace("%s", "%d").split("%d")
+        return [part.replace("%%", "%").encode() for part in parts]
 
     def encode(
         self,

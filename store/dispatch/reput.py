@@ -31,6 +31,11 @@ from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
 from aerobee.store.stats import StoreStats
 
+try:
+    from aerobee.native import plain_dispatch as compiled
+except ImportError:
+    compiled = None
+
 #: Messages of one round: some milliseconds.
 ROUND_MOST = 1024
 
@@ -90,20 +95,27 @@ class Reput:
 
     def _dispatch_fed(self, entries: list[Appended]) -> list[Arrival]:
         index = self._index
+        keys = sum([len(entry[5]) for entry in entries])
         if index is not None:
-            index.reserve(sum([len(entry[5]) for entry in entries]))
+            index.reserve(keys)
         touched: list[tuple[ConsumeQueue, int]] = []
         try:
-            arrivals = self._gather(entries, touched)
-            for queue, first in touched:
-                queue.write_entries(first, b"".join(queue.pending))
+            if compiled is not None:
+                arrivals, packed = compiled.gather(entries, Arrival)
+                for queue, first, data in packed:
+                    queue.write_entries(first, data)
+            else:
+                arrivals = self._gather(entries, touched)
+                for queue, first in touched:
+                    queue.write_entries(first, b"".join(queue.pending))
         finally:
             for queue, _ in touched:
                 queue.pending = []
+        if index is not None and not (compiled is not None and index.put_plain(entries, keys)):
+            for _, _, log_offset, _, _, words, store_ms, topic in entries:
+                if words:
+                    index.put_keys(topic, words, log_offset, store_ms)
         if index is not None:
-            for _, _, log_offset, _, _, keys, store_ms, topic in entries:
-                if keys:
-                    index.put_keys(topic, keys, log_offset, store_ms)
             index.finish()
         self._done(entries)
         # Numbering goes on by one with each message that has a queue.

@@ -123,6 +123,12 @@ class IndexFile:
             raise StoreLayoutError(f"the header of {self.path} is damaged")
 
     @property
+    def memory(self) -> mmap.mmap:
+        """The file's mapping."""
+        assert self._map is not None
+        return self._map
+
+    @property
     def full(self) -> bool:
         """Whether no further key fits."""
         return self.count >= self.entries

@@ -40,6 +40,11 @@ from aerobee.store.log.commit_log import Appended
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 from aerobee.store.stats import StoreStats
 
+try:
+    from aerobee.native import plain_dispatch as compiled
+except ImportError:
+    compiled = None
+
 log = logging.getLogger("aerobee.store")
 
 _SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
@@ -341,6 +346,16 @@ class IndexService:
                 file = self._roll()
             key_hash = java_hash_with_prefix(prefix, key)
             file.put(key_hash if key_hash > 0 else slot_hash(key_hash), log_offset, store_ms)
+
+    def put_plain(self, entries: list[Appended], keys: int) -> bool:
+        """`put_keys` of all entries, which have so many keys, by the compiled form; False if they
+        do not fit one file."""
+        if not self.files or self.files[-1].room < keys:
+            return False
+        if keys:
+            file = self.files[-1]
+            compiled.put_keys(entries, file, self._prefixes, self._prefix, java_hash_with_prefix)
+        return True
 
     def put_all(self, entries: Iterable[Appended]) -> None:
         """The same for many messages."""

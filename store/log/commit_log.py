@@ -185,6 +185,49 @@ class CommitLog:
         stats.appended_bytes += result.size
         self._times.add(self._now_ns() - began_ns)
 
+    # --- for who writes records in the segment's mapping itself (native/) ---------------------
+
+    def claim(self) -> MappedFile | None:
+        """Take the put lock, for records that are written behind what is there; the segment to
+        write in, with its marks. None: whatever is to be stored goes by `put` now."""
+        if (
+            self._health.refusing
+            or self._held_since_ns
+            or not self.feeding
+            or len(self.pending) > PENDING_MOST
+            or self._active is None
+            or not self._lock.acquire(blocking=False)
+        ):
+            return None
+        self._held_since_ns = self._now_ns()
+        return self._active
+
+    def claimed_ms(self) -> int:
+        """Store time of what is appended under the claim, ms."""
+        assert self._active is not None
+        return max(self._held_since_ns // 1_000_000, self._active.last_store_ms)
+
+    def release(self, wrote: int, entries: list[Appended]) -> None:
+        """End a claim: the records up to the position `wrote` are in place, and `entries` says what
+        they are. Their queues have their numbering already."""
+        began_ns, segment = self._held_since_ns, self._active
+        assert segment is not None
+        try:
+            if entries:
+                size = wrote - segment.wrote
+                segment.last_store_ms = store_ms = entries[-1][6]
+                segment.wrote = wrote
+                self.written = segment.start + wrote
+                self.last_store_ms = store_ms
+                self.pending += entries
+                stats, count = self._stats, len(entries)
+                stats.appended_messages += count
+                stats.appended_bytes += size
+                self._times.add_many((self._now_ns() - began_ns) // count, count)
+        finally:
+            self._held_since_ns = 0
+            self._lock.release()
+
     def prepare_batch(self) -> PreparedBatch:
         """An empty one, to which messages are added before `put_prepared`."""
         return PreparedBatch(self._max_message_bytes, self._encoding, self._counted)

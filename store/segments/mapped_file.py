@@ -116,6 +116,12 @@ class MappedFile:
         return self._memory is not None
 
     @property
+    def memory(self) -> memoryview:
+        """The writer's view of the whole file, while it is open for writing."""
+        assert self._memory is not None
+        return self._memory
+
+    @property
     def view(self) -> memoryview:
         """The readers' view of the whole file, mapped when first asked for."""
         if self._view is None:
