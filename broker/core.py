@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -20,13 +21,13 @@ from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.compiled import CompiledRequests, sends_are_plain
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
-from aerobee.broker.messages.native_sends import native_sends
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.requests.client_calls import ClientCalls
@@ -57,11 +58,13 @@ from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
+from aerobee.native.form import CompiledForm
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.message_store import MessageStore
 
@@ -373,12 +376,23 @@ class BrokerCore:
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
 
-    def plain_sends(self) -> Callable[[Connection, memoryview], int] | None:
-        """Serves plain sends from the read buffer, where that form is built and may be used."""
-        return native_sends(
-            self.settings, self.identity, self.store, self.topics, self.stats, self.turns,
-            self._send_answers, self._appended,
-        )  # fmt: skip
+    def compiled_requests(
+        self, form: CompiledForm
+    ) -> Callable[[Connection, memoryview], int] | None:
+        """Serves plain requests from a connection's read; None where each is to be looked at."""
+        if not sends_are_plain(self.settings, self.identity):
+            return None
+        return CompiledRequests(
+            form,
+            self.settings,
+            self.identity,
+            self.store,
+            self.topics,
+            self.stats,
+            self.turns,
+            self._send_answers,
+            self._appended,
+        ).take
 
     def _asking_handlers(self) -> dict[int, Handler]:
         """What is answered when clients have answered."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -41,12 +42,14 @@ from aerobee.broker.registration.addresses import Identity, ReservedPorts, decid
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
+from aerobee.config.errors import ConfigError
 from aerobee.config.limits import check_limits, connection_limit
 from aerobee.config.memory import available_memory, memory_of, memory_warning
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports, listeners, reachable
 from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
+from aerobee.native.form import VARIABLE, CompiledForm, NativeError, chosen
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.disk.files import Files
@@ -91,6 +94,8 @@ class Daemon:
         self.stats = BrokerStats(light=settings.lmq_enabled)
         self.health = HealthChecks()
         check_limits(settings)
+        #: The compiled form of the hot path, None where the plain one runs.
+        self.form = _form()
         limit = connection_limit(settings)
         self._limits = remoting_limits(settings, limit.connections)
         self._notifier = notifier or Notifier({})
@@ -245,7 +250,12 @@ class Daemon:
         """Open and recover on a thread; the supervisor hears how far it is."""
         progress = self._supervision.begin_recovery(loop)
         store = await loop.run_in_executor(
-            None, lambda: MessageStore.open(self.settings, progress=progress)
+            None,
+            lambda: MessageStore.open(
+                self.settings,
+                progress=progress,
+                compiled=None if self.form is None else self.form.store,
+            ),
         )
         self._supervision.end_recovery()
         store.make_segment_ahead()
@@ -263,7 +273,8 @@ class Daemon:
     async def _start_client_ports(self, port: int) -> int:
         settings, limits, core = self.settings, self._limits, self.core
         self.main_server = RemotingServer(core.main_router, limits, "broker", core.turns)
-        self.main_server.connections.take_head = core.plain_sends()
+        if self.form is not None:
+            self.main_server.connections.take_head = core.compiled_requests(self.form)
         self.vip_server = RemotingServer(core.vip_router, limits, "broker vip", core.turns)
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)
@@ -316,6 +327,13 @@ class Daemon:
                 f"the store in {self.settings.store_path} could not bring everything to the disk "
                 f"and will be recovered at the next start: {broken or 'see the log'}"
             )
+
+
+def _form() -> CompiledForm | None:
+    try:
+        return chosen()
+    except NativeError as error:
+        raise ConfigError(VARIABLE, os.environ.get(VARIABLE, ""), str(error)) from None
 
 
 def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -262,6 +262,22 @@ class BrokerStats:
         queue = topic.queues.get(queue_id) or self._new_queue(topic.queues, queue_id)
         queue.messages += messages
         queue.size += stored_bytes
+
+    def stored_many(
+        self, topic: TopicStats, queues: Iterable[tuple[int, int, int]], sizes: Iterable[int]
+    ) -> None:
+        """As `stored`, of several appends: queue id, messages and bytes of each queue, and messages
+        by the bounds of their sizes."""
+        for queue_id, messages, stored_bytes in queues:
+            topic.messages_in += messages
+            topic.bytes_in += stored_bytes
+            topic.sizes.total += stored_bytes
+            queue = topic.queues.get(queue_id) or self._new_queue(topic.queues, queue_id)
+            queue.messages += messages
+            queue.size += stored_bytes
+        counts = topic.sizes.counts
+        for kind, messages in enumerate(sizes):
+            counts[kind] += messages
 
     def failed(self, topic: TopicStats | None = None) -> None:
         """A send was refused, or failed; `topic` is None when it named no topic there is."""

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import here
@@ -71,9 +72,14 @@ def _nobody(*_heard: object) -> None:
 class MessageStore:
     """An open store. Made by `open`; see the module's story."""
 
-    def __init__(self, settings: Settings, parts: StoreParts) -> None:
+    def __init__(
+        self, settings: Settings, parts: StoreParts, compiled: Compiled | None = None
+    ) -> None:
         self._settings = settings
         self._parts = parts
+        self._compiled = compiled
+        if parts.index is not None:
+            parts.index.compiled = compiled
         self._clock = parts.clock
         #: Told of filters by whoever knows them; None where no bit maps are made.
         self.bit_maps = parts.maps
@@ -131,8 +137,10 @@ class MessageStore:
         files: Files | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
+        compiled: Compiled | None = None,
     ) -> "MessageStore":
-        """Lock, recover and start the store below `settings.store_path`.
+        """Lock, recover and start the store below `settings.store_path`; `compiled` serves what is
+        plain.
 
         Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say
         what to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
@@ -140,7 +148,7 @@ class MessageStore:
         """
         parts = open_parts(settings, files or Files(), clock or Clock(), progress)
         parts.open_pool()
-        store = cls(settings, parts)
+        store = cls(settings, parts, compiled)
         store._start()
         return store
 
@@ -225,7 +233,7 @@ class MessageStore:
         )
         if settings.consume_queue_ext_enabled:
             return ExtendedReput(*given, parts.maps)
-        return Reput(*given)
+        return Reput(*given, self._compiled)
 
     def _make_flusher(self, settings: Settings) -> FlushRealTimeService:
         return log_flusher(settings, self._sync, self._clock)
@@ -280,6 +288,7 @@ class MessageStore:
             lookup,
             CHECKED_BELOW[settings.check_reads],
             0 if parts.maps is None else parts.maps.map_bytes,
+            self._compiled,
         )
         self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
         self.delays = DelayQueues(self._queues, self._reader, parts.levels)

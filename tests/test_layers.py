@@ -24,8 +24,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"nearest_name"}),
     "remoting": frozenset({"protocol"}),
     "store": frozenset({"protocol", "config"}),
+    "native": frozenset({"protocol", "store"}),
     "nameserver": frozenset({"protocol", "config", "remoting", "file_replacement"}),
-    "broker": frozenset({"protocol", "config", "store", "nameserver", "remoting"}) | LEAVES,
+    "broker": LEAVES
+    | {"protocol", "config", "store", "nameserver", "remoting", "native"},
     "shards": frozenset({"config", "store", "remoting", "broker"}),
     "client": frozenset({"protocol", "remoting", "file_replacement"}),
     "pipeline": frozenset({"client", "protocol", "store", "remoting"}) | LEAVES,
@@ -54,7 +56,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("connection_set", "connection", "serving", "caller", "blocking", "server"),
     ),
     "store": (
-        *("errors", "disk", "stats", "segments", "queues", "log", "scan"),
+        *("errors", "disk", "stats", "segments", "queues", "compiled", "log", "scan"),
         *("index", "dispatch", "flush", "reading", "inspect", "recovery", "retention", "scrub"),
         *("opening", "message_store", "audit", "repair"),
     ),
@@ -85,7 +87,7 @@ ENTRIES_MAX = 22
 FUNCTION_LINES_MAX = 60
 # Called once a message or once a unit: a call more for each would cost what it runs.
 HOT_LINES_MAX = 75
-HOT = ("protocol/message/record_check.py check_fields", "store/reading/reader.py _scan")
+HOT = ("protocol/message/record_check.py check_fields", "store/reading/reader.py _scan_closely")
 
 # Input from clients must never become a command or code (docs/reliability.md 8).
 HARDENED = ("protocol", "config", "remoting", "store", "nameserver", "broker")

@@ -207,6 +207,9 @@ _BINARY_HEAD = struct.Struct(">IIhbhiiii")
 _BINARY_HEAD_BYTES = _BINARY_HEAD.size - 8
 _FRAME_WORDS = struct.Struct(">II")
 _LENGTH = struct.Struct(">i")
+# Keys of two entries.
+_BINARY_QUEUE_ID = b"\0\7queueId"
+_BINARY_QUEUE_OFFSET = b"\0\x0bqueueOffset"
 _OUR_LANGUAGE_CODE = LANGUAGE_CODES[OUR_LANGUAGE]
 
 
@@ -229,9 +232,18 @@ class SendReply:
         self._binary = binary_entries(self._fixed) + b"\0\5msgId"
 
     def json_parts(self) -> list[bytes]:
-        """The answer's header around msgId, queueId, queueOffset and opaque."""
+        """The header of an answer of success in JSON, around msgId, queueId, queueOffset and
+        opaque."""
         parts = self._json.replace("%s", "%d").split("%d")
         return [part.replace("%%", "%").encode() for part in parts]
+
+    def binary_parts(self) -> list[bytes]:
+        """The same in the binary form, before the lengths of msgId, queueId and queueOffset; opaque
+        and the entries' length are 0."""
+        head = _BINARY_HEAD.pack(
+            0, 0, 0, _OUR_LANGUAGE_CODE, PROTOCOL_VERSION, 0, RESPONSE_FLAG, 0, 0
+        )
+        return [head[_FRAME_WORDS.size :] + self._binary, _BINARY_QUEUE_ID, _BINARY_QUEUE_OFFSET]
 
     def encode(
         self,
@@ -285,10 +297,10 @@ class SendReply:
                 fixed,
                 _LENGTH.pack(len(id_bytes)),
                 id_bytes,
-                b"\0\7queueId",
+                _BINARY_QUEUE_ID,
                 _LENGTH.pack(len(queue_bytes)),
                 queue_bytes,
-                b"\0\x0bqueueOffset",
+                _BINARY_QUEUE_OFFSET,
                 _LENGTH.pack(len(offset_bytes)),
                 offset_bytes,
             )

@@ -18,6 +18,7 @@ Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by t
 from collections.abc import Callable
 
 from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import is_full, is_passing
 from aerobee.store.disk.health import DISK_FULL, Health
 from aerobee.store.dispatch.dispatcher import Dispatcher
@@ -30,11 +31,6 @@ from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
 from aerobee.store.stats import StoreStats
-
-try:
-    from aerobee.native import plain_dispatch as compiled
-except ImportError:
-    compiled = None
 
 #: Messages of one round: some milliseconds.
 ROUND_MOST = 1024
@@ -53,6 +49,7 @@ class Reput:
         health: Health,
         stats: StoreStats,
         queue_ends: Callable[[], int],
+        compiled: Compiled | None = None,
     ) -> None:
         self._log = log
         self._dispatcher = dispatcher
@@ -63,6 +60,7 @@ class Reput:
         # The same with the sum of all queues' ends, which belong together; moved after it.
         self.mark = (log.written, queue_ends())
         self._queue_ends = queue_ends
+        self._compiled = compiled
         # Messages of the next round.
         self._round_most = ROUND_MOST
         # Store time of the newest dispatched record.
@@ -95,31 +93,32 @@ class Reput:
 
     def _dispatch_fed(self, entries: list[Appended]) -> list[Arrival]:
         index = self._index
-        keys = sum([len(entry[5]) for entry in entries])
         if index is not None:
-            index.reserve(keys)
-        touched: list[tuple[ConsumeQueue, int]] = []
-        try:
-            if compiled is not None:
-                arrivals, packed = compiled.gather(entries, Arrival)
-                for queue, first, data in packed:
-                    queue.write_entries(first, data)
-            else:
-                arrivals = self._gather(entries, touched)
-                for queue, first in touched:
-                    queue.write_entries(first, b"".join(queue.pending))
-        finally:
-            for queue, _ in touched:
-                queue.pending = []
-        if index is not None and not (compiled is not None and index.put_plain(entries, keys)):
-            for _, _, log_offset, _, _, words, store_ms, topic in entries:
-                if words:
-                    index.put_keys(topic, words, log_offset, store_ms)
+            index.reserve(sum([len(entry[5]) for entry in entries]))
+        arrivals = self._write_entries(entries)
         if index is not None:
+            index.put_entries(entries)
             index.finish()
         self._done(entries)
         # Numbering goes on by one with each message that has a queue.
         self.mark = (self.dispatched, self.mark[1] + len(arrivals))
+        return arrivals
+
+    def _write_entries(self, entries: list[Appended]) -> list[Arrival]:
+        """Write the queues' entries; what has arrived. Raises OSError."""
+        if self._compiled is not None:
+            arrivals, packed = self._compiled.gather(entries, Arrival)
+            for queue, first, data in packed:
+                queue.write_entries(first, data)
+            return arrivals
+        touched: list[tuple[ConsumeQueue, int]] = []
+        try:
+            arrivals = self._gather(entries, touched)
+            for queue, first in touched:
+                queue.write_entries(first, b"".join(queue.pending))
+        finally:
+            for queue, _ in touched:
+                queue.pending = []
         return arrivals
 
     def _gather(

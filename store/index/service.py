@@ -22,6 +22,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import StoreLayoutError
@@ -39,11 +40,6 @@ from aerobee.store.index.file import (
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 from aerobee.store.stats import StoreStats
-
-try:
-    from aerobee.native import plain_dispatch as compiled
-except ImportError:
-    compiled = None
 
 log = logging.getLogger("aerobee.store")
 
@@ -146,6 +142,8 @@ class IndexService:
         self._unsynced_from = 1 << 63
         self.foreign: list[str] = []
         self.damaged: list[str] = []
+        # Puts the keys of a round of dispatch, where somebody has a compiled form.
+        self.compiled: Compiled | None = None
 
     # --- loading ----------------------------------------------------------------------------
 
@@ -347,15 +345,18 @@ class IndexService:
             key_hash = java_hash_with_prefix(prefix, key)
             file.put(key_hash if key_hash > 0 else slot_hash(key_hash), log_offset, store_ms)
 
-    def put_plain(self, entries: list[Appended], keys: int) -> bool:
-        """`put_keys` of all entries, which have so many keys, by the compiled form; False if they
-        do not fit one file."""
-        if not self.files or self.files[-1].room < keys:
-            return False
-        if keys:
+    def put_entries(self, entries: list[Appended]) -> None:
+        """The same for messages of one round of dispatch."""
+        compiled = self.compiled
+        if compiled is not None and self.files:
             file = self.files[-1]
-            compiled.put_keys(entries, file, self._prefixes, self._prefix, java_hash_with_prefix)
-        return True
+            if file.room >= sum([len(entry[5]) for entry in entries]):
+                prefixes = self._prefixes
+                compiled.put_keys(entries, file, prefixes, self._prefix, java_hash_with_prefix)
+                return
+        for _, _, log_offset, _, _, keys, store_ms, topic in entries:
+            if keys:
+                self.put_keys(topic, keys, log_offset, store_ms)
 
     def put_all(self, entries: Iterable[Appended]) -> None:
         """The same for many messages."""

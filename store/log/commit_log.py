@@ -187,6 +187,20 @@ class CommitLog:
 
     # --- for who writes records in the segment's mapping itself (native/) ---------------------
 
+    def known_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue that has messages, or had; to be forgotten when `queues_removed` moves."""
+        return self._queue_of.get((topic, queue_id))
+
+    @property
+    def queues_removed(self) -> int:
+        """How many queues have been deleted."""
+        return self._queues.removed
+
+    @property
+    def safe_properties(self) -> int:
+        """Stored properties of no more bytes fit a record, whatever they say."""
+        return self._safe_properties
+
     def claim(self) -> MappedFile | None:
         """Take the put lock, for records that are written behind what is there; the segment to
         write in, with its marks. None: whatever is to be stored goes by `put` now."""

@@ -59,6 +59,8 @@ class ConsumeQueueTable:
         self._ext_segment_bytes = ext_segment_bytes
         self.cache = DescriptorCache(files)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        #: Queues that have left the table: who remembers one looks whether this has moved.
+        self.removed = 0
         self._removal_lock = threading.Lock()
         self._light_limit = light_limit
         # Light queues, and the size of the table when they were counted.
@@ -192,6 +194,7 @@ class ConsumeQueueTable:
             # Without its extension files a queue is whole; without its own it is not there.
             gone = [*self._renamed(extension), *self._renamed(queue.directory)]
             del self.queues[queue.topic, queue.queue_id]
+            self.removed += 1
         queue.close()
         return gone
 

@@ -37,6 +37,7 @@ from aerobee.protocol.message.record_layout import (
     SLOT_FIELDS,
 )
 from aerobee.protocol.names import is_light
+from aerobee.store.compiled import Compiled
 from aerobee.store.log.commit_log import CommitLog, CommitMark
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
@@ -133,6 +134,7 @@ class Reader:
         lookup: EntryLookup,
         checked_below: Callable[[MappedFile], int],
         map_bytes: int,
+        compiled: Compiled | None = None,
     ) -> None:
         self._log = log
         self._mark = mark
@@ -147,6 +149,7 @@ class Reader:
         self._checked_below = checked_below
         self._judging = Judging(log, damage.judge.is_sound, checked_below, stats, map_bytes)
         self._frozen_at: int | None = None
+        self._compiled = compiled
 
     def freeze(self, log_offset: int) -> None:
         """Serve nothing at or above `log_offset` any more. Any thread."""
@@ -283,6 +286,71 @@ class Reader:
     ) -> bool:
         """Add to `result` from the entries of `data`; whether it ended before one that was wrong
         and is repaired now."""
+        if self._compiled is None or self._frozen_at is not None:
+            return self._scan_closely(queue, data, result, codes, room)
+        first, position = result.next_offset, 0
+        if not first:
+            # What has number 0 is looked at closely, and so the beginning of each queue.
+            repaired = self._scan_closely(queue, data[:ENTRY_BYTES], result, codes, room)
+            if result.next_offset == first:
+                return repaired
+            position = ENTRY_BYTES
+        while position < len(data):
+            if self._scan_plain(self._compiled, queue, data, position, result, codes, room):
+                return False
+            reached = (result.next_offset - first) * ENTRY_BYTES
+            if reached == position:
+                return self._scan_closely(queue, data[position:], result, codes, room)
+            position = reached
+        return False
+
+    def _scan_plain(
+        self,
+        compiled: Compiled,
+        queue: ConsumeQueue,
+        data: bytes,
+        position: int,
+        result: GetResult,
+        codes: Codes,
+        room: Room,
+    ) -> bool:
+        """As `_scan_closely`, from `position` on as far as all is well in one segment; whether the
+        answer is full."""
+        segment = self._log.segments.find(ENTRY.unpack_from(data, position)[0])
+        if segment is None:
+            return False
+        old_below = self._log.written - self._limits.memory_bytes
+        runs: list[tuple[int, int]] = []
+        looked_at, result.count, result.size, last, full = compiled.scan(
+            data,
+            position,
+            result.next_offset,
+            queue.queue_id,
+            is_light(queue.topic),
+            codes,
+            segment.view,
+            segment.start,
+            max(segment.start, self._checked_below(segment)),
+            segment.start + segment.wrote,
+            old_below,
+            room,
+            result.count,
+            result.size,
+            runs,
+        )
+        for start, end in runs:
+            result.add_view(segment, start, end)
+        if looked_at:
+            result.next_offset += looked_at
+            result.suggest_slave = last < old_below
+        if result.count:
+            result.status = GetStatus.FOUND
+        return full
+
+    def _scan_closely(
+        self, queue: ConsumeQueue, data: bytes, result: GetResult, codes: Codes, room: Room
+    ) -> bool:
+        """`_scan`, whatever the entries are."""
         frozen_at, find, unpack = self._frozen_at, self._log.segments.find, SLOT_FIELDS.unpack_from
         memory_from = self._log.written - self._limits.memory_bytes
         (recent_bytes, recent_count), (old_bytes, old_count) = room

@@ -2,35 +2,23 @@
 """Entries of consume queues and of the index, from what the log says was appended. The same bytes
 as `Reput._gather` and `IndexFile.put` make."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+from aerobee.native.bytes cimport get32, java_hash, put32, put64
+
+from aerobee.store.index import file as index_file
+from aerobee.store.queues import queue_view
 
 cdef extern from "Python.h":
     int PyUnicode_IS_COMPACT_ASCII(object text)
     void *PyUnicode_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
-cdef enum:
-    ENTRY_BYTES = 20
-    HEADER_BYTES = 40
-    SLOT_BYTES = 4
-    INDEX_ENTRY_BYTES = 20
-
-
-cdef inline void put32(uint8_t *to, uint32_t value) noexcept nogil:
-    to[0] = value >> 24
-    to[1] = value >> 16
-    to[2] = value >> 8
-    to[3] = value
-
-
-cdef inline void put64(uint8_t *to, uint64_t value) noexcept nogil:
-    put32(to, <uint32_t> (value >> 32))
-    put32(to + 4, <uint32_t> value)
-
-
-cdef inline uint32_t get32(const uint8_t *at) noexcept nogil:
-    return (<uint32_t> at[0] << 24) | (<uint32_t> at[1] << 16) | (<uint32_t> at[2] << 8) | at[3]
+cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
+cdef int HEADER_BYTES = index_file.HEADER_BYTES
+cdef int SLOT_BYTES = index_file.SLOT_BYTES
+cdef int INDEX_ENTRY_BYTES = index_file.INDEX_ENTRY_BYTES
 
 
 def gather(list entries, object arrival):
@@ -75,10 +63,9 @@ def put_keys(list entries, object file, dict prefixes, object prefix_of, object 
     cdef int64_t begin_ms = file.begin_ms, store_ms, log_offset = 0, seconds, slot_at, previous
     cdef int64_t entries_at = HEADER_BYTES + SLOT_BYTES * slots
     cdef tuple entry, keys
-    cdef uint32_t prefix, value
+    cdef uint32_t prefix
     cdef int64_t signed_hash
     cdef const uint8_t *text
-    cdef Py_ssize_t size, position
     cdef uint8_t *to
     cdef bint any_key = False
     store_ms = 0
@@ -95,12 +82,8 @@ def put_keys(list entries, object file, dict prefixes, object prefix_of, object 
         store_ms = entry[6]
         for key in keys:
             if PyUnicode_IS_COMPACT_ASCII(key):
-                value = prefix
                 text = <const uint8_t *> PyUnicode_DATA(key)
-                size = PyUnicode_GET_LENGTH(key)
-                for position in range(size):
-                    value = value * 31 + text[position]
-                signed_hash = <int32_t> value
+                signed_hash = java_hash(prefix, text, PyUnicode_GET_LENGTH(key))
             else:
                 signed_hash = hash_of(found, key)
             if signed_hash < 0:

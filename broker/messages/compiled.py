@@ -1,0 +1,124 @@
+"""Plain requests, served by the compiled form from a connection's read (`aerobee/native`).
+
+What comes in here has not been decoded. What the compiled form does not take is decoded and served
+as ever, in its order; so each rule is the plain path's, and this says only where a request may not
+go the short way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.messages.properties import NOT_PLAIN
+from aerobee.broker.registration.addresses import Identity
+from aerobee.broker.stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats, TopicStats
+from aerobee.broker.tables.topics import TopicTable, queues_of
+from aerobee.config.model import Settings
+from aerobee.native.form import CompiledForm
+from aerobee.native.sends import Route
+from aerobee.protocol.bodies.topics import MULTI_TAG
+from aerobee.protocol.headers.send import LONG_KEYS, SendReply
+from aerobee.protocol.message.properties import PROPERTY_CLUSTER
+from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
+from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, WAITING_TOPICS
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import LONG_S, Turns
+from aerobee.store.message_store import MessageStore
+
+
+def sends_are_plain(settings: Settings, identity: Identity) -> bool:
+    """Whether nothing is asked of every send that the compiled form does not know."""
+    return not (
+        settings.sync_flush
+        or settings.append_property_crc
+        or settings.transient_pool_effective
+        or settings.multi_dispatch
+        or settings.start_accept_send_timestamp_ms
+        or len(identity.store_host) != V4_HOST_BYTES
+    )
+
+
+class CompiledRequests:
+    """Serves the plain requests at the head of a read. Loop thread only."""
+
+    def __init__(
+        self,
+        form: CompiledForm,
+        settings: Settings,
+        identity: Identity,
+        store: MessageStore,
+        topics: TopicTable,
+        stats: BrokerStats,
+        turns: Turns,
+        reply: SendReply,
+        appended: Callable[[], None],
+    ) -> None:
+        self._form = form
+        self._topics = topics
+        self._stats = stats
+        self._turns = turns
+        self._appended = appended
+        self._log = store.commit_log
+        self._changes = self._now()
+        self._sends = form.sends(
+            store.commit_log,
+            self._route,
+            store.commit_log.known_queue,
+            stats.stored_many,
+            cluster=f"{PROPERTY_CLUSTER}\x01{settings.cluster_name}".encode(),
+            store_host=identity.store_host,
+            json_parts=reply.json_parts(),
+            binary_parts=reply.binary_parts(),
+            long_keys=[key.encode() for key in LONG_KEYS],
+            not_plain=[name.encode() for name in NOT_PLAIN],
+            size_bounds=MESSAGE_SIZE_BOUNDS,
+            max_message_bytes=settings.max_message_bytes,
+            safe_properties=store.commit_log.safe_properties,
+        )
+        self._requests = form.requests(self._sends)
+
+    def take(self, connection: Connection, read: memoryview) -> int:
+        """Serve the plain requests at the head of a read; how many bytes those are."""
+        changes = self._now()
+        if changes != self._changes:
+            self._changes = changes
+            self._sends.forget_routes()
+        turns = self._turns
+        if connection.answer_room < 2 * len(read):
+            return 0
+        began = turns.clock()
+        turns.slice_until(began)
+        taken, answers, served = self._requests.take(read, connection.packed_peer)
+        if taken:
+            turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
+            self._appended()
+            now = turns.clock()
+            each_s = (now - began) / len(answers)
+            for code, times in served:
+                if times:
+                    self._stats.requests_served(code, each_s, times)
+            if now - began > LONG_S:
+                turns.note_long(now - began, served[0][0], connection)
+            if now >= turns.until:
+                turns.late = True
+        return taken
+
+    def _now(self) -> tuple[int, int]:
+        """What moves when a route may lead elsewhere."""
+        return self._topics.changes, self._log.queues_removed
+
+    def _route(self, encoded: bytes) -> Route | None:
+        """Where sends to a topic go; None if each is to be looked at."""
+        topic = self._topics.get(encoded.decode("utf-8", "replace"))
+        if (
+            topic is None
+            or topic.order
+            or topic.name in NO_SEND_TOPICS
+            or topic.name in WAITING_TOPICS
+            or topic.name.startswith(RETRY_PREFIX)
+        ):
+            return None
+        counted: TopicStats = self._stats.topic(topic.name, MESSAGE_NORMAL)
+        sys_flag = SYS_MULTI_TAGS if topic.filter_type == MULTI_TAG else 0
+        kinds = len(MESSAGE_SIZE_BOUNDS) + 1
+        return self._form.route(topic.name, queues_of(topic), counted, sys_flag, kinds)

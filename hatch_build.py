@@ -1,0 +1,70 @@
+"""Builds the compiled form (aerobee/native) into the wheel, or beside its sources.
+
+AEROBEE_NATIVE=off leaves it out, `required` makes a failure the build's; else a machine without a C
+compiler or zlib's headers gets a wheel of plain Python, and one line that says so.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+MODULES = ("dispatch", "reads", "requests", "sends")
+
+
+class NativeHook(BuildHookInterface[Any]):
+    """Hatchling's hook of this project; see the module."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build before files are gathered; `version` is of hatchling's kinds of wheel."""
+        wish = os.environ.get("AEROBEE_NATIVE") or "auto"
+        if wish == "off" or self.target_name != "wheel":
+            return
+        try:
+            built = build(Path(self.root))
+        except Exception as error:
+            if wish == "required":
+                raise
+            self.app.display_warning(
+                f"the compiled form is left out, plain Python will run ({error})"
+            )
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["artifacts"] += [f"/aerobee/native/{path.name}" for path in built]
+
+
+def build(root: Path) -> list[Path]:
+    """Compile the modules of native/ in `root`, beside their sources. Raises what the tools do."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    before = Path.cwd()
+    os.chdir(root)
+    try:
+        extensions = cythonize(
+            [
+                Extension(
+                    f"aerobee.native.{module}",
+                    [f"aerobee/native/{module}.pyx"],
+                    libraries=["z"],
+                    extra_compile_args=["-O2"],
+                )
+                for module in MODULES
+            ],
+            build_dir="build/native",
+            include_path=["."],
+            quiet=True,
+        )
+        command = build_ext(Distribution({"name": "aerobee", "ext_modules": extensions}))
+        command.inplace = True
+        command.build_temp = "build/native"
+        command.ensure_finalized()
+        command.run()
+        return [root / path for path in command.get_outputs()]
+    finally:
+        os.chdir(before)

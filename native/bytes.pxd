@@ -1,0 +1,65 @@
+"""Big-endian numbers and decimal text, for all of `native/`."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+
+cdef inline void put32(uint8_t *to, uint32_t value) noexcept nogil:
+    to[0] = value >> 24
+    to[1] = value >> 16
+    to[2] = value >> 8
+    to[3] = value
+
+
+cdef inline void put64(uint8_t *to, uint64_t value) noexcept nogil:
+    put32(to, <uint32_t> (value >> 32))
+    put32(to + 4, <uint32_t> value)
+
+
+cdef inline int get16(const uint8_t *at) noexcept nogil:
+    return (at[0] << 8) | at[1]
+
+
+cdef inline uint32_t get32(const uint8_t *at) noexcept nogil:
+    return (<uint32_t> at[0] << 24) | (<uint32_t> at[1] << 16) | (<uint32_t> at[2] << 8) | at[3]
+
+
+cdef inline int64_t get64(const uint8_t *at) noexcept nogil:
+    return <int64_t> ((<uint64_t> get32(at) << 32) | get32(at + 4))
+
+
+cdef inline int append(uint8_t *out, int size, bytes part) noexcept:
+    """`part` behind what `out` has; the size then."""
+    memcpy(out + size, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
+    return size + <int> PyBytes_GET_SIZE(part)
+
+
+cdef inline int decimal(uint8_t *out, int size, int64_t value) noexcept nogil:
+    """`value` in digits behind what `out` has, at most 20 bytes; the size then."""
+    cdef uint8_t digits[20]
+    cdef int count = 0
+    # The least number has no positive one.
+    cdef uint64_t left = <uint64_t> value if value >= 0 else ~<uint64_t> value + 1
+    if value < 0:
+        out[size] = 45
+        size += 1
+    while True:
+        digits[count] = <uint8_t> (48 + left % 10)
+        left //= 10
+        count += 1
+        if left == 0:
+            break
+    while count:
+        count -= 1
+        out[size] = digits[count]
+        size += 1
+    return size
+
+
+cdef inline int32_t java_hash(uint32_t value, const uint8_t *at, Py_ssize_t size) noexcept nogil:
+    """Java's hash of ASCII text behind a text with the hash `value`."""
+    cdef Py_ssize_t index
+    for index in range(size):
+        value = value * 31 + at[index]
+    return <int32_t> value

@@ -1,0 +1,20 @@
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from aerobee.store.index.file import IndexFile
+from aerobee.store.log.commit_log import Appended
+from aerobee.store.queues.consume_queue import ConsumeQueue
+
+Made = TypeVar("Made")
+
+def gather(
+    entries: list[Appended], arrival: Callable[[str, int, int, int], Made], /
+) -> tuple[list[Made], list[tuple[ConsumeQueue, int, bytes]]]: ...
+def put_keys(
+    entries: list[Appended],
+    file: IndexFile,
+    prefixes: Mapping[str, int],
+    prefix_of: Callable[[str], int],
+    hash_of: Callable[[int, str], int],
+    /,
+) -> None: ...

@@ -1,0 +1,61 @@
+"""Which form of the hot path runs: the compiled one where it was built, or the plain one.
+
+AEROBEE_NATIVE says which is wanted: `auto` (the default) takes the compiled form if it is there,
+`off` never, and `required` ends the start without it.
+"""
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from aerobee.store.compiled import Compiled
+
+if TYPE_CHECKING:
+    from aerobee.native import requests, sends
+
+VARIABLE = "AEROBEE_NATIVE"
+WISHES = ("auto", "off", "required")
+
+
+class NativeError(Exception):
+    """The form that is wanted is not to be had; the text says what to do."""
+
+
+class CompiledForm(NamedTuple):
+    """The parts of the compiled form."""
+
+    store: Compiled
+    sends: "type[sends.Sends]"
+    route: "type[sends.Route]"
+    requests: "type[requests.Requests]"
+
+
+class _StoreFunctions:
+    """What the store is handed: functions of several modules under one roof."""
+
+    def __init__(self) -> None:
+        from aerobee.native import dispatch, reads
+
+        self.scan = reads.scan
+        self.gather = dispatch.gather
+        self.put_keys = dispatch.put_keys
+
+
+def chosen() -> CompiledForm | None:
+    """The compiled form if it is to run; None: the plain one. Raises NativeError."""
+    wish = os.environ.get(VARIABLE) or "auto"
+    if wish not in WISHES:
+        raise NativeError(f"{VARIABLE} is {wish!r}, it may be one of {', '.join(WISHES)}")
+    if wish == "off":
+        return None
+    try:
+        from aerobee.native import requests, sends
+
+        return CompiledForm(_StoreFunctions(), sends.Sends, sends.Route, requests.Requests)
+    except ImportError as error:
+        if wish == "required":
+            raise NativeError(
+                f"{VARIABLE}=required, but the compiled form was not built ({error}): install a "
+                "wheel that has it, or build it where a C compiler is (docs/native.md), or set "
+                f"{VARIABLE}=auto"
+            ) from None
+        return None

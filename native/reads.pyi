@@ -1,0 +1,18 @@
+def scan(
+    entries: bytes,
+    position: int,
+    slot: int,
+    queue_id: int,
+    any_queue: bool,
+    codes: frozenset[int] | None,
+    memory: memoryview,
+    base: int,
+    low: int,
+    high: int,
+    old_below: int,
+    room: tuple[tuple[int, int], tuple[int, int]],
+    count: int,
+    size_sum: int,
+    runs: list[tuple[int, int]],
+    /,
+) -> tuple[int, int, int, int, bool]: ...

@@ -1,0 +1,568 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Plain sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
+
+Plain is a send to a topic that is there, that asks for no more than to be stored (no delay, no
+transaction, no retry), in ASCII but for the body, while the store refuses nothing. What it takes is
+what `broker/messages/send.py` does with it, byte for byte; which properties are not plain, the
+answer's template and what a topic allows, it is told.
+
+A send is looked at as a whole before anything of it is stored: until `_append` nothing has changed.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memchr, memcmp, memcpy
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
+
+from aerobee.native.bytes cimport append, decimal, get16, get32, java_hash, put32, put64
+from aerobee.native.header cimport Header, Text, is_text, next_field, number
+
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.message import record_layout as layout
+
+cdef extern from "zlib.h":
+    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
+
+# Fields of a send by the letters of code 310: a is 0.
+cdef enum:
+    GROUP = 0
+    TOPIC = 1
+    DEFAULT_TOPIC = 2
+    DEFAULT_QUEUES = 3
+    QUEUE_ID = 4
+    SYS_FLAG = 5
+    BORN = 6
+    USER_FLAG = 7
+    PROPERTIES = 8
+    TIMES = 9
+    UNIT = 10
+    MOST_TIMES = 11
+    BATCH = 12
+
+cdef int SEND = RequestCode.SEND_MESSAGE
+cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
+cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
+
+cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
+cdef int MAGIC_AT = layout.MAGIC_POSITION
+cdef int CRC_AT = layout.BODY_CRC_POSITION
+cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
+cdef int FLAG_AT = layout.FLAG_POSITION
+cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
+cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
+cdef int SYS_FLAG_AT = layout.SYS_FLAG_POSITION
+cdef int BORN_AT = layout.BORN_TIMESTAMP_POSITION
+cdef int HOST_BYTES = layout.V4_HOST_BYTES
+cdef int BORN_HOST_AT = layout.BORN_HOST_POSITION
+cdef int STORE_TIME_AT = BORN_HOST_AT + HOST_BYTES
+cdef int STORE_HOST_AT = STORE_TIME_AT + 8
+cdef int TIMES_AT = STORE_HOST_AT + HOST_BYTES
+cdef int PREPARED_AT = TIMES_AT + 4
+cdef int BODY_SIZE_AT = PREPARED_AT + 8
+cdef int BODY_AT = BODY_SIZE_AT + 4
+cdef int FIXED_BYTES = layout.MIN_RECORD_BYTES
+cdef int BLANK_BYTES = layout.BLANK_BYTES
+# Bits of a sysFlag that ask for more than to be stored, or that only the broker may set.
+cdef int64_t UNUSUAL = (
+    layout.SYS_TRANSACTION_MASK | layout.SYS_BORN_HOST_V6 | layout.SYS_STORE_HOST_V6
+)
+
+
+cdef class Route:
+    """Where sends of a topic go; thrown away when any topic changes."""
+
+    def __cinit__(self, name, queues, stats, sys_flag, size_kinds):
+        """`queues` has a place for the ConsumeQueue of each queue id that may be sent to;
+        `sys_flag` is what each message gets besides its own."""
+        encoded = name.encode()
+        self.name = name
+        self.field = bytes((len(encoded),)) + encoded
+        self.queues = [None] * queues
+        self.stats = stats
+        self.sys_flag = sys_flag
+        self.size_kinds = size_kinds
+        self.touched = []
+        self.messages = <int64_t *> calloc(2 * queues + size_kinds, sizeof(int64_t))
+        if self.messages == NULL:
+            raise MemoryError
+        self.stored_bytes = self.messages + <int> queues
+        self.sizes = self.stored_bytes + <int> queues
+
+    def __dealloc__(self):
+        free(self.messages)
+
+    cdef void note(self, int64_t queue_id, int64_t messages, int64_t stored_bytes, int kind):
+        if not self.messages[queue_id]:
+            self.touched.append(queue_id)
+        self.messages[queue_id] += messages
+        self.stored_bytes[queue_id] += stored_bytes
+        self.sizes[kind] += messages
+
+    def take_counts(self):
+        """What was stored since the last time: (queue id, messages, bytes) of each queue, and
+        messages by size."""
+        cdef int64_t queue_id
+        found = []
+        for queue_id in self.touched:
+            found.append((queue_id, self.messages[queue_id], self.stored_bytes[queue_id]))
+            self.messages[queue_id] = self.stored_bytes[queue_id] = 0
+        self.touched = []
+        sizes = [self.sizes[kind] for kind in range(self.size_kinds)]
+        for kind in range(self.size_kinds):
+            self.sizes[kind] = 0
+        return found, sizes
+
+
+cdef class Sends:
+    """Serves plain sends of one store. Loop thread only."""
+
+    def __init__(self, log, find_route, find_queue, count, *, cluster, store_host, json_parts,
+                 binary_parts, long_keys, not_plain, size_bounds, max_message_bytes,
+                 safe_properties):
+        """`log` is claimed for what is stored (`CommitLog.claim`). `find_route` gives the Route of
+        a topic's name, `find_queue` the queue of a topic's name and a queue id, or None: not plain.
+        `count` is told a topic's stats and what `Route.take_counts` gives, after each claim.
+
+        `json_parts`, `binary_parts`: the answer's header, cut where what varies goes
+        (`SendReply`). `long_keys`: the fields' names of code 10, in the order of the letters.
+        `not_plain`: names of properties that ask for more than to be stored.
+        """
+        self.log, self.find_route, self.find_queue, self.count = log, find_route, find_queue, count
+        self.routes = {}
+        self.dirty = []
+        self.cluster = cluster
+        self.store_host = store_host
+        self.id_prefix = store_host.hex().upper().encode()
+        self.json_parts, self.binary_parts = json_parts, binary_parts
+        # What an answer takes at most, besides its ids.
+        self.reply_bytes = 128 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
+        self.long_keys = long_keys
+        self.asking = set(not_plain)
+        self.size_bounds = list(size_bounds)
+        self.max_message_bytes = max_message_bytes
+        self.safe_properties = min(safe_properties, MOST_PROPERTIES)
+        self.segment = None
+        assert len(store_host) == HOST_BYTES and len(long_keys) == FIELDS
+
+    def forget_routes(self):
+        """A topic has changed."""
+        self.routes.clear()
+
+    # --- the claim --------------------------------------------------------------------------
+
+    cdef bint claim(self) except -1:
+        """Hold the put lock from now on, and the place behind the last record; False if not now."""
+        segment = self.log.claim()
+        if segment is None:
+            return False
+        self.segment = segment
+        self.pending = []
+        self.wrote = segment.wrote
+        try:
+            self.memory = segment.memory
+            self.start, self.end = segment.start, segment.size
+            self.store_ms = self.log.claimed_ms()
+        except BaseException:
+            self.release()
+            raise
+        return True
+
+    cdef int release(self) except -1:
+        """Give back what `claim` took, with what was stored."""
+        pending, self.pending = self.pending, []
+        self.segment = None
+        self.memory = None
+        self.log.release(self.wrote, pending)
+        if self.dirty:
+            dirty, self.dirty = self.dirty, []
+            for route in dirty:
+                self.count((<Route> route).stats, *route.take_counts())
+        return 0
+
+    # --- one request ------------------------------------------------------------------------
+
+    cdef object serve(self, Header *header, const uint8_t *body, int size, bytes born_host):
+        """The answer to a send under the claim; None if it is not plain, and nothing changed."""
+        cdef Text fields[FIELDS]
+        cdef int64_t numbers[FIELDS]
+        cdef int64_t places[MOST_ITEMS]
+        cdef Text key, value
+        cdef Stored shared
+        cdef int index, position = 0, count = 1
+        cdef bint batch
+        cdef int64_t queue_id, queue_offset
+        for index in range(FIELDS):
+            fields[index].at = NULL
+        while position < header.size:
+            position = next_field(header, position, &key, &value)
+            if position < 0:
+                return None
+            index = self._field(header.code, &key)
+            if index >= 0:
+                fields[index] = value
+        if not read_numbers(fields, numbers):
+            return None
+        batch = False
+        if fields[BATCH].at != NULL:
+            batch = is_text(&fields[BATCH], b"true", 4) or is_text(&fields[BATCH], b"1", 1)
+            if not batch and not is_text(&fields[BATCH], b"false", 5):
+                return None
+        if (
+            (header.code == SEND_BATCH) != batch
+            or numbers[SYS_FLAG] & UNUSUAL
+            or size > self.max_message_bytes
+            or PyBytes_GET_SIZE(born_host) != HOST_BYTES
+        ):
+            return None
+        cdef Route route = self._route(&fields[TOPIC])
+        if route is None:
+            return None
+        queue_id = numbers[QUEUE_ID]
+        if not 0 <= queue_id < len(route.queues):
+            return None
+        queue = self._queue(route, queue_id)
+        if queue is None:
+            return None
+        if fields[PROPERTIES].at == NULL:
+            fields[PROPERTIES].size = 0
+            fields[PROPERTIES].escaped = False
+        if not self._take_properties(&fields[PROPERTIES], batch, &shared):
+            return None
+        if batch:
+            if shared.tags_code or shared.unique.at != NULL or shared.words.at != NULL:
+                return None
+            count = self._items(body, size)
+            if count < 1:
+                return None
+        else:
+            self.items[0].body = body
+            self.items[0].body_size = size
+            self.items[0].flag = <int32_t> numbers[USER_FLAG]
+            self.items[0].properties = shared
+            self.items[0].properties.size = 0
+        queue_offset = queue.next_offset
+        if not self._append(route, queue, queue_id, count, numbers, &shared, born_host, places):
+            return None
+        return self._answer(header, places, count, queue_id, queue_offset)
+
+    cdef int _field(self, int code, Text *key) except -2:
+        """Which field of a send has this name; -1: none that is looked at."""
+        cdef int index
+        cdef bytes known
+        if code != SEND:
+            return key.at[0] - 97 if key.size == 1 and 97 <= key.at[0] < 97 + FIELDS else -1
+        for index in range(FIELDS):
+            known = self.long_keys[index]
+            if PyBytes_GET_SIZE(known) == key.size and (
+                memcmp(PyBytes_AS_STRING(known), key.at, key.size) == 0
+            ):
+                return index
+        return -1
+
+    cdef Route _route(self, Text *topic):
+        cdef bytes name = PyBytes_FromStringAndSize(<const char *> topic.at, topic.size)
+        cdef PyObject *found = PyDict_GetItem(self.routes, name)
+        if found != NULL:
+            return <Route> found
+        made = self.find_route(name)
+        if made is not None:
+            # A name that is not plain is asked for again: names that do not exist fill no table.
+            self.routes[name] = made
+        return made
+
+    cdef object _queue(self, Route route, int64_t queue_id):
+        queue = route.queues[queue_id]
+        if queue is None:
+            queue = route.queues[queue_id] = self.find_queue(route.name, queue_id)
+        return queue
+
+    # --- properties -------------------------------------------------------------------------
+
+    cdef bint _take_properties(self, Text *text, bint batch, Stored *out) except -1:
+        """The request's properties as they are stored, with the cluster, into `scratch`; False if
+        they are not plain."""
+        cdef const uint8_t *at = text.at
+        cdef int size = text.size, cluster = <int> PyBytes_GET_SIZE(self.cluster)
+        if text.escaped:
+            size = unescape(text, self.raw)
+            at = self.raw
+        if not 0 <= size <= MOST_PROPERTIES or not self._read(at, size, batch, self.scratch, out):
+            return False
+        if out.size + cluster > self.safe_properties:
+            return False
+        memcpy(self.scratch + out.size, PyBytes_AS_STRING(self.cluster), cluster)
+        out.size += cluster
+        return True
+
+    cdef bint _read(self, const uint8_t *at, int size, bint keep_wait, uint8_t *to, Stored *out) except -1:
+        """What properties say of their message; with `to`, those that are stored, each with what
+        separates it from the next. False if they are not plain."""
+        cdef const uint8_t *end = at + size
+        cdef const uint8_t *entry
+        cdef const uint8_t *mark
+        cdef int length, name_size
+        cdef Text name, value
+        out.at = at
+        out.size = size
+        out.tags_code = 0
+        out.unique.at = out.words.at = NULL
+        out.waits = True
+        cdef uint8_t *begin = to
+        while at < end:
+            entry = at
+            at = <const uint8_t *> memchr(entry, 2, end - entry)
+            length = <int> ((end if at == NULL else at) - entry)
+            at = end if at == NULL else at + 1
+            mark = <const uint8_t *> memchr(entry, 1, length)
+            if mark == NULL or mark == entry or mark + 1 == entry + length:
+                continue
+            name.at = entry
+            name.size = <int> (mark - entry)
+            value.at = mark + 1
+            value.size = length - name.size - 1
+            if is_text(&name, b"UNIQ_KEY", 8):
+                out.unique = value
+            elif is_text(&name, b"WAIT", 4):
+                out.waits = is_text(&value, b"true", 4)
+                if not out.waits and not is_text(&value, b"false", 5):
+                    return False
+                if not keep_wait:
+                    continue
+            elif is_text(&name, b"TAGS", 4):
+                out.tags_code = java_hash(0, value.at, value.size)
+            elif is_text(&name, b"KEYS", 4):
+                out.words = value
+            elif PyBytes_FromStringAndSize(<const char *> name.at, name.size) in self.asking:
+                return False
+            if to != NULL:
+                memcpy(to, entry, length)
+                to[length] = 2
+                to += length + 1
+        if to != NULL:
+            out.at = begin
+            out.size = <int> (to - begin)
+        return True
+
+    cdef int _items(self, const uint8_t *body, int size) except -1:
+        """Read the messages of a batch into `items`; how many, 0 if they are not plain."""
+        cdef Item *item
+        cdef int count = 0, position = 0, own, index
+        while position < size:
+            # total size i32, magic i32, CRC i32, flag i32, body size i32, body, properties size i16
+            if count == MOST_ITEMS or size - position < 22:
+                return 0
+            item = &self.items[count]
+            item.flag = <int32_t> get32(body + position + 12)
+            item.body_size = <int32_t> get32(body + position + 16)
+            position += 20
+            if not 0 <= item.body_size <= size - position - 2:
+                return 0
+            item.body = body + position
+            position += item.body_size + 2
+            own = get16(body + position - 2)
+            if own > size - position:
+                return 0
+            for index in range(own):
+                if body[position + index] >= 128:
+                    return 0
+            if not self._read(body + position, own, True, NULL, &item.properties):
+                return 0
+            position += own
+            count += 1
+        # A large batch is taken in steps.
+        return count if count < MOST_ITEMS else 0
+
+    # --- storing and answering --------------------------------------------------------------
+
+    cdef bint _append(self, Route route, object queue, int64_t queue_id, int count, int64_t *numbers,
+                      Stored *shared, bytes born_host, int64_t *places) except -1:
+        """Write the records of `items`; False if they do not fit, and nothing changed."""
+        cdef int64_t topic_size = PyBytes_GET_SIZE(route.field), total = 0, size, properties
+        cdef int64_t queue_offset = queue.next_offset, log_offset
+        cdef int index, kind = 0
+        cdef Item *item
+        cdef uint8_t *to
+        cdef uint8_t *record
+        cdef list entries = []
+        for index in range(count):
+            item = &self.items[index]
+            properties = stored_size(&item.properties, shared)
+            if properties > self.safe_properties:
+                return False
+            # The topic's length is part of its field.
+            size = FIXED_BYTES - 1 + item.body_size + topic_size + properties
+            places[index] = self.start + self.wrote + total
+            entries.append((
+                queue, queue_offset + index, places[index], size, item.properties.tags_code,
+                keys_of(&item.properties.unique, &item.properties.words), self.store_ms, route.name,
+            ))
+            total += size
+        if self.wrote + total + BLANK_BYTES > self.end:
+            return False
+        # --- from here on nothing is refused any more
+        record = &self.memory[self.wrote]
+        for index in range(count):
+            item = &self.items[index]
+            log_offset = places[index]
+            properties = stored_size(&item.properties, shared)
+            size = FIXED_BYTES - 1 + item.body_size + topic_size + properties
+            put32(record + MAGIC_AT, MAGIC)
+            put32(record + CRC_AT, c_crc32(0, item.body, item.body_size) & 0x7FFFFFFF)
+            put32(record + QUEUE_ID_AT, <uint32_t> queue_id)
+            put32(record + FLAG_AT, <uint32_t> item.flag)
+            put64(record + QUEUE_OFFSET_AT, queue_offset + index)
+            put64(record + LOG_OFFSET_AT, log_offset)
+            put32(record + SYS_FLAG_AT, <uint32_t> (numbers[SYS_FLAG] | route.sys_flag))
+            put64(record + BORN_AT, numbers[BORN])
+            memcpy(record + BORN_HOST_AT, PyBytes_AS_STRING(born_host), HOST_BYTES)
+            put64(record + STORE_TIME_AT, self.store_ms)
+            memcpy(record + STORE_HOST_AT, PyBytes_AS_STRING(self.store_host), HOST_BYTES)
+            put32(record + TIMES_AT, <uint32_t> numbers[TIMES])
+            put64(record + PREPARED_AT, 0)
+            put32(record + BODY_SIZE_AT, item.body_size)
+            to = record + BODY_AT
+            memcpy(to, item.body, item.body_size)
+            to += item.body_size
+            memcpy(to, PyBytes_AS_STRING(route.field), topic_size)
+            to += topic_size
+            to[0] = properties >> 8
+            to[1] = properties & 0xFF
+            to += 2
+            memcpy(to, item.properties.at, item.properties.size)
+            to += item.properties.size
+            if needs_separator(&item.properties):
+                to[0] = 2
+                to += 1
+            memcpy(to, shared.at, shared.size)
+            # The size comes last: until then there is no record here, if the process is killed.
+            put32(record, <uint32_t> size)
+            record += size
+        self.pending += entries
+        queue.next_offset = queue_offset + count
+        self.wrote += total
+        while kind < route.size_kinds - 1 and <double> total / count > <double> self.size_bounds[kind]:
+            kind += 1
+        if not route.touched:
+            self.dirty.append(route)
+        route.note(queue_id, count, total, kind)
+        return True
+
+    cdef bytes _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
+                       int64_t queue_offset):
+        """The frame that tells where the messages went."""
+        cdef list parts = self.binary_parts if header.binary else self.json_parts
+        cdef int ids = 33 * count - 1, size = 8, index, entries_at = 0
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, ids + self.reply_bytes)
+        cdef uint8_t *out = <uint8_t *> PyBytes_AS_STRING(frame)
+        cdef uint8_t digits[20]
+        size = append(out, size, parts[0])
+        if header.binary:
+            # The entries' length is the head's last field.
+            put32(out + 8 + 5, header.opaque)
+            entries_at = 8 + 21
+            put32(out + size, ids)
+            size += 4
+        for index in range(count):
+            if index:
+                out[size] = 44
+                size += 1
+            size = append(out, size, self.id_prefix)
+            size = hexadecimal(out, size, places[index])
+        size = append(out, size, parts[1])
+        if header.binary:
+            put32(out + size, decimal(digits, 0, queue_id))
+            size += 4
+        size = decimal(out, size, queue_id)
+        size = append(out, size, parts[2])
+        if header.binary:
+            put32(out + size, decimal(digits, 0, queue_offset))
+            size += 4
+        size = decimal(out, size, queue_offset)
+        if header.binary:
+            put32(out + entries_at - 4, size - entries_at)
+            put32(out + 4, 1 << 24 | (size - 8))
+        else:
+            size = append(out, size, parts[3])
+            size = decimal(out, size, header.opaque)
+            size = append(out, size, parts[4])
+            put32(out + 4, size - 8)
+        put32(out, size - 4)
+        return frame[:size]
+
+
+cdef inline bint needs_separator(Stored *own) noexcept nogil:
+    return own.size > 0 and own.at[own.size - 1] != 2
+
+
+cdef inline int64_t stored_size(Stored *own, Stored *shared) noexcept nogil:
+    return own.size + needs_separator(own) + shared.size
+
+
+cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
+    """Whether the fields that have to be there are, and those that are numbers are plain ones."""
+    cdef int index
+    for index in range(FIELDS):
+        numbers[index] = 0
+        if fields[index].at == NULL:
+            if index <= USER_FLAG:
+                return False
+            continue
+        if index != PROPERTIES and fields[index].escaped:
+            return False
+        if index in (DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN, USER_FLAG, TIMES, MOST_TIMES):
+            if not number(&fields[index], &numbers[index], index != BORN):
+                return False
+    return fields[UNIT].at == NULL or is_text(&fields[UNIT], b"false", 5)
+
+
+cdef int unescape(Text *text, uint8_t *to) noexcept nogil:
+    """The bytes of a JSON text that escapes nothing but what separates properties; -1: it does."""
+    cdef int position = 0, size = 0
+    cdef uint8_t c
+    while position < text.size:
+        c = text.at[position]
+        position += 1
+        if c == 92:
+            if text.size - position < 5 or memcmp(text.at + position, b"u000", 4) != 0:
+                return -1
+            c = text.at[position + 4] - 48
+            if c != 1 and c != 2:
+                return -1
+            position += 5
+        if size == MOST_PROPERTIES:
+            return -1
+        to[size] = c
+        size += 1
+    return size
+
+
+cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:
+    """`value` in 16 digits behind what `out` has."""
+    cdef int shift = 60, digit
+    while shift >= 0:
+        digit = (value >> shift) & 15
+        out[size] = digit + (48 if digit < 10 else 55)
+        size += 1
+        shift -= 4
+    return size
+
+
+cdef tuple keys_of(Text *unique, Text *words):
+    """The words a message is found by, as `key_words` (protocol/message/properties.py)."""
+    cdef int begin = 0, position
+    cdef list found
+    if words.at == NULL:
+        return () if unique.at == NULL else (text_of(unique.at, unique.size),)
+    found = [] if unique.at == NULL else [text_of(unique.at, unique.size)]
+    for position in range(words.size + 1):
+        if position == words.size or words.at[position] == 32:
+            if position > begin:
+                found.append(text_of(words.at + begin, position - begin))
+            begin = position + 1
+    return tuple(found)
+
+
+cdef inline str text_of(const uint8_t *at, int size):
+    return (<const char *> at)[:size].decode("ascii")
