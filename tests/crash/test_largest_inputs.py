@@ -39,7 +39,7 @@ from tests.budget.largest_inputs import (
 )
 from tests.crash.link import SEND, Link, send_fields
 from tests.fuzz.target import Target
-from tests.service.kit import Served
+from tests.service.kit import Served, wait_until
 
 _SUITE = "largest inputs"
 _SEND_GOAL_MS, _LIVE_GOAL_MS = 100, 200
@@ -200,6 +200,19 @@ def _medians(seen: list[Seen]) -> Seen:
     )
 
 
+def _provide(daemon: Served, full: Full, codes: frozenset[int]) -> None:
+    """What some of the codes ask for, whichever are asked before them: a value of the name server's
+    table, and statistics of a topic, which are taken every ten seconds."""
+    value = NAME_SERVER[RequestCode.PUT_KV_CONFIG](full)[-1]
+    with socket.create_connection(("127.0.0.1", daemon.name_server_port), timeout=60) as peer:
+        Asking(peer, value)()
+    if RequestCode.VIEW_BROKER_STATS_DATA in codes:
+        (asked,) = BROKER[RequestCode.VIEW_BROKER_STATS_DATA](full)[0]
+        with Link(daemon.port) as link:
+            assert link.call(SEND, send_fields(asked.ext["statsKey"], 0, {}), b"counted").code == 0
+            wait_until(lambda: not link.call(asked.code, asked.ext).code, "there are statistics")
+
+
 def _seen_of(
     daemon: Served, full: Full, port: str, inputs: Inputs, rounds: Rounds
 ) -> tuple[Seen, int]:
@@ -252,7 +265,9 @@ def test_the_largest_input_of_each_code_beside_a_good_client(
                 f"/live {alone.live_ms:.0f} ms",
             )
             asked = most = 0
-            for port, code, inputs in campaign.draw(_SUITE, cases):
+            drawn = campaign.draw(_SUITE, cases)
+            _provide(daemon, full, frozenset(code for _, code, _ in drawn))
+            for port, code, inputs in drawn:
                 seen, held = _seen_of(daemon, full, port, inputs, rounds)
                 asked += seen.asked
                 most = max(most, held)
