@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("dispatch", "reads", "requests", "sends")
+MODULES = ("dispatch", "pulls", "reads", "requests", "sends")
 
 
 class NativeHook(BuildHookInterface[Any]):

@@ -21,7 +21,7 @@ from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.messages.acks import Acks
-from aerobee.broker.messages.compiled import CompiledRequests, sends_are_plain
+from aerobee.broker.messages.compiled import CompiledRequests
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
@@ -376,12 +376,8 @@ class BrokerCore:
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
 
-    def compiled_requests(
-        self, form: CompiledForm
-    ) -> Callable[[Connection, memoryview], int] | None:
-        """Serves plain requests from a connection's read; None where each is to be looked at."""
-        if not sends_are_plain(self.settings, self.identity):
-            return None
+    def compiled_requests(self, form: CompiledForm) -> Callable[[Connection, memoryview], int]:
+        """Serves plain requests from a connection's read; how many bytes those were."""
         return CompiledRequests(
             form,
             self.settings,
@@ -392,6 +388,9 @@ class BrokerCore:
             self.turns,
             self._send_answers,
             self._appended,
+            self.groups,
+            self.offsets,
+            self._pull,
         ).take
 
     def _asking_handlers(self) -> dict[int, Handler]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aerobee.store.compiled import Compiled
 
 if TYPE_CHECKING:
-    from aerobee.native import requests, sends
+    from aerobee.native import pulls, requests, sends
 
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
@@ -26,6 +26,8 @@ class CompiledForm(NamedTuple):
     store: Compiled
     sends: "type[sends.Sends]"
     route: "type[sends.Route]"
+    pulls: "type[pulls.Pulls]"
+    pull_route: "type[pulls.PullRoute]"
     requests: "type[requests.Requests]"
 
 
@@ -48,9 +50,16 @@ def chosen() -> CompiledForm | None:
     if wish == "off":
         return None
     try:
-        from aerobee.native import requests, sends
+        from aerobee.native import pulls, requests, sends
 
-        return CompiledForm(_StoreFunctions(), sends.Sends, sends.Route, requests.Requests)
+        return CompiledForm(
+            _StoreFunctions(),
+            sends.Sends,
+            sends.Route,
+            pulls.Pulls,
+            pulls.PullRoute,
+            requests.Requests,
+        )
     except ImportError as error:
         if wish == "required":
             raise NativeError(

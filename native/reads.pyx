@@ -33,61 +33,86 @@ cdef bint matches(int64_t tags_code, object codes) except -1:
     return <int32_t> tags_code in codes
 
 
+cdef bint begin(Scan *scan, tuple room, const uint8_t *records, int64_t base, int64_t low,
+                int64_t high) except -1:
+    """Set what does not change; records of [low, high) need no closer look."""
+    (scan.recent_bytes, scan.recent_count), (scan.old_bytes, scan.old_count) = room
+    scan.records = records
+    scan.base, scan.low, scan.high = base, low, high
+    scan.last = 0
+    scan.runs = 0
+    scan.full = False
+    return True
+
+
+cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, object codes) except? NULL:
+    """Look at the entries of [at, end), up to one that is not plain, to a full answer, or to a
+    table of runs that is full; where that is."""
+    cdef const uint8_t *record
+    cdef int64_t log_offset, size, tags_code, number
+    cdef bint chosen = codes is not None and len(codes) > 0
+    while end - at >= ENTRY_BYTES:
+        log_offset = get64(at)
+        size = <int32_t> get32(at + 8)
+        if (
+            log_offset < scan.low
+            or log_offset >= scan.high
+            or not MIN_RECORD_BYTES <= size <= scan.high - log_offset
+        ):
+            break
+        if scan.count:
+            if log_offset < scan.old_below:
+                scan.full = scan.count >= scan.old_count or scan.size + size > scan.old_bytes
+            else:
+                scan.full = scan.count >= scan.recent_count or scan.size + size > scan.recent_bytes
+            if scan.full:
+                break
+        tags_code = get64(at + 12)
+        if not chosen or matches(tags_code, codes):
+            record = scan.records + (log_offset - scan.base)
+            number = get64(record + QUEUE_OFFSET_AT)
+            if number <= 0 or get32(record) != <uint32_t> size or get32(record + MAGIC_AT) != MAGIC:
+                break
+            if not scan.any_queue and (
+                number != scan.slot or <int32_t> get32(record + QUEUE_ID_AT) != scan.queue_id
+            ):
+                break
+            if scan.runs and scan.ends[scan.runs - 1] == log_offset:
+                scan.ends[scan.runs - 1] = log_offset + size
+            elif scan.runs == MOST_RUNS:
+                break
+            else:
+                scan.starts[scan.runs] = log_offset
+                scan.ends[scan.runs] = log_offset + size
+                scan.runs += 1
+            scan.count += 1
+            scan.size += size
+        scan.last = log_offset
+        scan.slot += 1
+        at += ENTRY_BYTES
+    return at
+
+
 def scan(bytes entries, Py_ssize_t position, int64_t slot, int32_t queue_id, bint any_queue,
          object codes, const uint8_t[::1] memory, int64_t base, int64_t low, int64_t high,
-         int64_t old_below, tuple room, int64_t count, int64_t size_sum, list runs):
+         int64_t old_below, tuple room, int64_t count, int64_t size, list runs):
     """Look at entries from byte `position` on, of which the first is in `slot`.
 
     `memory` begins at the log offset `base`; records of [low, high) need no closer look. `room` and
-    `codes` as `Reader` has them; `count` messages of `size_sum` bytes are in the answer already.
+    `codes` as `Reader` has them; `count` messages of `size` bytes are in the answer already.
     `any_queue`: the records are those of another queue, which they name.
 
     Gives how many entries were looked at, the messages and bytes that are in the answer now, the
     log offset of the last entry, and whether the answer is full. What is to be given is added to
     `runs`: log offsets [start, end) one after the other, those side by side as one.
     """
-    cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(entries) + position
-    cdef const uint8_t *end = <const uint8_t *> PyBytes_AS_STRING(entries) + PyBytes_GET_SIZE(entries)
-    cdef const uint8_t *records = &memory[0]
-    cdef const uint8_t *record
-    cdef int64_t recent_bytes, recent_count, old_bytes, old_count
-    cdef int64_t log_offset, size, tags_code, number, last = 0, first_slot = slot
-    cdef int64_t run_start = 0, run_end = 0
-    cdef bint full = False, chosen = codes is not None and len(codes) > 0
-    (recent_bytes, recent_count), (old_bytes, old_count) = room
-    high = min(high, base + memory.shape[0])
-    while end - at >= ENTRY_BYTES:
-        log_offset = get64(at)
-        size = <int32_t> get32(at + 8)
-        if log_offset < low or log_offset >= high or not MIN_RECORD_BYTES <= size <= high - log_offset:
-            break
-        if count:
-            if log_offset < old_below:
-                full = count >= old_count or size_sum + size > old_bytes
-            else:
-                full = count >= recent_count or size_sum + size > recent_bytes
-            if full:
-                break
-        tags_code = get64(at + 12)
-        if not chosen or matches(tags_code, codes):
-            record = records + (log_offset - base)
-            number = get64(record + QUEUE_OFFSET_AT)
-            if number <= 0 or get32(record) != <uint32_t> size or get32(record + MAGIC_AT) != MAGIC:
-                break
-            if not any_queue and (
-                number != slot or <int32_t> get32(record + QUEUE_ID_AT) != queue_id
-            ):
-                break
-            if log_offset != run_end:
-                if run_end > run_start:
-                    runs.append((run_start, run_end))
-                run_start = log_offset
-            run_end = log_offset + size
-            count += 1
-            size_sum += size
-        last = log_offset
-        slot += 1
-        at += ENTRY_BYTES
-    if run_end > run_start:
-        runs.append((run_start, run_end))
-    return slot - first_slot, count, size_sum, last, full
+    cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(entries)
+    cdef Scan state
+    cdef int index
+    begin(&state, room, &memory[0], base, low, min(high, base + memory.shape[0]))
+    state.slot, state.queue_id, state.any_queue = slot, queue_id, any_queue
+    state.old_below, state.count, state.size = old_below, count, size
+    look(&state, at + position, at + PyBytes_GET_SIZE(entries), codes)
+    for index in range(state.runs):
+        runs.append((state.starts[index], state.ends[index]))
+    return state.slot - slot, state.count, state.size, state.last, state.full

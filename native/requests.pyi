@@ -1,7 +1,17 @@
+from collections.abc import Callable
+
+from aerobee.native.pulls import Pulls
 from aerobee.native.sends import Sends
 
 class Requests:
-    def __init__(self, sends: Sends) -> None: ...
+    def __init__(self, sends: Sends | None, pulls: Pulls | None, /) -> None: ...
     def take(
-        self, read: memoryview, born_host: bytes, /
-    ) -> tuple[int, list[bytes], tuple[tuple[int, int], ...]]: ...
+        self,
+        read: memoryview,
+        born_host: bytes,
+        may_pull: bool,
+        room: int,
+        clock: Callable[[], float],
+        until: float,
+        /,
+    ) -> tuple[int, list[bytes], list[tuple[int, int]]]: ...

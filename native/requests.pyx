@@ -2,9 +2,11 @@
 """The requests at the head of a read, as far as they are plain."""
 
 from libc.stdint cimport int64_t, uint8_t
+from cpython.bytes cimport PyBytes_GET_SIZE
 
 from aerobee.native.bytes cimport get32
 from aerobee.native.header cimport Header, read_binary, read_json
+from aerobee.native.pulls cimport Pulls
 from aerobee.native.sends cimport Sends
 
 from aerobee.protocol.codes import RequestCode
@@ -15,28 +17,36 @@ cdef int ROCKETMQ = header_encode.ROCKETMQ
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
+cdef int PULL = RequestCode.PULL_MESSAGE
+cdef int LITE_PULL = RequestCode.LITE_PULL_MESSAGE
 
 
 cdef class Requests:
-    """Serves what it can of the reads of a server's connections."""
+    """Serves what it can of the reads of a server's connections. Loop thread only."""
 
     cdef Sends sends
+    cdef Pulls pulls
 
-    def __init__(self, Sends sends):
+    def __init__(self, Sends sends, Pulls pulls):
+        """None for what is not to be served here."""
         self.sends = sends
+        self.pulls = pulls
 
-    def take(self, const uint8_t[::1] read, bytes born_host):
-        """Serve requests from the beginning of `read` on; how many bytes those were, their answers
-        in order, and how often each code was served."""
+    def take(self, const uint8_t[::1] read, bytes born_host, bint may_pull, int64_t room,
+             object clock, double until):
+        """Serve requests from the beginning of `read` on, until answers of more than `room` bytes
+        are made or `clock` has passed `until`. How many bytes of it were served, their answers in
+        order, and the codes that were served with how often."""
         cdef Py_ssize_t size = read.shape[0], position = 0
         cdef const uint8_t *at
         cdef int64_t total, header_size
         cdef bint claimed = False
         cdef Header header
-        cdef int single = 0, second = 0, batches = 0
+        cdef dict served = {}
         cdef list answers = []
+        cdef bytes answer
         try:
-            while size - position >= 8:
+            while size - position >= 8 and room >= 0:
                 at = &read[position]
                 total = get32(at)
                 header_size = get32(at + 4) & 0xFFFFFF
@@ -48,24 +58,32 @@ cdef class Requests:
                         break
                 elif at[4] != JSON or not read_json(at + 8, <int> header_size, &header):
                     break
-                if header.code != SEND_V2 and header.code != SEND and header.code != SEND_BATCH:
-                    break
-                if not claimed:
-                    claimed = self.sends.claim()
+                answer = None
+                if header.code == SEND_V2 or header.code == SEND or header.code == SEND_BATCH:
                     if not claimed:
-                        break
-                answer = self.sends.serve(
-                    &header, at + 8 + header_size, <int> (total - 4 - header_size), born_host
-                )
+                        claimed = self.sends is not None and self.sends.claim()
+                        if not claimed:
+                            break
+                    answer = self.sends.serve(
+                        &header, at + 8 + header_size, <int> (total - 4 - header_size), born_host
+                    )
+                elif (header.code == PULL or header.code == LITE_PULL) and may_pull:
+                    # What was sent before it may be what it asks for.
+                    if claimed:
+                        claimed = False
+                        self.sends.release()
+                    if self.pulls is not None:
+                        answer = self.pulls.serve(&header)
                 if answer is None:
                     break
                 answers.append(answer)
-                second += header.code == SEND_V2
-                single += header.code == SEND
-                batches += header.code == SEND_BATCH
+                served[header.code] = served.get(header.code, 0) + 1
+                room -= PyBytes_GET_SIZE(answer)
                 position += 4 + total
+                if header.code == PULL or header.code == LITE_PULL or not len(answers) & 15:
+                    if clock() >= until:
+                        break
         finally:
             if claimed:
                 self.sends.release()
-        served = ((SEND_V2, second), (SEND, single), (SEND_BATCH, batches))
-        return position, answers, served
+        return position, answers, list(served.items())

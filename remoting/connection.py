@@ -259,6 +259,11 @@ class Connection(asyncio.BufferedProtocol):
         # Later in the loop: this may be called from within another connection's read.
         self._serve_later()
 
+    def count_commands(self, count: int) -> None:
+        """So many were served from a read before it was decoded."""
+        self._commands_in += count
+        self._shared.stats.commands_in += count
+
     def keep(self, body_bytes: int) -> None:
         """The handler has so much of this peer's input in work; it counts as unfinished input."""
         self._kept_bytes = body_bytes

@@ -119,6 +119,9 @@ class MessageStore:
         self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
         self.wait_durable = self._sync.wait
         reader, search = self._reader, self._search
+        #: For who reads what is plain by himself (`aerobee/native`).
+        self.known_queue, self.checked_below = self._log.known_queue, reader.checked_below
+        self.read_limits = reader.limits
         self.get, self.get_steps = reader.get, reader.get_steps
         self.get_judged, self.properties_at = reader.get_judged, reader.properties_at
         self.is_in_memory = reader.is_in_memory
@@ -169,6 +172,11 @@ class MessageStore:
         """
         self._on_durable, self._on_committed = durable, committed
         self._on_broken, self._on_closing = broken, closing
+
+    @property
+    def frozen(self) -> bool:
+        """Whether reading stops at a mark of before a failure."""
+        return self._reader.frozen
 
     # --- building ---------------------------------------------------------------------------
 

@@ -7,23 +7,36 @@ go the short way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aerobee.broker.messages.properties import NOT_PLAIN
+from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats, TopicStats
+from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable, queues_of
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
+from aerobee.native.pulls import PullRoute
 from aerobee.native.sends import Route
 from aerobee.protocol.bodies.topics import MULTI_TAG
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.headers.client import PULL_FIELDS, PullReply
 from aerobee.protocol.headers.send import LONG_KEYS, SendReply
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
-from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, WAITING_TOPICS
+from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, WAITING_TOPICS, is_light
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import LONG_S, Turns
 from aerobee.store.message_store import MessageStore
+from aerobee.store.reading.reader import LEAST_ENTRIES
+from aerobee.store.segments.results import GetStatus
+
+_PULL_REPLY = PullReply(GetStatus.FOUND.name)
+_SENDS = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
 
 
 def sends_are_plain(settings: Settings, identity: Identity) -> bool:
@@ -52,8 +65,14 @@ class CompiledRequests:
         turns: Turns,
         reply: SendReply,
         appended: Callable[[], None],
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        pull: PullProcessor,
     ) -> None:
         self._form = form
+        self._store = store
+        self._groups = groups
+        self._pull = pull
         self._topics = topics
         self._stats = stats
         self._turns = turns
@@ -75,7 +94,24 @@ class CompiledRequests:
             max_message_bytes=settings.max_message_bytes,
             safe_properties=store.commit_log.safe_properties,
         )
-        self._requests = form.requests(self._sends)
+        self._pulls = form.pulls(
+            store.commit_log,
+            self._pull_route,
+            store.checked_below,
+            pull.plain_served,
+            offsets.try_commit,
+            names=[name.encode() for name in PULL_FIELDS],
+            json_parts=_PULL_REPLY.json_parts,
+            binary_parts=_PULL_REPLY.binary_parts,
+            memory_bytes=store.read_limits.memory_bytes,
+            recent=(store.read_limits.transfer_bytes_memory, store.read_limits.transfer_count_memory),
+            old=(store.read_limits.transfer_bytes_disk, store.read_limits.transfer_count_disk),
+            most_messages=MAX_MESSAGES,
+            least_entries=LEAST_ENTRIES,
+        )
+        self._requests = form.requests(
+            self._sends if sends_are_plain(settings, identity) else None, self._pulls
+        )
 
     def take(self, connection: Connection, read: memoryview) -> int:
         """Serve the plain requests at the head of a read; how many bytes those are."""
@@ -83,29 +119,33 @@ class CompiledRequests:
         if changes != self._changes:
             self._changes = changes
             self._sends.forget_routes()
+            self._pulls.forget_routes()
         turns = self._turns
-        if connection.answer_room < 2 * len(read):
-            return 0
-        began = turns.clock()
-        turns.slice_until(began)
-        taken, answers, served = self._requests.take(read, connection.packed_peer)
+        clock = turns.clock
+        began = clock()
+        room = connection.answer_room
+        pulls = not connection.overloaded and not self._store.frozen
+        taken, answers, served = self._requests.take(
+            read, connection.packed_peer, pulls, room, clock, turns.slice_until(began)
+        )
         if taken:
             turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
-            self._appended()
-            now = turns.clock()
+            now = clock()
             each_s = (now - began) / len(answers)
             for code, times in served:
-                if times:
-                    self._stats.requests_served(code, each_s, times)
+                self._stats.requests_served(code, each_s, times)
+                if code in _SENDS:
+                    self._appended()
             if now - began > LONG_S:
                 turns.note_long(now - began, served[0][0], connection)
             if now >= turns.until:
                 turns.late = True
+            connection.count_commands(len(answers))
         return taken
 
-    def _now(self) -> tuple[int, int]:
+    def _now(self) -> tuple[int, int, int]:
         """What moves when a route may lead elsewhere."""
-        return self._topics.changes, self._log.queues_removed
+        return self._topics.state, self._groups.state, self._log.queues_removed
 
     def _route(self, encoded: bytes) -> Route | None:
         """Where sends to a topic go; None if each is to be looked at."""
@@ -122,3 +162,19 @@ class CompiledRequests:
         sys_flag = SYS_MULTI_TAGS if topic.filter_type == MULTI_TAG else 0
         kinds = len(MESSAGE_SIZE_BOUNDS) + 1
         return self._form.route(topic.name, queues_of(topic), counted, sys_flag, kinds)
+
+    def _pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
+        """What a pull with these fields gets; None if each is to be looked at."""
+        plain = self._pull.plain_pull(ext)
+        if plain is None:
+            return None
+        return self._form.pull_route(
+            plain.queue,
+            is_light(plain.queue.topic),
+            plain.codes,
+            plain.counters,
+            plain.live,
+            plain.subscription,
+            plain.broker_id,
+            plain.slow_broker_id,
+        )

@@ -15,17 +15,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from aerobee.broker.expressions import Expressions
 from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import refusal
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.stats import BrokerStats, ConsumerStats
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
@@ -67,13 +67,14 @@ from aerobee.remoting.serving import Answer
 from aerobee.remoting.turns import Gate, Steps, StepsJob, Turns
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.reading.reader import ReadLimits
 from aerobee.store.segments.results import GetResult, GetStatus
 
 log = logging.getLogger("aerobee.broker")
 
-# More are read in steps, where they may be asked for at all; a held pull is answered with these.
-_MAX_MESSAGES = 1_024
+#: More are read in steps, where they may be asked for at all; a held pull is answered with these.
+MAX_MESSAGES = 1_024
 # A subscription of more characters is read in steps.
 _LONG_EXPRESSION = 4096
 # Pulls that judge messages by their properties for longer than a step, at a time, each with a slice
@@ -89,6 +90,22 @@ _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+
+
+class PlainPull(NamedTuple):
+    """What a pull by tags gets: messages of a queue with tags of these codes (None: all).
+
+    `live` and `subscription`: the group and what it wants of the topic, where that decides. Then
+    the broker's id that the answer names, and the one for a consumer that is far behind.
+    """
+
+    queue: ConsumeQueue
+    codes: frozenset[int] | None
+    counters: ConsumerStats
+    live: ConsumerGroup | None
+    subscription: Subscription | None
+    broker_id: int
+    slow_broker_id: int
 
 
 class PullProcessor:
@@ -162,9 +179,56 @@ class PullProcessor:
             if subscription.type != TAG_TYPE:
                 wanted = self._group_filter(header, subscription)
                 return self._judged(connection, command, header, wanted)
-            all_wanted = subscription.class_filter or header.sys_flag & PULL_CLASS_FILTER
-            codes = None if all_wanted else subscription.codes or None
+            codes = _codes_of(header, subscription)
         return self._serve(connection, command, header, group, codes)
+
+    # --- the short way (`compiled.py`)
+
+    def plain_pull(self, ext: Mapping[str, str]) -> PlainPull | None:
+        """What a pull with these fields gets, as long as topics and groups stay as they are; None
+        for one that is refused, or does not go by tags."""
+        try:
+            header = PullMessageHeader.from_ext(ext)
+            group = self._check(header)
+            queue = self._store.known_queue(header.topic, header.queue_id)
+            if queue is None:
+                return None
+            broker_ids = (0, 0)
+            if self._slave_read:
+                broker_ids = (group.broker_id, group.which_broker_when_consume_slowly)
+            counters = self._stats.consumer(header.consumer_group, header.topic)
+            if header.sys_flag & PULL_SUBSCRIPTION:
+                expression = header.subscription or ""
+                by_tags = (header.expression_type or TAG_TYPE) == TAG_TYPE
+                if not by_tags or len(expression) > _LONG_EXPRESSION:
+                    return None
+                codes = tag_codes(header.subscription)
+                return PlainPull(queue, codes, counters, None, None, *broker_ids)
+            subscription = self._live_subscription(header, group)
+        except BadRequest:
+            return None
+        if subscription.type != TAG_TYPE:
+            return None
+        live = self._clients.consumer_group(header.consumer_group)
+        codes = _codes_of(header, subscription)
+        return PlainPull(queue, codes, counters, live, subscription, *broker_ids)
+
+    def plain_served(
+        self,
+        counters: ConsumerStats,
+        queue_id: int,
+        next_offset: int,
+        messages: int,
+        stored_bytes: int,
+        spent_s: float,
+    ) -> None:
+        """Count a pull that was given messages the short way; reading them took so long."""
+        self._store.stats.get_found += 1
+        self._store.stats.get_messages += messages
+        self._stats.delivered(counters, messages, stored_bytes, queue_id, spent_s)
+        counters.pulled[queue_id] = next_offset
+        if spent_s > self._stats.get_time_max_s:
+            self._stats.get_time_max_s = spent_s
 
     def _with_many_tags(
         self,
@@ -191,7 +255,7 @@ class PullProcessor:
         group: GroupConfig,
         codes: frozenset[int] | None,
     ) -> Answer:
-        if header.max_msg_nums > _MAX_MESSAGES and self._bulk and header.max_msg_bytes is not None:
+        if header.max_msg_nums > MAX_MESSAGES and self._bulk and header.max_msg_bytes is not None:
             return self._in_steps(connection, command, header, codes, self._bulk)
         result = self._get(header, codes)
         return self._answer_or_hold(connection, command, header, group, codes, None, result)
@@ -315,7 +379,7 @@ class PullProcessor:
             header.topic,
             header.queue_id,
             header.queue_offset,
-            min(header.max_msg_nums, _MAX_MESSAGES),
+            min(header.max_msg_nums, MAX_MESSAGES),
             wanted,
             header.max_msg_bytes,
             self._bulk if header.max_msg_bytes is not None else None,
@@ -386,7 +450,7 @@ class PullProcessor:
             header.topic,
             header.queue_id,
             header.queue_offset,
-            min(header.max_msg_nums, _MAX_MESSAGES),
+            min(header.max_msg_nums, MAX_MESSAGES),
             codes,
             header.max_msg_bytes,
             self._bulk if header.max_msg_bytes is not None else None,
@@ -533,6 +597,12 @@ def offset_moved_message(
         tag_code(group),
         (group,),
     )
+
+
+def _codes_of(header: PullMessageHeader, subscription: Subscription) -> frozenset[int] | None:
+    """The hashes of the tags that a group wants; None: all messages."""
+    all_wanted = subscription.class_filter or header.sys_flag & PULL_CLASS_FILTER
+    return None if all_wanted else subscription.codes or None
 
 
 def _answer_code(status: GetStatus, asked_offset: int) -> int:

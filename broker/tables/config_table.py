@@ -98,6 +98,11 @@ class ConfigTable(Generic[C]):
         self._listing: bytes | None = None
         self._state = 0
 
+    @property
+    def state(self) -> int:
+        """Moves with each change of an entry: who remembers what one said looks at this first."""
+        return self._state
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -54,9 +54,6 @@ _LOST_SHOWN = 10
 class TopicTable(ConfigTable[TopicConfig]):
     """All topics of this broker; their weight is in queues. Loop thread only."""
 
-    #: Changes of topics up to now: who remembers what it was told of one looks at this first.
-    changes = 0
-
     def __init__(
         self,
         settings: Settings,
@@ -234,7 +231,6 @@ class TopicTable(ConfigTable[TopicConfig]):
         return leaving is not None
 
     def _remove(self, name: str) -> None:
-        self.changes += 1
         if name not in self._leaving:
             self._ordered.discard(name)
             super()._remove(name)
@@ -312,7 +308,6 @@ class TopicTable(ConfigTable[TopicConfig]):
         return saved
 
     def _put(self, entry: TopicConfig) -> None:
-        self.changes += 1
         super()._put(entry)
         if entry.order:
             self._ordered.add(entry.name)

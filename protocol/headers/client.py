@@ -11,7 +11,10 @@ from typing import Self
 import msgspec
 from msgspec import field
 
+from aerobee.protocol.codes import PROTOCOL_VERSION, ResponseCode
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import OUR_LANGUAGE, RESPONSE_FLAG
+from aerobee.protocol.frames.header_encode import binary_entries, binary_header, json_header
 from aerobee.protocol.headers.fields import Header, Int32, Int64, parse_int
 
 # Bits of a pull's sysFlag (protocol/WIRE.md 6.5).
@@ -19,6 +22,9 @@ PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
 PULL_CLASS_FILTER = 8
+
+# A number that stands nowhere else in the header of an answer.
+_OPAQUE_MARK = 0x7FFFFFFF
 
 _check_pull_widths = struct.Struct(">iqiiqqq").pack
 
@@ -82,6 +88,10 @@ class PullMessageHeader(_PullFields):
             return super().from_ext(ext)
 
 
+#: The fields of a pull as clients write them.
+PULL_FIELDS = tuple(one.encode_name for one in msgspec.structs.fields(PullMessageHeader))
+
+
 class PullMessageResponse(msgspec.Struct, gc=False):
     """What every pull's answer says once the store was asked."""
 
@@ -109,6 +119,27 @@ class PullMessageResponse(msgspec.Struct, gc=False):
             "nextBeginOffset": str(self.next_begin_offset),
             "suggestWhichBrokerId": str(self.suggest_which_broker_id),
         }
+
+
+class PullReply:
+    """The header of an answer with messages, cut where numbers go: maxOffset, minOffset,
+    nextBeginOffset, suggestWhichBrokerId, and the opaque."""
+
+    def __init__(self, remark: str) -> None:
+        fields = PullMessageResponse(0, 0, 0, 0).to_ext()
+        marks = {key: f"#{number}" for number, key in enumerate(fields)}
+        common = (RESPONSE_FLAG, OUR_LANGUAGE, _OPAQUE_MARK, remark, PROTOCOL_VERSION)
+        text = json_header(ResponseCode.SUCCESS, marks, *common).decode()
+        for mark in (*marks.values(), str(_OPAQUE_MARK)):
+            text = text.replace(mark, "\0")
+        #: Six pieces: before, between and behind those five.
+        self.json_parts = [part.encode() for part in text.split("\0")]
+        length_bytes = len(binary_entries({"": ""})) - 2
+        head = binary_header(ResponseCode.SUCCESS, None, *common)
+        entries = [binary_entries({key: ""}) for key in fields]
+        #: In the binary form the header up to the length of the fields, and each field's key; the
+        #: opaque is some number.
+        self.binary_parts = [part[:-length_bytes] for part in (head, *entries)]
 
 
 class _PullResponseFields(Header):

@@ -54,8 +54,8 @@ _I32_BITS = 0xFFFFFFFF
 _I32_SIGN = 0x80000000
 # Below each place that an entry can name.
 _NOWHERE = -(1 << 63)
-# At least this many entries are looked at, so that a sparse tag is found in few pulls.
-_LEAST_ENTRIES = 800
+#: At least this many entries are looked at, so that a sparse tag is found in few pulls.
+LEAST_ENTRIES = 800
 # Entries that one step of a large read looks at: a millisecond's worth.
 _STEP_ENTRIES = 512
 # What judging messages by their properties may take, in tenths of a microsecond: in one step, in
@@ -140,13 +140,13 @@ class Reader:
         self._mark = mark
         self._queues = queues
         self._stats = stats
-        self._limits = limits
+        self.limits = limits
         # What a check of a record's CRC looks at, one of check_record's CHECK_ values.
         self._crc_check = crc_check
         self._is_sound = damage.judge.is_sound
         self._damage = damage
         self._lookup = lookup
-        self._checked_below = checked_below
+        self.checked_below = checked_below
         self._judging = Judging(log, damage.judge.is_sound, checked_below, stats, map_bytes)
         self._frozen_at: int | None = None
         self._compiled = compiled
@@ -154,6 +154,11 @@ class Reader:
     def freeze(self, log_offset: int) -> None:
         """Serve nothing at or above `log_offset` any more. Any thread."""
         self._frozen_at = log_offset
+
+    @property
+    def frozen(self) -> bool:
+        """Whether `freeze` was called."""
+        return self._frozen_at is not None
 
     @property
     def end(self) -> int:
@@ -179,8 +184,8 @@ class Reader:
         """
         queue, result = self._begin(topic, queue_id, queue_offset)
         if queue is not None:
-            room = _room_of(limits or self._limits, max(1, max_messages), max_bytes)
-            most = max(_LEAST_ENTRIES, max_messages)
+            room = _room_of(limits or self.limits, max(1, max_messages), max_bytes)
+            most = max(LEAST_ENTRIES, max_messages)
             if not self._look(queue, result, codes, room, most):
                 self._over_hole(queue, result)
         return self._counted(result)
@@ -201,7 +206,7 @@ class Reader:
         if queue is None:
             return self._counted(result)
         room = _room_of(limits, max(1, max_messages), max_bytes)
-        left = max(_LEAST_ENTRIES, max_messages)
+        left = max(LEAST_ENTRIES, max_messages)
         try:
             while left > 0 and self._queues.get(topic, queue_id) is queue:
                 before, most = result.next_offset, min(left, _STEP_ENTRIES)
@@ -269,7 +274,7 @@ class Reader:
         result = GetResult(
             GetStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset
         )
-        room = _room_of(self._limits, len(entries) // ENTRY_BYTES, None)
+        room = _room_of(self.limits, len(entries) // ENTRY_BYTES, None)
         self._scan(queue, entries, result, None, room)
         return result
 
@@ -319,25 +324,30 @@ class Reader:
         segment = self._log.segments.find(ENTRY.unpack_from(data, position)[0])
         if segment is None:
             return False
-        old_below = self._log.written - self._limits.memory_bytes
+        old_below = self._log.written - self.limits.memory_bytes
         runs: list[tuple[int, int]] = []
-        looked_at, result.count, result.size, last, full = compiled.scan(
-            data,
-            position,
-            result.next_offset,
-            queue.queue_id,
-            is_light(queue.topic),
-            codes,
-            segment.view,
-            segment.start,
-            max(segment.start, self._checked_below(segment)),
-            segment.start + segment.wrote,
-            old_below,
-            room,
-            result.count,
-            result.size,
-            runs,
-        )
+        # The mapping has to stay meanwhile, whatever else the interpreter does.
+        segment.pins += 1
+        try:
+            looked_at, result.count, result.size, last, full = compiled.scan(
+                data,
+                position,
+                result.next_offset,
+                queue.queue_id,
+                is_light(queue.topic),
+                codes,
+                segment.view,
+                segment.start,
+                max(segment.start, self.checked_below(segment)),
+                segment.start + segment.wrote,
+                old_below,
+                room,
+                result.count,
+                result.size,
+                runs,
+            )
+        finally:
+            segment.pins -= 1
         for start, end in runs:
             result.add_view(segment, start, end)
         if looked_at:
@@ -352,7 +362,7 @@ class Reader:
     ) -> bool:
         """`_scan`, whatever the entries are."""
         frozen_at, find, unpack = self._frozen_at, self._log.segments.find, SLOT_FIELDS.unpack_from
-        memory_from = self._log.written - self._limits.memory_bytes
+        memory_from = self._log.written - self.limits.memory_bytes
         (recent_bytes, recent_count), (old_bytes, old_count) = room
         segment: MappedFile | None = None
         run_start = run_end = checked_below = base = end = written_end = skip_until = 0
@@ -387,7 +397,7 @@ class Reader:
                     run_start = run_end = 0
                 segment, base, end, written_end = find(log_offset), 0, 0, _NOWHERE
                 if segment is not None:
-                    checked_below, base = self._checked_below(segment), segment.start
+                    checked_below, base = self.checked_below(segment), segment.start
                     view, end, written_end = segment.view, segment.end, base + segment.wrote
             is_good = False
             if checked_below <= log_offset and MIN_RECORD_BYTES <= size <= written_end - log_offset:
@@ -445,8 +455,8 @@ class Reader:
         if queue is None:
             return self._counted(result)
         most = max(1, max_messages)
-        room = _room_of(limits or self._limits, most, max_bytes)
-        left, units = max(_LEAST_ENTRIES, most), _JUDGED_COST
+        room = _room_of(limits or self.limits, most, max_bytes)
+        left, units = max(LEAST_ENTRIES, most), _JUDGED_COST
         try:
             while left > 0 and units > 0 and self._queues.get(topic, queue_id) is queue:
                 before, missing = result.next_offset, room[0][1] - result.count
@@ -562,7 +572,7 @@ class Reader:
         entry = None if queue is None else queue.entry(queue_offset)
         if entry is None:
             return False
-        return self._log.written - entry.log_offset <= self._limits.memory_bytes
+        return self._log.written - entry.log_offset <= self.limits.memory_bytes
 
 
 def _room_of(limits: ReadLimits, max_messages: int, max_bytes: int | None) -> Room:

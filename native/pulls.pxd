@@ -1,0 +1,29 @@
+from libc.stdint cimport int64_t, uint8_t
+
+from aerobee.native.header cimport Header, Text
+from aerobee.native.reads cimport Scan
+
+cdef enum:
+    # Names of a pull's fields, as `Pulls` is given them.
+    FIELDS = 12
+
+
+cdef class PullRoute:
+    cdef object queue, codes, counters, live, subscription, model
+    cdef str topic
+    cdef bint any_queue
+    cdef int64_t broker_id, slow_broker_id
+    cdef bint holds(self) except -1
+
+
+cdef class Pulls:
+    cdef dict routes
+    cdef object log, find_route, checked_below, served, commit
+    cdef list names, json_parts, binary_parts
+    cdef int64_t memory_bytes, recent_bytes, recent_count, old_bytes, old_count
+    cdef int most_messages, least_entries, reply_bytes
+    cdef Scan scan
+    cdef object serve(self, Header *header)
+    cdef PullRoute _route(self, Text *fields, int64_t *numbers)
+    cdef bytes _read(self, PullRoute route, Header *header, int64_t offset, int64_t most)
+    cdef bytes _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest)

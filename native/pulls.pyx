@@ -1,0 +1,286 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Plain pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) that find messages.
+
+Plain is a pull by tags whose group, topic, queue and subscription are in order, as the plain path
+(`broker/messages/pull.py`) has found when it was asked for a route, and whose messages lie in one
+segment and need no closer look. An empty answer is never plain: it may have to wait.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcmp, memcpy
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
+
+from aerobee.native.bytes cimport append, decimal, get64, put32
+from aerobee.native.header cimport Header, Text, next_field, number
+from aerobee.native.reads cimport Scan, begin, look
+
+from aerobee.protocol.headers import client as pull_headers
+
+# Fields of a pull, in the order of `names`.
+cdef enum:
+    GROUP = 0
+    TOPIC = 1
+    QUEUE_ID = 2
+    QUEUE_OFFSET = 3
+    MOST = 4
+    SYS_FLAG = 5
+    COMMIT_OFFSET = 6
+    SUSPEND = 7
+    SUB_VERSION = 8
+    SUBSCRIPTION = 9
+    KIND = 10
+    MOST_BYTES = 11
+
+cdef enum:
+    KEY_BYTES = 1024
+    MOST_ROUTES = 20_000
+
+cdef int COMMITS = pull_headers.PULL_COMMIT_OFFSET
+
+
+cdef class PullRoute:
+    """Where the pulls of a group from a queue go, for those with equal fields otherwise."""
+
+    def __init__(self, queue, any_queue, codes, counters, live, subscription, broker_id,
+                 slow_broker_id):
+        """`live` is the group with its members and `subscription` what it says of the topic, as
+        far as they count; `codes` the hashes of the tags that are wanted."""
+        self.queue, self.any_queue, self.codes, self.counters = queue, any_queue, codes, counters
+        self.live, self.subscription = live, subscription
+        self.model = None if live is None else live.message_model
+        self.topic = queue.topic
+        self.broker_id, self.slow_broker_id = broker_id, slow_broker_id
+
+    cdef bint holds(self) except -1:
+        """Whether the group still wants what it wanted."""
+        live = self.live
+        if live is None:
+            return True
+        return (
+            len(live.members) > 0
+            and live.subscriptions.get(self.topic) is self.subscription
+            and live.message_model == self.model
+        )
+
+
+cdef class Pulls:
+    """Serves plain pulls of one store. Loop thread only."""
+
+    def __init__(self, log, find_route, checked_below, served, commit, *, names, json_parts,
+                 binary_parts, memory_bytes, recent, old, most_messages, least_entries):
+        """`find_route` is asked with the fields of a pull and gives its PullRoute, or None: not
+        plain. `checked_below` as `Reader` has it. `served` is told what was given: the route's
+        counters, queue id, next offset, messages, bytes, seconds. `commit` is told a group's next
+        offset: group, topic, queue id, offset.
+
+        `names`: of the fields, in the order of this module. `json_parts`, `binary_parts`: the
+        answer's header, cut where what varies goes (`PullReply`). `recent` and `old`: bytes and
+        messages that an answer holds.
+        """
+        self.log, self.find_route, self.checked_below = log, find_route, checked_below
+        self.served, self.commit = served, commit
+        self.routes = {}
+        self.names = names
+        self.json_parts, self.binary_parts = json_parts, binary_parts
+        self.reply_bytes = 160 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
+        self.memory_bytes = memory_bytes
+        self.recent_bytes, self.recent_count = recent
+        self.old_bytes, self.old_count = old
+        self.most_messages, self.least_entries = most_messages, least_entries
+        assert len(names) == FIELDS
+
+    def forget_routes(self):
+        """A topic, a group or a queue has changed."""
+        self.routes.clear()
+
+    cdef object serve(self, Header *header):
+        """The answer to a pull; None if it is not plain, and nothing changed."""
+        cdef Text fields[FIELDS]
+        cdef int64_t numbers[FIELDS]
+        cdef Text key, value
+        cdef int index, position = 0
+        cdef int64_t offset, most
+        cdef bytes name, answer
+        for index in range(FIELDS):
+            fields[index].at = NULL
+        while position < header.size:
+            position = next_field(header, position, &key, &value)
+            if position < 0:
+                return None
+            for index in range(FIELDS):
+                name = self.names[index]
+                if PyBytes_GET_SIZE(name) == key.size and (
+                    memcmp(PyBytes_AS_STRING(name), key.at, key.size) == 0
+                ):
+                    fields[index] = value
+                    break
+        if fields[MOST_BYTES].at != NULL or not read_numbers(fields, numbers):
+            return None
+        cdef PullRoute route = self._route(fields, numbers)
+        if route is None or not route.holds():
+            return None
+        most = min(max(numbers[MOST], 1), self.most_messages)
+        answer = self._read(route, header, numbers[QUEUE_OFFSET], most)
+        if answer is not None and numbers[SYS_FLAG] & COMMITS:
+            self.commit(
+                text_of(&fields[GROUP]), route.topic, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]
+            )
+        return answer
+
+    cdef PullRoute _route(self, Text *fields, int64_t *numbers):
+        """The route for these fields, found anew if it does not hold any more."""
+        cdef uint8_t key[KEY_BYTES]
+        cdef int size = 0, index
+        cdef Text *field
+        for index in (GROUP, TOPIC, QUEUE_ID, SYS_FLAG, SUB_VERSION, SUBSCRIPTION, KIND):
+            field = &fields[index]
+            if field.at != NULL:
+                if size + field.size + 2 > KEY_BYTES:
+                    return None
+                memcpy(key + size, field.at, field.size)
+                size += field.size
+            # What is absent is not what is empty.
+            key[size] = field.at != NULL
+            size += 1
+        cdef bytes found_by = PyBytes_FromStringAndSize(<const char *> key, size)
+        cdef PyObject *found = PyDict_GetItem(self.routes, found_by)
+        if found != NULL and (<PullRoute> found).holds():
+            return <PullRoute> found
+        ext = {}
+        for index in range(FIELDS):
+            if fields[index].at != NULL:
+                ext[(<bytes> self.names[index]).decode()] = text_of(&fields[index])
+        made = self.find_route(ext)
+        if made is not None:
+            if len(self.routes) >= MOST_ROUTES:
+                self.routes.clear()
+            self.routes[found_by] = made
+        return made
+
+    cdef bytes _read(self, PullRoute route, Header *header, int64_t offset, int64_t most):
+        """The answer with messages from `offset` on, None if they are not plain."""
+        cdef Scan *scan = &self.scan
+        cdef timespec began, ended
+        cdef const uint8_t *at
+        cdef const uint8_t *end
+        cdef const uint8_t[::1] memory
+        cdef int64_t lowest, highest, base, limit
+        cdef bytes entries, answer
+        cdef tuple room
+        queue = route.queue
+        lowest, highest = queue.min_offset, queue.max_offset
+        if not lowest <= offset < highest:
+            return None
+        clock_gettime(CLOCK_MONOTONIC, &began)
+        if route.codes is None:
+            entries = queue.read_entries(offset, most)
+        else:
+            entries = queue.read_coded(offset, max(self.least_entries, most))
+        if PyBytes_GET_SIZE(entries) == 0:
+            return None
+        at = <const uint8_t *> PyBytes_AS_STRING(entries)
+        end = at + PyBytes_GET_SIZE(entries)
+        segment = self.log.segments.find(get64(at))
+        if segment is None:
+            return None
+        room = (
+            (self.recent_bytes, min(self.recent_count, most)),
+            (self.old_bytes, min(self.old_count, most)),
+        )
+        base = segment.start
+        limit = self.log.written
+        scan.old_below = limit - self.memory_bytes
+        scan.slot, scan.queue_id, scan.any_queue = offset, queue.queue_id, route.any_queue
+        scan.count = scan.size = 0
+        # The mapping has to stay, whatever else the interpreter does.
+        segment.pins += 1
+        try:
+            memory = segment.view
+            limit = min(base + segment.wrote, base + memory.shape[0])
+            begin(scan, room, &memory[0], base, max(base, self.checked_below(segment)), limit)
+            at = look(scan, at, end, route.codes)
+            if not scan.count or (at != end and not scan.full):
+                return None
+            answer = self._answer(route, header, lowest, highest)
+        finally:
+            memory = None
+            segment.pins -= 1
+        clock_gettime(CLOCK_MONOTONIC, &ended)
+        self.served(
+            route.counters, queue.queue_id, scan.slot, scan.count, scan.size,
+            ended.tv_sec - began.tv_sec + 1e-9 * (ended.tv_nsec - began.tv_nsec),
+        )
+        return answer
+
+    cdef bytes _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest):
+        """The frame with what was found."""
+        cdef Scan *scan = &self.scan
+        cdef list parts = self.binary_parts if header.binary else self.json_parts
+        cdef uint8_t head[4096]
+        cdef uint8_t digits[20]
+        cdef int size, index, entries_at = 0
+        cdef int64_t values[4]
+        cdef int64_t run
+        cdef bytes frame
+        cdef uint8_t *out
+        if self.reply_bytes > 4096:
+            return None
+        values[0], values[1], values[2] = highest, lowest, scan.slot
+        values[3] = route.slow_broker_id if scan.last < scan.old_below else route.broker_id
+        size = append(head, 8, parts[0])
+        if header.binary:
+            put32(head + 8 + 5, header.opaque)
+            size += 4
+            entries_at = size
+            size = append(head, size, parts[1])
+        for index in range(4):
+            if header.binary:
+                put32(head + size, decimal(digits, 0, values[index]))
+                size += 4
+            size = decimal(head, size, values[index])
+            if not header.binary:
+                size = append(head, size, parts[index + 1])
+            elif index < 3:
+                size = append(head, size, parts[index + 2])
+        if header.binary:
+            put32(head + entries_at - 4, size - entries_at)
+        else:
+            size = decimal(head, size, header.opaque)
+            size = append(head, size, parts[5])
+        put32(head + 4, header.binary << 24 | (size - 8))
+        put32(head, <int32_t> (size - 4 + scan.size))
+        frame = PyBytes_FromStringAndSize(NULL, size + scan.size)
+        out = <uint8_t *> PyBytes_AS_STRING(frame)
+        memcpy(out, head, size)
+        out += size
+        for index in range(scan.runs):
+            run = scan.ends[index] - scan.starts[index]
+            memcpy(out, scan.records + (scan.starts[index] - scan.base), run)
+            out += run
+        return frame
+
+
+cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
+    """Whether the fields that have to be there are, and those that are numbers are plain ones."""
+    cdef int index
+    for index in range(FIELDS):
+        numbers[index] = 0
+        if fields[index].at == NULL:
+            if index <= SUB_VERSION:
+                return False
+            continue
+        if fields[index].escaped:
+            return False
+        if index >= QUEUE_ID and index <= SUB_VERSION:
+            if not number(
+                &fields[index], &numbers[index], index in (QUEUE_ID, MOST, SYS_FLAG)
+            ):
+                return False
+    return True
+
+
+cdef inline str text_of(Text *text):
+    return (<const char *> text.at)[:text.size].decode("ascii")
