@@ -68,6 +68,10 @@ SUITES: dict[str, Suite] = {
     "protocol model": Suite(
         12, 500, "sequences", "of thirty steps, others each time; each has a restart or a kill"
     ),
+    # --- tests/unit/native ---
+    "forms of the hot path": Suite(
+        4, 200, "streams", "of 400 requests each: each kind some dozen times, cut anywhere"
+    ),
     # --- tests/fuzz ---
     "hostile requests": Suite(
         5_000, 180_000, "inputs", "all of the corpus, and each code some dozen times, bent anew"

@@ -1,0 +1,204 @@
+"""Drawn traffic: what clients send, what they might send, and what is not plain, in reads that are
+cut anywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.header_encode import JSON, ROCKETMQ
+from aerobee.protocol.headers.send import SendMessageHeader
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from tests.unit.native.replayed import SETTINGS, Read
+
+TOPICS = ("Orders", "Goods", "Ordered", "ManyTags")
+GROUP = "takers"
+
+_NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "a", "INSTANCE_ID", "longer name")
+_VALUES = ("x", "TagA", "k1 k2  k3", "true", "false", "0", "7F0000010A2B18B4AAC2", "a=b", "q" * 300)
+# Each of them alone makes a message one for the plain path.
+_ODD = (
+    "DELAY\x013", "DELAY\x01x", "TRAN_MSG\x01true", "TIMER_DELAY_SEC\x015", "CLUSTER\x01theirs",
+    "WAIT\x01TRUE", "__SHARDINGKEY\x01s", "n\x01\u00e9\u4e16", "\U0001f600\x01v", "TIMER_OUT_MS\x011",
+    "__CRC32#\x01123", "INNER_MULTI_DISPATCH\x01a,b", "quoted\x01\"\\/", "n\x01tab\t",
+)  # fmt: skip
+
+
+def traffic(chance: random.Random, requests: int, connections: int = 2) -> list[Read]:
+    """Reads with so many requests in all; first the topics and the group are made."""
+    reads = [Read(0, one) for one in _made()]
+    streams = [
+        b"".join(_request(chance, number) for number in range(requests // connections))
+        for _ in range(connections)
+    ]
+    pieces = [list(_cut(chance, stream)) for stream in streams]
+    while any(pieces):
+        connection = chance.choice([n for n, left in enumerate(pieces) if left])
+        reads.append(Read(connection, pieces[connection].pop(0)))
+    return reads
+
+
+def _made() -> Iterator[bytes]:
+    for number, topic in enumerate(TOPICS):
+        ext = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
+            "perm": "6", "topicFilterType": "MULTI_TAG" if topic == "ManyTags" else "SINGLE_TAG",
+            "topicSysFlag": "0", "order": "true" if topic == "Ordered" else "false",
+        }  # fmt: skip
+        yield Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext, opaque=number).encode()
+    group = json.dumps({"groupName": GROUP}).encode()
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    yield Command(code=code, body=group, opaque=9).encode()
+    beat = {
+        "clientID": "one",
+        "consumerDataSet": [
+            {
+                "groupName": GROUP, "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": [
+                    {
+                        "topic": topic, "subString": tags, "expressionType": "TAG",
+                        "tagsSet": [] if tags == "*" else tags.split(" || "),
+                        "codeSet": [] if tags == "*" else [2598919], "subVersion": 1,
+                    }
+                    for topic, tags in (("Orders", "*"), ("Goods", "TagA"))
+                ],
+            }
+        ],
+        "producerDataSet": [],
+    }  # fmt: skip
+    yield Command(code=RequestCode.HEART_BEAT, body=json.dumps(beat).encode(), opaque=10).encode()
+
+
+def _cut(chance: random.Random, stream: bytes) -> Iterator[bytes]:
+    """The stream in pieces: often some frames at once, now and then a few bytes."""
+    at = 0
+    while at < len(stream):
+        if chance.random() < 0.2:
+            size = chance.randint(1, 40)
+        else:
+            size = 0
+            for _ in range(chance.randint(1, 12)):
+                if at + size + 4 <= len(stream):
+                    size += 4 + int.from_bytes(stream[at + size : at + size + 4], "big")
+            if not 0 < size < 200_000:
+                size = chance.randint(1, 4096)
+        yield stream[at : at + size]
+        at += size
+
+
+def _request(chance: random.Random, number: int) -> bytes:
+    kind = chance.random()
+    if kind < 0.55:
+        return _send(chance, number)
+    if kind < 0.7:
+        return _batch(chance, number)
+    if kind < 0.92:
+        return _pull(chance, number)
+    code = chance.choice((RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET, 9999))
+    ext = {"topic": chance.choice(TOPICS), "queueId": str(chance.randrange(4))}
+    return Command(code=code, ext=ext, opaque=number).encode()
+
+
+def _serialization(chance: random.Random) -> int:
+    return chance.choice((JSON, JSON, ROCKETMQ))
+
+
+def _properties(chance: random.Random) -> str:
+    entries = [
+        f"{chance.choice(_NAMES)}\x01{chance.choice(_VALUES)}" for _ in range(chance.randint(0, 6))
+    ]
+    if chance.random() < 0.1:
+        entries.insert(chance.randint(0, len(entries)), chance.choice(_ODD))
+    if chance.random() < 0.1:
+        entries.insert(chance.randint(0, len(entries)), chance.choice(("", "\x01v", "n\x01", "n")))
+    return "\x02".join(entries) + chance.choice(("", "\x02"))
+
+
+def _body(chance: random.Random) -> bytes:
+    most = SETTINGS["max_message_bytes"]
+    size = most + chance.randint(-2, 2) if chance.random() < 0.01 else chance.choice((0, 1, 64, 900))
+    return chance.randbytes(size)
+
+
+def _header(chance: random.Random, *, batch: bool) -> SendMessageHeader:
+    odd = chance.random() < 0.08
+    return SendMessageHeader(
+        producer_group="makers",
+        topic=chance.choice(("Absent", "%RETRY%takers", "SCHEDULE_TOPIC_XXXX")) if odd
+        else chance.choice(TOPICS),
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=chance.choice((-1, 4, 99)) if chance.random() < 0.03 else chance.randrange(4),
+        sys_flag=chance.choice((4, 8, 16)) if chance.random() < 0.03 else chance.choice((0, 1)),
+        born_timestamp=1_700_000_000_000 + chance.randrange(10**6),
+        flag=chance.choice((0, 7, -1, 2**31 - 1)),
+        properties="" if batch else _properties(chance),
+        reconsume_times=chance.choice((0, 0, 3)),
+        unit_mode=chance.random() < 0.02,
+        batch=batch,
+    )  # fmt: skip
+
+
+def _send(chance: random.Random, number: int) -> bytes:
+    header = _header(chance, batch=False)
+    long = chance.random() < 0.3
+    code = RequestCode.SEND_MESSAGE if long else RequestCode.SEND_MESSAGE_V2
+    return Command(
+        code=code,
+        ext=header.to_ext_long() if long else header.to_ext(),
+        body=_body(chance),
+        opaque=number,
+        flag=2 if chance.random() < 0.03 else 0,
+        serialization=_serialization(chance),
+    ).encode()
+
+
+def _batch(chance: random.Random, number: int) -> bytes:
+    items = [
+        BatchItem(chance.choice((0, 5)), _body(chance), _properties(chance).encode())
+        for _ in range(chance.choice((1, 2, 5, 20, 127, 128)) if chance.random() < 0.3 else 3)
+    ]
+    body = encode_batch(items)
+    if chance.random() < 0.05:
+        body = body[: chance.randrange(len(body))]
+    header = _header(chance, batch=True)
+    return Command(
+        code=RequestCode.SEND_BATCH_MESSAGE,
+        ext=header.to_ext(),
+        body=body,
+        opaque=number,
+        serialization=_serialization(chance),
+    ).encode()
+
+
+def _pull(chance: random.Random, number: int) -> bytes:
+    # Of what is drawn some ask for what is not there yet; none may wait, which takes time.
+    own = chance.random() < 0.5
+    ext = {
+        "consumerGroup": GROUP if chance.random() < 0.97 else "nobody",
+        "topic": chance.choice(TOPICS),
+        "queueId": str(chance.choice((4, -1)) if chance.random() < 0.02 else chance.randrange(4)),
+        "queueOffset": str(chance.choice((0, 1, 5, 17, 60, 250, 10**6))),
+        "maxMsgNums": str(chance.choice((1, 3, 32, 32, 1000, 0))),
+        "sysFlag": str((4 if own else 0) | chance.choice((0, 1))),
+        "commitOffset": str(chance.choice((0, 1, 3))),
+        "suspendTimeoutMillis": "0",
+        "subVersion": chance.choice(("0", "1")) if own else "1",
+    }
+    if own:
+        ext["subscription"] = chance.choice(("*", "TagA", "TagA || x", ""))
+        ext["expressionType"] = chance.choice(("TAG", "TAG", "SQL92"))
+        if ext["expressionType"] == "SQL92":
+            ext["subscription"] = "a = 'x'"
+    if chance.random() < 0.05:
+        ext["maxMsgBytes"] = "4096"
+    return Command(
+        code=chance.choice((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)),
+        ext=ext,
+        opaque=number,
+        serialization=_serialization(chance),
+    ).encode()

@@ -1,0 +1,191 @@
+"""The core of a broker that is fed reads by hand, in one form or the other, and what came of them.
+
+The wall clock stands still, so whatever the two forms do differently shows in the files, in the
+answers or in the counters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aerobee.broker.core import BrokerCore
+from aerobee.broker.registration.addresses import Advertised, Identity
+from aerobee.broker.stats import BrokerStats
+from aerobee.config.model import Settings
+from aerobee.native.form import CompiledForm
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.limits import RemotingLimits
+from aerobee.store.message_store import MessageStore
+from tests.unit.store.support import ManualClock
+
+#: Segments of some hundred messages, index files of as many keys: rolls are met.
+SETTINGS: dict[str, Any] = {
+    "commit_log_segment_bytes": 1 << 16,
+    "consume_queue_segment_bytes": 20 * 300,
+    "index_slots": 200,
+    "index_entries": 1_000,
+    "max_message_bytes": 1 << 14,
+    "disk_warning_ratio": 1.0,
+}
+PEER = ("127.0.0.1", 4000)
+
+
+class Read(NamedTuple):
+    """What one connection was sent at once."""
+
+    connection: int
+    data: bytes
+
+
+class Outcome(NamedTuple):
+    """What came of some reads."""
+
+    #: Of each connection, all that was written to it.
+    answers: list[bytes]
+    #: The contents of the store's files, by path below it; of the index by their order.
+    files: dict[str, bytes]
+    #: What was counted, times excepted.
+    counted: dict[str, Any]
+    #: Bytes that the compiled form took.
+    taken: int
+
+
+class _Wire(asyncio.Transport):
+    """Where a connection writes to."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": PEER, "sockname": ("127.0.0.1", 10911)})
+        self.written = bytearray()
+        self.ended = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Whatever is written has left."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Reads come by hand."""
+
+    def resume_reading(self) -> None:
+        """The same."""
+
+    def close(self) -> None:
+        self.ended = True
+
+    abort = close
+
+
+async def replayed(
+    folder: Path,
+    reads: Sequence[Read],
+    form: CompiledForm | None,
+    **changes: Any,
+) -> Outcome:
+    """Feed a new broker with `reads`, one after the other, each served to its end before the next
+    one comes."""
+    random.seed(0)  # the queue of a send that names none
+    loop = asyncio.get_running_loop()
+    settings = Settings.for_tests(store_path=str(folder / "store"), **(SETTINGS | changes))
+    store = MessageStore.open(
+        settings, clock=ManualClock(), compiled=None if form is None else form.store
+    )
+    stats = BrokerStats()
+    identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
+    core = BrokerCore(settings, store, identity, stats, loop)
+    try:
+        core.complete_tables()
+        shared = ConnectionSet(RemotingLimits(), "replayed", turns=core.turns)
+        taken = 0
+        if form is not None:
+            take = core.compiled_requests(form)
+
+            def counting(connection: Connection, read: memoryview) -> int:
+                nonlocal taken
+                taken += (found := take(connection, read))
+                return found
+
+            shared.take_head = counting
+        wires = [_Wire() for _ in range(1 + max(read.connection for read in reads))]
+        connections = [Connection(shared, core.main_router) for _ in wires]
+        for connection, wire in zip(connections, wires, strict=True):
+            connection.connection_made(wire)
+        for read in reads:
+            connection = connections[read.connection]
+            if not connection.closed:
+                connection.get_buffer(0)[: len(read.data)] = read.data
+                connection.buffer_updated(len(read.data))
+            await _settled(core, store)
+        counted = _counted(stats, store, shared)
+    finally:
+        await core.close()
+        assert store.close()
+    return Outcome([bytes(wire.written) for wire in wires], _files(folder / "store"), counted, taken)
+
+
+async def _settled(core: BrokerCore, store: MessageStore) -> None:
+    """Until what was read is served, stored and dispatched."""
+    quiet = 0
+    while quiet < 4:
+        await asyncio.sleep(0)
+        tables = (core.topics, core.groups)
+        saving = [one for one in tables if one._saving is not None or one._pending.changes]
+        busy = core.turns.waiting or store.dispatched < store.written or saving
+        quiet = 0 if busy else quiet + 1
+
+
+def _files(store: Path) -> dict[str, bytes]:
+    found = {}
+    for number, path in enumerate(sorted((store / "index").iterdir())):
+        found[f"index/{number}"] = path.read_bytes()
+    for folder in ("commitlog", "consumequeue"):
+        for path in sorted((store / folder).rglob("*")):
+            if path.is_file():
+                found[str(path.relative_to(store))] = path.read_bytes()
+    return found
+
+
+def _counted(stats: BrokerStats, store: MessageStore, shared: ConnectionSet) -> dict[str, Any]:
+    topics = {
+        (one.topic, one.message_type): (
+            one.messages_in,
+            one.bytes_in,
+            list(one.sizes.counts),
+            one.sizes.total,
+            {number: (queue.messages, queue.size) for number, queue in one.queues.items()},
+        )
+        for one in stats.topics()
+    }
+    consumers = {
+        (one.group, one.topic): (
+            one.messages_out,
+            one.bytes_out,
+            dict(one.pulled),
+            {number: (queue.messages, queue.size) for number, queue in one.queues.items()},
+        )
+        for one in stats.consumers()
+    }
+    requests = {one.key: one.count for one in stats.requests()}
+    return {
+        "topics": topics,
+        "consumers": consumers,
+        "requests": requests,
+        "failures": (stats.put_failures, stats.get_found, stats.get_missed),
+        "appended": (store.stats.appended_messages, store.stats.appended_bytes),
+        "found": (store.stats.get_found, store.stats.get_messages, store.stats.get_missed),
+        "dispatched": store.stats.dispatched_messages,
+        "connections": {
+            name: value
+            for name, value in dataclasses.asdict(shared.stats).items()
+            if isinstance(value, int)
+        },
+    }

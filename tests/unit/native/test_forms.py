@@ -1,0 +1,51 @@
+"""The compiled form does what the plain one does: the same reads, the same files, answers and
+counters."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from aerobee.native.form import CompiledForm, chosen
+from tests import campaign
+from tests.unit.native.drawn import traffic
+from tests.unit.native.replayed import Outcome, Read, replayed
+
+_SUITE = "forms of the hot path"
+
+
+@pytest.fixture(scope="module")
+def form() -> CompiledForm:
+    found = chosen()
+    if found is None:
+        pytest.skip("the compiled form was not built, or AEROBEE_NATIVE is off")
+    return found
+
+
+def both(folder: Path, reads: list[Read], form: CompiledForm) -> tuple[Outcome, Outcome]:
+    plain = asyncio.run(replayed(folder / "plain", reads, None))
+    compiled = asyncio.run(replayed(folder / "compiled", reads, form))
+    return plain, compiled
+
+
+def test_drawn_traffic_comes_to_the_same(tmp_path: Path, form: CompiledForm) -> None:
+    chance = campaign.rng(_SUITE)
+    taken = total = 0
+    for number in range(campaign.size(_SUITE)):
+        seed = chance.getrandbits(32)
+        reads = traffic(random.Random(seed), 400)
+        plain, compiled = both(tmp_path / str(number), reads, form)
+        for connection, answers in enumerate(plain.answers):
+            assert compiled.answers[connection] == answers, f"connection {connection}, seed {seed}"
+        assert compiled.files.keys() == plain.files.keys(), f"seed {seed}"
+        for path, content in plain.files.items():
+            assert compiled.files[path] == content, f"{path}, seed {seed}"
+        assert compiled.counted == plain.counted, f"seed {seed}"
+        taken += compiled.taken
+        total += sum(len(read.data) for read in reads)
+    campaign.note(_SUITE, campaign.size(_SUITE), bytes_taken=taken, bytes_sent=total)
+    # Most of what is drawn is plain.
+    assert taken > total / 4
