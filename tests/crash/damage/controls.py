@@ -128,9 +128,10 @@ RULES: dict[str, Broken] = {
     "an index file is full before the next begins": Broken(
         "index: older copy", IndexService, "_count_whole", _count_not_full
     ),
-    # Nearly all that such a file may say wrongly is found out by other looks; so all cases.
+    # Nearly all that such a file may say wrongly is found out by other looks; so all cases of the
+    # original that believes it most.
     "the offsets file has a checksum": Broken(
-        "offsets: wrong", offsets_file, "decode", _believed, 0
+        "offsets: wrong", offsets_file, "decode", _believed, 0, "killed/0"
     ),
     "nothing changes before all is looked at": Broken(
         "log: last", StoreLock, "take", _marked_first(StoreLock.take)
