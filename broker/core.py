@@ -391,6 +391,7 @@ class BrokerCore:
             self.groups,
             self.offsets,
             self._pull,
+            self.acks,
         ).take
 
     def _asking_handlers(self) -> dict[int, Handler]:

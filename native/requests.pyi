@@ -4,14 +4,17 @@ from aerobee.native.pulls import Pulls
 from aerobee.native.sends import Sends
 
 class Requests:
-    def __init__(self, sends: Sends | None, pulls: Pulls | None, /) -> None: ...
+    def __init__(self, sends: Sends | None, pulls: Pulls | None, syncs: bool, /) -> None: ...
     def take(
         self,
         read: memoryview,
         born_host: bytes,
         may_pull: bool,
+        may_wait: int,
         room: int,
         clock: Callable[[], float],
         until: float,
         /,
-    ) -> tuple[int, list[bytes], list[tuple[int, int]]]: ...
+    ) -> tuple[
+        int, list[bytes], list[tuple[int, int, int, int, bytes]], list[tuple[int, int]]
+    ]: ...

@@ -26,24 +26,30 @@ cdef class Requests:
 
     cdef Sends sends
     cdef Pulls pulls
+    cdef bint syncs
 
-    def __init__(self, Sends sends, Pulls pulls):
-        """None for what is not to be served here."""
+    def __init__(self, Sends sends, Pulls pulls, bint syncs):
+        """None for what is not to be served here. `syncs`: answers to sends wait for the sync."""
         self.sends = sends
         self.pulls = pulls
+        self.syncs = syncs
 
-    def take(self, const uint8_t[::1] read, bytes born_host, bint may_pull, int64_t room,
-             object clock, double until):
+    def take(self, const uint8_t[::1] read, bytes born_host, bint may_pull, Py_ssize_t may_wait,
+             int64_t room, object clock, double until):
         """Serve requests from the beginning of `read` on, until answers of more than `room` bytes
-        are made or `clock` has passed `until`. How many bytes of it were served, their answers in
-        order, and the codes that were served with how often."""
+        are made, `may_wait` sends wait for the sync, or `clock` has passed `until`.
+
+        How many bytes of it were served; the answers in order; those that are to wait, as
+        `Acks.wait_made` takes them; and the codes that were answered with how often.
+        """
         cdef Py_ssize_t size = read.shape[0], position = 0
         cdef const uint8_t *at
         cdef int64_t total, header_size
         cdef bint claimed = False
         cdef Header header
+        cdef int count = 0
         cdef dict served = {}
-        cdef list answers = []
+        cdef list answers = [], waiting = []
         cdef bytes answer
         try:
             while size - position >= 8 and room >= 0:
@@ -60,6 +66,8 @@ cdef class Requests:
                     break
                 answer = None
                 if header.code == SEND_V2 or header.code == SEND or header.code == SEND_BATCH:
+                    if self.syncs and len(waiting) == may_wait:
+                        break
                     if not claimed:
                         claimed = self.sends is not None and self.sends.claim()
                         if not claimed:
@@ -76,14 +84,21 @@ cdef class Requests:
                         answer = self.pulls.serve(&header)
                 if answer is None:
                     break
-                answers.append(answer)
-                served[header.code] = served.get(header.code, 0) + 1
-                room -= PyBytes_GET_SIZE(answer)
+                if self.syncs and header.code != PULL and header.code != LITE_PULL and self.sends.waits:
+                    waiting.append((
+                        self.sends.waits_for, header.code, header.opaque,
+                        ROCKETMQ if header.binary else JSON, answer,
+                    ))
+                else:
+                    answers.append(answer)
+                    served[header.code] = served.get(header.code, 0) + 1
+                    room -= PyBytes_GET_SIZE(answer)
                 position += 4 + total
-                if header.code == PULL or header.code == LITE_PULL or not len(answers) & 15:
+                count += 1
+                if header.code == PULL or header.code == LITE_PULL or not count & 15:
                     if clock() >= until:
                         break
         finally:
             if claimed:
                 self.sends.release()
-        return position, answers, list(served.items())
+        return position, answers, waiting, list(served.items())

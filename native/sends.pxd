@@ -53,6 +53,9 @@ cdef class Sends:
     # The properties of the request that is served: as they came, and as they are stored.
     cdef uint8_t raw[MOST_PROPERTIES]
     cdef uint8_t scratch[MOST_PROPERTIES + 512]
+    # Of the send that was served last: whether its answer waits for the sync, and of which place.
+    cdef bint waits
+    cdef int64_t waits_for
     # Of the claim that is held:
     cdef object segment
     cdef uint8_t[::1] memory

@@ -245,6 +245,8 @@ cdef class Sends:
         queue_offset = queue.next_offset
         if not self._append(route, queue, queue_id, count, numbers, &shared, born_host, places):
             return None
+        self.waits = shared.waits
+        self.waits_for = self.start + self.wrote
         return self._answer(header, places, count, queue_id, queue_offset)
 
     cdef int _field(self, int code, Text *key) except -2:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from aerobee.broker.router import refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.header_decode import decode_header
 from aerobee.protocol.headers.send import SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreBroken
@@ -47,6 +48,8 @@ class WaitingSend(NamedTuple):
     queue_offset: int
     #: Further fields of the answer.
     more: Mapping[str, str] | None
+    #: The answer of success, where it was made with the append.
+    made: bytes | None = None
 
 
 class Acks:
@@ -88,6 +91,11 @@ class Acks:
         """As many sends wait as may; the next one is to be refused before it is appended."""
         return len(self._waiting) >= MAX_WAITING
 
+    @property
+    def room(self) -> int:
+        """How many more may wait."""
+        return max(0, MAX_WAITING - len(self._waiting))
+
     def wait(
         self,
         end: int,
@@ -106,6 +114,22 @@ class Acks:
         self._waiting.append(
             WaitingSend(end, deadline, connection, request, msg_id, queue_id, queue_offset, more)
         )
+        self._ask_for_flush()
+
+    def wait_made(
+        self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
+    ) -> None:
+        """As `wait`, for answers of success that were made already: of each the end, and its
+        request's code, opaque and serialization."""
+        deadline = self._loop.time() + self._timeout_s
+        for end, code, opaque, serialization, made in answers:
+            request = Command(code=code, opaque=opaque, serialization=serialization)
+            self._waiting.append(
+                WaitingSend(end, deadline, connection, request, "", 0, 0, None, made)
+            )
+        self._ask_for_flush()
+
+    def _ask_for_flush(self) -> None:
         if not self._flush_requested:
             # One wake-up for everything read in this turn of the loop.
             self._flush_requested = True
@@ -163,7 +187,7 @@ class Acks:
         # Sends of one turn of the loop have one deadline: they are counted together.
         counted_deadline, counted_code, count = 0.0, 0, 0
         while waiting and waiting[0].end <= durable:
-            _, deadline, connection, request, msg_id, queue_id, queue_offset, more = (
+            _, deadline, connection, request, msg_id, queue_id, queue_offset, more, made = (
                 waiting.popleft()
             )
             if deadline != counted_deadline or request.code != counted_code:
@@ -171,7 +195,7 @@ class Acks:
                 counted_deadline, counted_code, count = deadline, request.code, 0
             count += 1
             try:
-                frame = answer(request, 0, msg_id, queue_id, queue_offset, None, more)
+                frame = made or answer(request, 0, msg_id, queue_id, queue_offset, None, more)
             except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
                 count -= 1
                 frame = self._refuse(error, connection, request, latest_deadline - deadline)
@@ -199,10 +223,16 @@ class Acks:
         self._after_durable()
 
     def _send(self, item: WaitingSend, code: int, remark: str | None) -> None:
-        _, deadline, connection, request, msg_id, queue_id, queue_offset, more = item
+        _, deadline, connection, request, msg_id, queue_id, queue_offset, more, made = item
         waited_s = self._loop.time() + self._timeout_s - deadline
         try:
-            frame = self._answer(request, code, msg_id, queue_id, queue_offset, remark, more)
+            if made is None:
+                frame = self._answer(request, code, msg_id, queue_id, queue_offset, remark, more)
+            else:
+                # It says where the message went, whatever came of it.
+                size = int.from_bytes(made[5:8], "big")
+                success = decode_header(request.serialization, made[8 : 8 + size])
+                frame = encode_response(request, code, remark, success.ext)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
             frame = self._refuse(error, connection, request, waited_s)
         else:

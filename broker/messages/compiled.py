@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import NOT_PLAIN
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
 from aerobee.broker.registration.addresses import Identity
@@ -42,8 +43,7 @@ _SENDS = frozenset(
 def sends_are_plain(settings: Settings, identity: Identity) -> bool:
     """Whether nothing is asked of every send that the compiled form does not know."""
     return not (
-        settings.sync_flush
-        or settings.append_property_crc
+        settings.append_property_crc
         or settings.transient_pool_effective
         or settings.multi_dispatch
         or settings.start_accept_send_timestamp_ms
@@ -68,10 +68,13 @@ class CompiledRequests:
         groups: GroupTable,
         offsets: ConsumerOffsets,
         pull: PullProcessor,
+        acks: Acks,
     ) -> None:
         self._form = form
         self._store = store
         self._groups = groups
+        self._acks = acks
+        self._sync_flush = settings.sync_flush
         self._pull = pull
         self._topics = topics
         self._stats = stats
@@ -110,7 +113,9 @@ class CompiledRequests:
             least_entries=LEAST_ENTRIES,
         )
         self._requests = form.requests(
-            self._sends if sends_are_plain(settings, identity) else None, self._pulls
+            self._sends if sends_are_plain(settings, identity) else None,
+            self._pulls,
+            settings.sync_flush,
         )
 
     def take(self, connection: Connection, read: memoryview) -> int:
@@ -125,23 +130,41 @@ class CompiledRequests:
         began = clock()
         room = connection.answer_room
         pulls = not connection.overloaded and not self._store.frozen
-        taken, answers, served = self._requests.take(
-            read, connection.packed_peer, pulls, room, clock, turns.slice_until(began)
+        taken, answers, waiting, served = self._requests.take(
+            read,
+            connection.packed_peer,
+            pulls,
+            self._acks.room,
+            room,
+            clock,
+            turns.slice_until(began),
         )
         if taken:
-            turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
-            now = clock()
-            each_s = (now - began) / len(answers)
-            for code, times in served:
-                self._stats.requests_served(code, each_s, times)
-                if code in _SENDS:
-                    self._appended()
-            if now - began > LONG_S:
-                turns.note_long(now - began, served[0][0], connection)
-            if now >= turns.until:
-                turns.late = True
-            connection.count_commands(len(answers))
+            if answers:
+                turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
+            if waiting:
+                self._acks.wait_made(connection, waiting)
+            self._answered(connection, began, served, len(answers))
+            connection.count_commands(len(answers) + len(waiting))
         return taken
+
+    def _answered(
+        self, connection: Connection, began: float, served: list[tuple[int, int]], count: int
+    ) -> None:
+        """Count what was answered since `began`, and have what was stored dispatched."""
+        turns = self._turns
+        now = turns.clock()
+        for code, times in served:
+            self._stats.requests_served(code, (now - began) / count, times)
+            if code in _SENDS:
+                if self._sync_flush:
+                    self._store.request_flush()
+                else:
+                    self._appended()
+        if now - began > LONG_S:
+            turns.note_long(now - began, served[0][0] if served else 0, connection)
+        if now >= turns.until:
+            turns.late = True
 
     def _now(self) -> tuple[int, int, int]:
         """What moves when a route may lead elsewhere."""
