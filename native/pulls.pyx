@@ -6,7 +6,7 @@ Plain is a pull by tags whose group, topic, queue and subscription are in order,
 segment and need no closer look. An empty answer is never plain: it may have to wait.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -120,7 +120,7 @@ cdef class Pulls:
         if fields[MOST_BYTES].at != NULL or not read_numbers(fields, numbers):
             return None
         cdef PullRoute route = self._route(fields, numbers)
-        if route is None or not route.holds():
+        if route is None:
             return None
         most = min(max(numbers[MOST], 1), self.most_messages)
         answer = self._read(route, header, numbers[QUEUE_OFFSET], most)
@@ -137,14 +137,16 @@ cdef class Pulls:
         cdef Text *field
         for index in (GROUP, TOPIC, QUEUE_ID, SYS_FLAG, SUB_VERSION, SUBSCRIPTION, KIND):
             field = &fields[index]
+            # What is absent is not what is empty, and no text runs into the next one.
+            if size + 4 > KEY_BYTES:
+                return None
+            put32(key + size, 0xFFFFFFFF if field.at == NULL else <uint32_t> field.size)
+            size += 4
             if field.at != NULL:
-                if size + field.size + 2 > KEY_BYTES:
+                if field.size > KEY_BYTES - size:
                     return None
                 memcpy(key + size, field.at, field.size)
                 size += field.size
-            # What is absent is not what is empty.
-            key[size] = field.at != NULL
-            size += 1
         cdef bytes found_by = PyBytes_FromStringAndSize(<const char *> key, size)
         cdef PyObject *found = PyDict_GetItem(self.routes, found_by)
         if found != NULL and (<PullRoute> found).holds():
