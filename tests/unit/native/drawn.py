@@ -29,7 +29,7 @@ _ODD = (
 
 def traffic(chance: random.Random, requests: int, connections: int = 2) -> list[Read]:
     """Reads with so many requests in all; first the topics and the group are made."""
-    reads = [Read(0, one) for one in _made()]
+    reads = [Read(0, one, awaited=True) for one in _made()]
     streams = [
         b"".join(_request(chance, number) for number in range(requests // connections))
         for _ in range(connections)

@@ -41,6 +41,8 @@ class Read(NamedTuple):
 
     connection: int
     data: bytes
+    #: Nothing more is read before it is answered.
+    awaited: bool = False
 
 
 class Outcome(NamedTuple):
@@ -120,10 +122,13 @@ async def replayed(
         for connection, wire in zip(connections, wires, strict=True):
             connection.connection_made(wire)
         for read in reads:
-            connection = connections[read.connection]
+            connection, wire = connections[read.connection], wires[read.connection]
             if not connection.closed:
+                before = len(wire.written)
                 connection.get_buffer(0)[: len(read.data)] = read.data
                 connection.buffer_updated(len(read.data))
+                while read.awaited and len(wire.written) == before:
+                    await asyncio.sleep(0.001)
             await _settled(core, store)
         counted = _counted(stats, store, shared)
     finally:
@@ -137,9 +142,9 @@ async def _settled(core: BrokerCore, store: MessageStore) -> None:
     quiet = 0
     while quiet < 4:
         await asyncio.sleep(0)
-        tables = (core.topics, core.groups)
-        saving = [one for one in tables if one._saving is not None or one._pending.changes]
-        busy = core.turns.waiting or store.dispatched < store.written or saving
+        await core.topics.flush()
+        await core.groups.flush()
+        busy = core.turns.waiting or store.dispatched < store.written
         quiet = 0 if busy else quiet + 1
 
 
