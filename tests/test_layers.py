@@ -52,7 +52,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("connection_set", "connection", "serving", "caller", "blocking", "server"),
     ),
     "store": (
-        *("errors", "disk", "stats", "segments", "queues", "log", "scan"),
+        *("errors", "collector", "disk", "stats", "segments", "queues", "log", "scan"),
         *("index", "dispatch", "flush", "reading", "inspect", "recovery", "retention", "scrub"),
         *("opening", "message_store", "audit", "repair"),
     ),
