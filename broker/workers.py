@@ -17,7 +17,6 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +29,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
+from aerobee.store.collector import collector_paused
 
 log = logging.getLogger("aerobee.broker")
 
@@ -72,13 +72,9 @@ class BodyReader:
 
 
 def _without_collections(parse: Callable[[bytes], T], body: bytes) -> T:
-    """What is read is needed until it is read: to look for garbage among a hundred thousand objects
-    takes long, finds none, and stops the loop meanwhile."""
-    gc.disable()
-    try:
+    """What is read is needed until all is read, and may be a hundred thousand objects."""
+    with collector_paused():
         return parse(body)
-    finally:
-        gc.enable()
 
 
 class LoopCalls:

@@ -56,8 +56,9 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("connection_set", "connection", "serving", "caller", "blocking", "server"),
     ),
     "store": (
-        *("errors", "disk", "stats", "segments", "queues", "compiled", "log", "scan"),
-        *("index", "dispatch", "flush", "reading", "inspect", "recovery", "retention", "scrub"),
+        *("errors", "collector", "disk", "stats", "segments", "queues", "compiled", "log"),
+        *("scan", "index", "dispatch", "flush", "reading", "inspect"),
+        *("recovery", "retention", "scrub"),
         *("opening", "message_store", "audit", "repair"),
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),

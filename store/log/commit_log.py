@@ -20,11 +20,9 @@ Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); 
 `last_store_ms` and the segments' `wrote` are read by the flush threads.
 """
 
-import gc
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, repeat
 from typing import Protocol, TypeAlias
 
@@ -37,6 +35,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
+from aerobee.store.collector import collector_paused
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
@@ -255,7 +254,7 @@ class CommitLog:
         if self._health.refusing or self._held_since_ns:
             self._check_state(now_ns)
         queue = self._obtain(batch.first)
-        with self._lock, _collector_paused():
+        with self._lock, collector_paused():
             self._held_since_ns = now_ns
             try:
                 result = self._append_prepared(batch, queue, now_ns // 1_000_000)
@@ -277,14 +276,9 @@ class CommitLog:
             # So many make a long list that would be given up at the next append.
             self.stop_feeding()
         records = batch.placed(queue_offset, log_offset, store_ms)
-        if self.feeding:
-            entries = _entries(batch, queue, log_offset, store_ms)
-        else:
-            # Nobody takes them; the last says where the batch ends.
-            last, size = log_offset + batch.size - batch.sizes[-1], batch.sizes[-1]
-            topic = batch.first.topic
-            entries = [(queue, queue_offset, last, size, 0, (), store_ms, topic)]
-        self._appended(segment, records, entries, queue, queue_offset + len(batch.sizes))
+        entries = _entries(batch, queue, log_offset, store_ms) if self.feeding else []
+        next_offset = queue_offset + len(batch.sizes)
+        self._appended(segment, records, store_ms, entries, queue, next_offset)
         return PutResult(
             log_offset,
             batch.size,
@@ -333,21 +327,21 @@ class CommitLog:
         if log_offset + BLANK_BYTES > segment.end:
             self._roll(segment, log_offset - segment.start - segment.wrote)
             return CommitLog._append(self, messages, queue, now_ms)
-        self._appended(segment, records, entries, queue, next_offset)
+        self._appended(segment, records, store_ms, entries, queue, next_offset)
         return entries
 
     def _appended(
         self,
         segment: MappedFile,
         records: Iterable[bytes | memoryview],
+        store_ms: int,
         entries: list[Appended],
         queue: ConsumeQueue,
         next_offset: int,
     ) -> None:
-        """Copy the records, then move the marks."""
-        _, _, log_offset, size, _, _, store_ms, _ = entries[-1]
+        """Copy the records, then move the marks. `entries` are all of them while feeding."""
         segment.append(records, store_ms)
-        self.written = log_offset + size
+        self.written = segment.start + segment.wrote
         self.last_store_ms = store_ms
         queue.next_offset = next_offset
         if self.feeding:
@@ -547,19 +541,6 @@ def _entries(
             strict=False,
         )
     )
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Many thousand entries are made that stay: the collector would look at all of them again and
-    again meanwhile, for two thirds of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _end(entry: Appended) -> int:
