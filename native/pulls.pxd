@@ -9,7 +9,7 @@ cdef enum:
 
 
 cdef class PullRoute:
-    cdef object queue, codes, counters, live, subscription, model
+    cdef object queue, codes, group, live, subscription, model
     cdef str topic
     cdef bint any_queue
     cdef int64_t broker_id, slow_broker_id

@@ -11,7 +11,7 @@ class PullRoute:
         queue: ConsumeQueue,
         any_queue: bool,
         codes: frozenset[int] | None,
-        counters: Any,
+        group: str,
         live: Any,
         subscription: Any,
         broker_id: int,

@@ -44,11 +44,11 @@ cdef int COMMITS = pull_headers.PULL_COMMIT_OFFSET
 cdef class PullRoute:
     """Where the pulls of a group from a queue go, for those with equal fields otherwise."""
 
-    def __init__(self, queue, any_queue, codes, counters, live, subscription, broker_id,
+    def __init__(self, queue, any_queue, codes, group, live, subscription, broker_id,
                  slow_broker_id):
         """`live` is the group with its members and `subscription` what it says of the topic, as
         far as they count; `codes` the hashes of the tags that are wanted."""
-        self.queue, self.any_queue, self.codes, self.counters = queue, any_queue, codes, counters
+        self.queue, self.any_queue, self.codes, self.group = queue, any_queue, codes, group
         self.live, self.subscription = live, subscription
         self.model = None if live is None else live.message_model
         self.topic = queue.topic
@@ -73,7 +73,7 @@ cdef class Pulls:
                  binary_parts, memory_bytes, recent, old, most_messages, least_entries):
         """`find_route` is asked with the fields of a pull and gives its PullRoute, or None: not
         plain. `checked_below` as `Reader` has it. `served` is told what was given: the route's
-        counters, queue id, next offset, messages, bytes, seconds. `commit` is told a group's next
+        group, topic, queue id, next offset, messages, bytes, seconds. `commit` is told a group's next
         offset: group, topic, queue id, offset.
 
         `names`: of the fields, in the order of this module. `json_parts`, `binary_parts`: the
@@ -212,7 +212,7 @@ cdef class Pulls:
             segment.pins -= 1
         clock_gettime(CLOCK_MONOTONIC, &ended)
         self.served(
-            route.counters, queue.queue_id, scan.slot, scan.count, scan.size,
+            route.group, route.topic, queue.queue_id, scan.slot, scan.count, scan.size,
             ended.tv_sec - began.tv_sec + 1e-9 * (ended.tv_nsec - began.tv_nsec),
         )
         return answer

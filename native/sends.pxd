@@ -31,7 +31,6 @@ cdef struct Item:
 cdef class Route:
     cdef object name
     cdef bytes field
-    cdef object stats
     cdef list queues
     cdef int32_t sys_flag
     # Counted since the last `count`: by queue messages and bytes, and messages by size.

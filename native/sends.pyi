@@ -6,7 +6,7 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 
 class Route:
     def __init__(
-        self, name: str, queues: int, stats: Any, sys_flag: int, size_kinds: int, /
+        self, name: str, queues: int, sys_flag: int, size_kinds: int, /
     ) -> None: ...
     def take_counts(self) -> tuple[list[tuple[int, int, int]], list[int]]: ...
 

@@ -73,14 +73,13 @@ cdef int64_t UNUSUAL = (
 cdef class Route:
     """Where sends of a topic go; thrown away when any topic changes."""
 
-    def __cinit__(self, name, queues, stats, sys_flag, size_kinds):
+    def __cinit__(self, name, queues, sys_flag, size_kinds):
         """`queues` has a place for the ConsumeQueue of each queue id that may be sent to;
         `sys_flag` is what each message gets besides its own."""
         encoded = name.encode()
         self.name = name
         self.field = bytes((len(encoded),)) + encoded
         self.queues = [None] * queues
-        self.stats = stats
         self.sys_flag = sys_flag
         self.size_kinds = size_kinds
         self.touched = []
@@ -123,7 +122,7 @@ cdef class Sends:
                  safe_properties):
         """`log` is claimed for what is stored (`CommitLog.claim`). `find_route` gives the Route of
         a topic's name, `find_queue` the queue of a topic's name and a queue id, or None: not plain.
-        `count` is told a topic's stats and what `Route.take_counts` gives, after each claim.
+        `count` is told a topic's name and what `Route.take_counts` gives, after each claim.
 
         `json_parts`, `binary_parts`: the answer's header, cut where what varies goes
         (`SendReply`). `long_keys`: the fields' names of code 10, in the order of the letters.
@@ -178,7 +177,7 @@ cdef class Sends:
         if self.dirty:
             dirty, self.dirty = self.dirty, []
             for route in dirty:
-                self.count((<Route> route).stats, *route.take_counts())
+                self.count((<Route> route).name, *route.take_counts())
         return 0
 
     # --- one request ------------------------------------------------------------------------

@@ -26,8 +26,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "store": frozenset({"protocol", "config"}),
     "native": frozenset({"protocol", "store"}),
     "nameserver": frozenset({"protocol", "config", "remoting", "file_replacement"}),
-    "broker": LEAVES
-    | {"protocol", "config", "store", "nameserver", "remoting", "native"},
+    "broker": LEAVES | {"protocol", "config", "store", "nameserver", "remoting", "native"},
     "shards": frozenset({"config", "store", "remoting", "broker"}),
     "client": frozenset({"protocol", "remoting", "file_replacement"}),
     "pipeline": frozenset({"client", "protocol", "store", "remoting"}) | LEAVES,

@@ -7,13 +7,13 @@ go the short way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import NOT_PLAIN
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
 from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats, TopicStats
+from aerobee.broker.stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable, queues_of
@@ -86,7 +86,7 @@ class CompiledRequests:
             store.commit_log,
             self._route,
             store.commit_log.known_queue,
-            stats.stored_many,
+            self._stored,
             cluster=f"{PROPERTY_CLUSTER}\x01{settings.cluster_name}".encode(),
             store_host=identity.store_host,
             json_parts=reply.json_parts(),
@@ -107,7 +107,10 @@ class CompiledRequests:
             json_parts=_PULL_REPLY.json_parts,
             binary_parts=_PULL_REPLY.binary_parts,
             memory_bytes=store.read_limits.memory_bytes,
-            recent=(store.read_limits.transfer_bytes_memory, store.read_limits.transfer_count_memory),
+            recent=(
+                store.read_limits.transfer_bytes_memory,
+                store.read_limits.transfer_count_memory,
+            ),
             old=(store.read_limits.transfer_bytes_disk, store.read_limits.transfer_count_disk),
             most_messages=MAX_MESSAGES,
             least_entries=LEAST_ENTRIES,
@@ -166,6 +169,12 @@ class CompiledRequests:
         if now >= turns.until:
             turns.late = True
 
+    def _stored(
+        self, topic: str, queues: Iterable[tuple[int, int, int]], sizes: Iterable[int]
+    ) -> None:
+        """Count what sends to a topic have stored; as `BrokerStats.stored_many`."""
+        self._stats.stored_many(self._stats.topic(topic, MESSAGE_NORMAL), queues, sizes)
+
     def _now(self) -> tuple[int, int, int]:
         """What moves when a route may lead elsewhere."""
         return self._topics.state, self._groups.state, self._log.queues_removed
@@ -181,10 +190,9 @@ class CompiledRequests:
             or topic.name.startswith(RETRY_PREFIX)
         ):
             return None
-        counted: TopicStats = self._stats.topic(topic.name, MESSAGE_NORMAL)
         sys_flag = SYS_MULTI_TAGS if topic.filter_type == MULTI_TAG else 0
         kinds = len(MESSAGE_SIZE_BOUNDS) + 1
-        return self._form.route(topic.name, queues_of(topic), counted, sys_flag, kinds)
+        return self._form.route(topic.name, queues_of(topic), sys_flag, kinds)
 
     def _pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
         """What a pull with these fields gets; None if each is to be looked at."""
@@ -195,7 +203,7 @@ class CompiledRequests:
             plain.queue,
             is_light(plain.queue.topic),
             plain.codes,
-            plain.counters,
+            plain.group,
             plain.live,
             plain.subscription,
             plain.broker_id,

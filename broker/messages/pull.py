@@ -24,7 +24,7 @@ from aerobee.broker.expressions import Expressions
 from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import refusal
-from aerobee.broker.stats import BrokerStats, ConsumerStats
+from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
@@ -101,7 +101,7 @@ class PlainPull(NamedTuple):
 
     queue: ConsumeQueue
     codes: frozenset[int] | None
-    counters: ConsumerStats
+    group: str
     live: ConsumerGroup | None
     subscription: Subscription | None
     broker_id: int
@@ -196,14 +196,13 @@ class PullProcessor:
             broker_ids = (0, 0)
             if self._slave_read:
                 broker_ids = (group.broker_id, group.which_broker_when_consume_slowly)
-            counters = self._stats.consumer(header.consumer_group, header.topic)
             if header.sys_flag & PULL_SUBSCRIPTION:
                 expression = header.subscription or ""
                 by_tags = (header.expression_type or TAG_TYPE) == TAG_TYPE
                 if not by_tags or len(expression) > _LONG_EXPRESSION:
                     return None
                 codes = tag_codes(header.subscription)
-                return PlainPull(queue, codes, counters, None, None, *broker_ids)
+                return PlainPull(queue, codes, header.consumer_group, None, None, *broker_ids)
             subscription = self._live_subscription(header, group)
         except BadRequest:
             return None
@@ -211,11 +210,12 @@ class PullProcessor:
             return None
         live = self._clients.consumer_group(header.consumer_group)
         codes = _codes_of(header, subscription)
-        return PlainPull(queue, codes, counters, live, subscription, *broker_ids)
+        return PlainPull(queue, codes, header.consumer_group, live, subscription, *broker_ids)
 
     def plain_served(
         self,
-        counters: ConsumerStats,
+        group: str,
+        topic: str,
         queue_id: int,
         next_offset: int,
         messages: int,
@@ -225,6 +225,7 @@ class PullProcessor:
         """Count a pull that was given messages the short way; reading them took so long."""
         self._store.stats.get_found += 1
         self._store.stats.get_messages += messages
+        counters = self._stats.consumer(group, topic)
         self._stats.delivered(counters, messages, stored_bytes, queue_id, spent_s)
         counters.pulled[queue_id] = next_offset
         if spent_s > self._stats.get_time_max_s:

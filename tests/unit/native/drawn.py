@@ -22,7 +22,8 @@ _VALUES = ("x", "TagA", "k1 k2  k3", "true", "false", "0", "7F0000010A2B18B4AAC2
 # Each of them alone makes a message one for the plain path.
 _ODD = (
     "DELAY\x013", "DELAY\x01x", "TRAN_MSG\x01true", "TIMER_DELAY_SEC\x015", "CLUSTER\x01theirs",
-    "WAIT\x01TRUE", "__SHARDINGKEY\x01s", "n\x01\u00e9\u4e16", "\U0001f600\x01v", "TIMER_OUT_MS\x011",
+    "WAIT\x01TRUE", "WAIT\x01x", "__SHARDINGKEY\x01s", "n\x01\u00e9\u4e16", "\U0001f600\x01v",
+    "TIMER_OUT_MS\x011",
     "__CRC32#\x01123", "INNER_MULTI_DISPATCH\x01a,b", "quoted\x01\"\\/", "n\x01tab\t",
 )  # fmt: skip
 
@@ -31,7 +32,7 @@ def traffic(chance: random.Random, requests: int, connections: int = 2) -> list[
     """Reads with so many requests in all; first the topics and the group are made."""
     reads = [Read(0, one, awaited=True) for one in _made()]
     streams = [
-        b"".join(_request(chance, number) for number in range(requests // connections))
+        [_request(chance, number) for number in range(requests // connections)]
         for _ in range(connections)
     ]
     pieces = [list(_cut(chance, stream)) for stream in streams]
@@ -73,21 +74,17 @@ def _made() -> Iterator[bytes]:
     yield Command(code=RequestCode.HEART_BEAT, body=json.dumps(beat).encode(), opaque=10).encode()
 
 
-def _cut(chance: random.Random, stream: bytes) -> Iterator[bytes]:
-    """The stream in pieces: often some frames at once, now and then a few bytes."""
+def _cut(chance: random.Random, frames: list[bytes]) -> Iterator[bytes]:
+    """The stream in pieces: some frames at once, now and then cut anywhere."""
     at = 0
-    while at < len(stream):
-        if chance.random() < 0.2:
-            size = chance.randint(1, 40)
-        else:
-            size = 0
-            for _ in range(chance.randint(1, 12)):
-                if at + size + 4 <= len(stream):
-                    size += 4 + int.from_bytes(stream[at + size : at + size + 4], "big")
-            if not 0 < size < 200_000:
-                size = chance.randint(1, 4096)
-        yield stream[at : at + size]
-        at += size
+    left = b""
+    while at < len(frames) or left:
+        count = chance.choice((1, 1, 2, 2, 3, 12))
+        piece = left + b"".join(frames[at : at + count])
+        at += count
+        size = chance.randint(1, len(piece)) if chance.random() < 0.2 else len(piece)
+        yield piece[:size]
+        left = piece[size:]
 
 
 def _request(chance: random.Random, number: int) -> bytes:
@@ -96,7 +93,7 @@ def _request(chance: random.Random, number: int) -> bytes:
         return _send(chance, number)
     if kind < 0.7:
         return _batch(chance, number)
-    if kind < 0.92:
+    if kind < 0.98:
         return _pull(chance, number)
     code = chance.choice((RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET, 9999))
     ext = {"topic": chance.choice(TOPICS), "queueId": str(chance.randrange(4))}
@@ -108,37 +105,41 @@ def _serialization(chance: random.Random) -> int:
 
 
 def _properties(chance: random.Random) -> str:
-    entries = [
-        f"{chance.choice(_NAMES)}\x01{chance.choice(_VALUES)}" for _ in range(chance.randint(0, 6))
-    ]
-    if chance.random() < 0.1:
+    entries = []
+    for _ in range(chance.randint(0, 6)):
+        name = chance.choice(_NAMES)
+        values = ("true", "false") if name == "WAIT" else _VALUES
+        entries.append(f"{name}\x01{chance.choice(values)}")
+    if chance.random() < 0.03:
         entries.insert(chance.randint(0, len(entries)), chance.choice(_ODD))
-    if chance.random() < 0.1:
+    if chance.random() < 0.03:
         entries.insert(chance.randint(0, len(entries)), chance.choice(("", "\x01v", "n\x01", "n")))
     return "\x02".join(entries) + chance.choice(("", "\x02"))
 
 
 def _body(chance: random.Random) -> bytes:
     most = SETTINGS["max_message_bytes"]
-    size = most + chance.randint(-2, 2) if chance.random() < 0.01 else chance.choice((0, 1, 64, 900))
+    size = (
+        most + chance.randint(-2, 2) if chance.random() < 0.01 else chance.choice((0, 1, 64, 900))
+    )
     return chance.randbytes(size)
 
 
 def _header(chance: random.Random, *, batch: bool) -> SendMessageHeader:
-    odd = chance.random() < 0.08
+    odd = chance.random() < 0.005
     return SendMessageHeader(
         producer_group="makers",
         topic=chance.choice(("Absent", "%RETRY%takers", "SCHEDULE_TOPIC_XXXX")) if odd
         else chance.choice(TOPICS),
         default_topic="TBW102",
         default_topic_queue_nums=4,
-        queue_id=chance.choice((-1, 4, 99)) if chance.random() < 0.03 else chance.randrange(4),
-        sys_flag=chance.choice((4, 8, 16)) if chance.random() < 0.03 else chance.choice((0, 1)),
+        queue_id=chance.choice((-1, 4, 99)) if chance.random() < 0.01 else chance.randrange(4),
+        sys_flag=chance.choice((4, 8, 16)) if chance.random() < 0.01 else chance.choice((0, 1)),
         born_timestamp=1_700_000_000_000 + chance.randrange(10**6),
         flag=chance.choice((0, 7, -1, 2**31 - 1)),
         properties="" if batch else _properties(chance),
         reconsume_times=chance.choice((0, 0, 3)),
-        unit_mode=chance.random() < 0.02,
+        unit_mode=chance.random() < 0.005,
         batch=batch,
     )  # fmt: skip
 
@@ -152,7 +153,7 @@ def _send(chance: random.Random, number: int) -> bytes:
         ext=header.to_ext_long() if long else header.to_ext(),
         body=_body(chance),
         opaque=number,
-        flag=2 if chance.random() < 0.03 else 0,
+        flag=2 if chance.random() < 0.01 else 0,
         serialization=_serialization(chance),
     ).encode()
 
@@ -163,7 +164,7 @@ def _batch(chance: random.Random, number: int) -> bytes:
         for _ in range(chance.choice((1, 2, 5, 20, 127, 128)) if chance.random() < 0.3 else 3)
     ]
     body = encode_batch(items)
-    if chance.random() < 0.05:
+    if chance.random() < 0.02:
         body = body[: chance.randrange(len(body))]
     header = _header(chance, batch=True)
     return Command(
@@ -181,9 +182,9 @@ def _pull(chance: random.Random, number: int) -> bytes:
     ext = {
         "consumerGroup": GROUP if chance.random() < 0.97 else "nobody",
         "topic": chance.choice(TOPICS),
-        "queueId": str(chance.choice((4, -1)) if chance.random() < 0.02 else chance.randrange(4)),
-        "queueOffset": str(chance.choice((0, 1, 5, 17, 60, 250, 10**6))),
-        "maxMsgNums": str(chance.choice((1, 3, 32, 32, 1000, 0))),
+        "queueId": str(chance.choice((4, -1)) if chance.random() < 0.005 else chance.randrange(4)),
+        "queueOffset": str(chance.choice((0, 1, 1, 2, 3, 5, 8, 12, 17, 25, 40, 60, 250))),
+        "maxMsgNums": str(chance.choice((1, 3, 32, 32, 32, 1000))),
         "sysFlag": str((4 if own else 0) | chance.choice((0, 1))),
         "commitOffset": str(chance.choice((0, 1, 3))),
         "suspendTimeoutMillis": "0",
@@ -191,10 +192,10 @@ def _pull(chance: random.Random, number: int) -> bytes:
     }
     if own:
         ext["subscription"] = chance.choice(("*", "TagA", "TagA || x", ""))
-        ext["expressionType"] = chance.choice(("TAG", "TAG", "SQL92"))
+        ext["expressionType"] = "SQL92" if chance.random() < 0.03 else "TAG"
         if ext["expressionType"] == "SQL92":
             ext["subscription"] = "a = 'x'"
-    if chance.random() < 0.05:
+    if chance.random() < 0.02:
         ext["maxMsgBytes"] = "4096"
     return Command(
         code=chance.choice((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)),

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aerobee.broker.core import BrokerCore
+import pytest
+
+from aerobee.broker import core
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
+from aerobee.protocol.frames import command
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import RemotingLimits
@@ -54,7 +59,7 @@ class Outcome(NamedTuple):
     files: dict[str, bytes]
     #: What was counted, times excepted.
     counted: dict[str, Any]
-    #: Bytes that the compiled form took.
+    #: Requests that the compiled form took.
     taken: int
 
 
@@ -95,7 +100,17 @@ async def replayed(
 ) -> Outcome:
     """Feed a new broker with `reads`, one after the other, each served to its end before the next
     one comes."""
-    random.seed(0)  # the queue of a send that names none
+    with pytest.MonkeyPatch.context() as patch:
+        random.seed(0)  # the queue of a send that names none
+        patch.setattr(time, "time_ns", lambda: 1_700_000_000 * 10**9)
+        patch.setattr(time, "time", lambda: 1_700_000_000.0)
+        patch.setattr(command, "_opaques", itertools.count(1))
+        return await _replayed(folder, reads, form, changes)
+
+
+async def _replayed(
+    folder: Path, reads: Sequence[Read], form: CompiledForm | None, changes: dict[str, Any]
+) -> Outcome:
     loop = asyncio.get_running_loop()
     settings = Settings.for_tests(store_path=str(folder / "store"), **(SETTINGS | changes))
     store = MessageStore.open(
@@ -103,22 +118,26 @@ async def replayed(
     )
     stats = BrokerStats()
     identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
-    core = BrokerCore(settings, store, identity, stats, loop)
+    broker = core.BrokerCore(settings, store, identity, stats, loop)
     try:
-        core.complete_tables()
-        shared = ConnectionSet(RemotingLimits(), "replayed", turns=core.turns)
+        broker.complete_tables()
+        # No turn is ever over: what is dispatched between two requests does not go by time.
+        broker.turns.clock = lambda: 0.0
+        shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)
         taken = 0
         if form is not None:
-            take = core.compiled_requests(form)
+            take = broker.compiled_requests(form)
 
             def counting(connection: Connection, read: memoryview) -> int:
                 nonlocal taken
-                taken += (found := take(connection, read))
-                return found
+                before = shared.stats.commands_in
+                size = take(connection, read)
+                taken += shared.stats.commands_in - before
+                return size
 
             shared.take_head = counting
         wires = [_Wire() for _ in range(1 + max(read.connection for read in reads))]
-        connections = [Connection(shared, core.main_router) for _ in wires]
+        connections = [Connection(shared, broker.main_router) for _ in wires]
         for connection, wire in zip(connections, wires, strict=True):
             connection.connection_made(wire)
         for read in reads:
@@ -128,24 +147,32 @@ async def replayed(
                 connection.get_buffer(0)[: len(read.data)] = read.data
                 connection.buffer_updated(len(read.data))
                 while read.awaited and len(wire.written) == before:
-                    await asyncio.sleep(0.001)
-            await _settled(core, store)
+                    await _settled(broker, store, connections)
+            await _settled(broker, store, connections)
         counted = _counted(stats, store, shared)
     finally:
-        await core.close()
+        await broker.close()
         assert store.close()
-    return Outcome([bytes(wire.written) for wire in wires], _files(folder / "store"), counted, taken)
+    return Outcome(
+        [bytes(wire.written) for wire in wires], _files(folder / "store"), counted, taken
+    )
 
 
-async def _settled(core: BrokerCore, store: MessageStore) -> None:
+async def _settled(
+    broker: core.BrokerCore, store: MessageStore, connections: Sequence[Connection]
+) -> None:
     """Until what was read is served, stored and dispatched."""
     quiet = 0
-    while quiet < 4:
-        await asyncio.sleep(0)
-        await core.topics.flush()
-        await core.groups.flush()
-        busy = core.turns.waiting or store.dispatched < store.written
-        quiet = 0 if busy else quiet + 1
+    async with asyncio.timeout(30):
+        while quiet < 4:
+            await asyncio.sleep(0)
+            await broker.topics.flush()
+            await broker.groups.flush()
+            served = not any(one._aside or one._holds for one in connections)
+            if not served:
+                await asyncio.sleep(0.001)  # by a worker
+            busy = broker.turns.waiting or store.dispatched < store.written or not served
+            quiet = 0 if busy else quiet + 1
 
 
 def _files(store: Path) -> dict[str, bytes]:
