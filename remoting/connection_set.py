@@ -13,15 +13,12 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from aerobee.remoting.budget import FrameHolder, InboundBudget
 from aerobee.remoting.limits import MIB, RemotingLimits
 from aerobee.remoting.stats import CloseReason, ServerStats
 from aerobee.remoting.turns import Turns
-
-if TYPE_CHECKING:
-    from aerobee.remoting.connection import Connection
 
 log = logging.getLogger("aerobee.remoting")
 
@@ -88,7 +85,7 @@ class ConnectionSet:
         self.full_stops_reading = full_stops_reading
         self.stats = ServerStats()
         # Serves what it can of a read before it is decoded; how many bytes those were.
-        self.take_head: Callable[[Connection, memoryview], int] | None = None
+        self.take_head: Callable[[Any, memoryview], int] | None = None
         self._connections: dict[int, Member] = {}
         self._addresses: Counter[str] = Counter()
         self._empty = asyncio.Event()

@@ -31,7 +31,7 @@ from tests.unit.store.support import ManualClock
 
 #: Segments of some hundred messages, index files of as many keys: rolls are met.
 SETTINGS: dict[str, Any] = {
-    "commit_log_segment_bytes": 1 << 16,
+    "commit_log_segment_bytes": 1 << 18,
     "consume_queue_segment_bytes": 20 * 300,
     "index_slots": 200,
     "index_entries": 1_000,
@@ -171,7 +171,12 @@ async def _settled(
             served = not any(one._aside or one._holds for one in connections)
             if not served:
                 await asyncio.sleep(0.001)  # by a worker
-            busy = broker.turns.waiting or store.dispatched < store.written or not served
+            busy = (
+                broker.turns.waiting
+                or store.dispatched < store.written
+                or len(broker.acks)
+                or not served
+            )
             quiet = 0 if busy else quiet + 1
 
 
