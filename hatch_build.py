@@ -46,6 +46,9 @@ def build(root: Path) -> list[Path]:
     before = Path.cwd()
     os.chdir(root)
     try:
+        # What was built from other sources is not to run when this fails.
+        for path in Path("aerobee/native").glob("*.so"):
+            path.unlink()
         extensions = cythonize(
             [
                 Extension(

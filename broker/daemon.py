@@ -178,7 +178,7 @@ class Daemon:
         monitor.start()
         self._undo.append(("loop monitor", monitor.stop))
         self._undo.append(("watchdog", self._supervision.stop))
-        metrics = metrics_of_process(settings, self.stats, self.health, monitor)
+        metrics = metrics_of_process(settings, self.stats, self.health, monitor, self.form)
         self._undo.append(("metrics", metrics.close))
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)

@@ -33,6 +33,7 @@ from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
 from aerobee.nameserver.kv import KvFileDamaged
+from aerobee.native.form import form_name
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
 
@@ -219,6 +220,7 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
     if addresses.http:
         lines.append(f"  metrics, health   http://{addresses.http}/metrics /live /ready")
     lines.append(f"  store             {settings.store_path}")
+    lines.append(f"  hot path          {form_name(daemon.form)}")
     lines.append(f"  recovery          {daemon.store.recovery.summary()}")
     lines += [f"  warning           {warning}" for warning in daemon.warnings]
     if _registered(daemon):

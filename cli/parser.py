@@ -8,6 +8,7 @@ from aerobee import __version__
 from aerobee.cli.bench.parser import add_bench
 from aerobee.cli.parser_types import assignment, count, duration, port, seconds, text
 from aerobee.cli.store.parser import add_store
+from aerobee.native.form import is_built
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
 
@@ -60,6 +61,11 @@ class _Parser(argparse.ArgumentParser):
         return parsed, rest
 
 
+def _version() -> str:
+    """Of the program, and which form of the hot path it has."""
+    return f"aerobee {__version__} ({'with' if is_built() else 'without'} the compiled hot path)"
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole parser; every leaf sets `command` to its words, such as "topic list"."""
     parser: argparse.ArgumentParser = _Parser(
@@ -68,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"aerobee {__version__}")
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_nameserver(commands)

@@ -42,6 +42,17 @@ class _StoreFunctions:
         self.put_keys = dispatch.put_keys
 
 
+def is_built() -> bool:
+    """Whether the compiled form lies beside this module; nothing is imported for that."""
+    names = os.listdir(os.path.dirname(__file__))
+    return any(name.startswith("requests.") and name.endswith((".so", ".pyd")) for name in names)
+
+
+def form_name(form: CompiledForm | None) -> str:
+    """As people and /metrics are told."""
+    return "plain" if form is None else "compiled"
+
+
 def chosen() -> CompiledForm | None:
     """The compiled form if it is to run; None: the plain one. Raises NativeError."""
     wish = os.environ.get(VARIABLE) or "auto"

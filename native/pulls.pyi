@@ -25,7 +25,7 @@ class Pulls:
         log: CommitLog,
         find_route: Callable[[Mapping[str, str]], PullRoute | None],
         checked_below: Callable[[MappedFile], int],
-        served: Callable[[Any, int, int, int, int, float], None],
+        served: Callable[[str, str, int, int, int, int, float], None],
         commit: Callable[[str, str, int, int], Any],
         *,
         names: list[bytes],

@@ -6,10 +6,9 @@ rest to the code that is read here.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from aerobee.store.index.file import IndexFile
     from aerobee.store.log.commit_log import Appended
     from aerobee.store.queues.consume_queue import ConsumeQueue
 
@@ -48,10 +47,10 @@ class Compiled(Protocol):
     def put_keys(
         self,
         entries: "list[Appended]",
-        file: "IndexFile",
+        file: Any,
         prefixes: Mapping[str, int],
         prefix_of: Callable[[str], int],
         hash_of: Callable[[int, str], int],
         /,
     ) -> None:
-        """Put the keys of all entries into one index file, which has room for them."""
+        """Put the keys of all entries into one `IndexFile`, which has room for them."""

@@ -31,7 +31,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "client": frozenset({"protocol", "remoting", "file_replacement"}),
     "pipeline": frozenset({"client", "protocol", "store", "remoting"}) | LEAVES,
     "cli": LEAVES
-    | {"protocol", "config", "remoting", "store", "nameserver", "broker", "shards", "client"}
+    | {
+        "native",
+        "protocol",
+        "config",
+        "remoting",
+        "store",
+        "nameserver",
+        "broker",
+        "shards",
+        "client",
+    }
     | {"pipeline"},
 }
 # `import aerobee.x` works because of the links in aerobee/; these names alone mean something else
@@ -55,8 +65,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("connection_set", "connection", "serving", "caller", "blocking", "server"),
     ),
     "store": (
-        *("errors", "collector", "disk", "stats", "segments", "queues", "compiled", "log"),
-        *("scan", "index", "dispatch", "flush", "reading", "inspect"),
+        *("errors", "collector", "disk", "stats", "segments", "queues", "log"),
+        *("compiled", "scan", "index", "dispatch", "flush", "reading", "inspect"),
         *("recovery", "retention", "scrub"),
         *("opening", "message_store", "audit", "repair"),
     ),

@@ -8,6 +8,7 @@ go the short way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import NOT_PLAIN
@@ -19,8 +20,6 @@ from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable, queues_of
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
-from aerobee.native.pulls import PullRoute
-from aerobee.native.sends import Route
 from aerobee.protocol.bodies.topics import MULTI_TAG
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.client import PULL_FIELDS, PullReply
@@ -33,6 +32,11 @@ from aerobee.remoting.turns import LONG_S, Turns
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.reader import LEAST_ENTRIES
 from aerobee.store.segments.results import GetStatus
+
+if TYPE_CHECKING:
+    # Not there where it was not built.
+    from aerobee.native.pulls import PullRoute, Pulls
+    from aerobee.native.sends import Route, Sends
 
 _PULL_REPLY = PullReply(GetStatus.FOUND.name)
 _SENDS = frozenset(
@@ -82,10 +86,19 @@ class CompiledRequests:
         self._appended = appended
         self._log = store.commit_log
         self._changes = self._now()
-        self._sends = form.sends(
-            store.commit_log,
+        self._sends = self._made_sends(settings, identity, reply)
+        self._pulls = self._made_pulls(offsets)
+        self._requests = form.requests(
+            self._sends if sends_are_plain(settings, identity) else None,
+            self._pulls,
+            settings.sync_flush,
+        )
+
+    def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
+        return self._form.sends(
+            self._log,
             self._route,
-            store.commit_log.known_queue,
+            self._log.known_queue,
             self._stored,
             cluster=f"{PROPERTY_CLUSTER}\x01{settings.cluster_name}".encode(),
             store_host=identity.store_host,
@@ -95,30 +108,25 @@ class CompiledRequests:
             not_plain=[name.encode() for name in NOT_PLAIN],
             size_bounds=MESSAGE_SIZE_BOUNDS,
             max_message_bytes=settings.max_message_bytes,
-            safe_properties=store.commit_log.safe_properties,
+            safe_properties=self._log.safe_properties,
         )
-        self._pulls = form.pulls(
-            store.commit_log,
+
+    def _made_pulls(self, offsets: ConsumerOffsets) -> Pulls:
+        limits = self._store.read_limits
+        return self._form.pulls(
+            self._log,
             self._pull_route,
-            store.checked_below,
-            pull.plain_served,
+            self._store.checked_below,
+            self._pull.plain_served,
             offsets.try_commit,
             names=[name.encode() for name in PULL_FIELDS],
             json_parts=_PULL_REPLY.json_parts,
             binary_parts=_PULL_REPLY.binary_parts,
-            memory_bytes=store.read_limits.memory_bytes,
-            recent=(
-                store.read_limits.transfer_bytes_memory,
-                store.read_limits.transfer_count_memory,
-            ),
-            old=(store.read_limits.transfer_bytes_disk, store.read_limits.transfer_count_disk),
+            memory_bytes=limits.memory_bytes,
+            recent=(limits.transfer_bytes_memory, limits.transfer_count_memory),
+            old=(limits.transfer_bytes_disk, limits.transfer_count_disk),
             most_messages=MAX_MESSAGES,
             least_entries=LEAST_ENTRIES,
-        )
-        self._requests = form.requests(
-            self._sends if sends_are_plain(settings, identity) else None,
-            self._pulls,
-            settings.sync_flush,
         )
 
     def take(self, connection: Connection, read: memoryview) -> int:

@@ -343,15 +343,19 @@ async def limits(
     return fill
 
 
-async def runtime(version: str, started_s: float, health: HealthChecks, loop: LoopMonitor) -> Fill:
-    """The process itself: version, start, health, its loop."""
+async def runtime(
+    version: str, form: str, started_s: float, health: HealthChecks, loop: LoopMonitor
+) -> Fill:
+    """The process itself: version, form of the hot path, start, health, its loop."""
     verdicts = health.run()
     ready = all(verdict.ok for verdict in verdicts)
 
     def fill(page: Page) -> None:
         page.family(
-            "aerobee_build_info", "Version of the broker, always 1", ["version", "python"]
-        ).add(1, version, platform.python_version())
+            "aerobee_build_info",
+            "Version of the broker and form of its hot path, always 1",
+            ["version", "python", "form"],
+        ).add(1, version, platform.python_version(), form)
         page.numbers(
             [
                 ("aerobee_start_time_seconds", "Start, seconds of the epoch", started_s),

@@ -22,6 +22,7 @@ from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
+from aerobee.native.form import CompiledForm, form_name
 from aerobee.protocol.names import is_light
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.message_store import MessageStore
@@ -33,9 +34,13 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 
 
 def metrics_of_process(
-    settings: Settings, stats: BrokerStats, health: HealthChecks, loop: LoopMonitor
+    settings: Settings,
+    stats: BrokerStats,
+    health: HealthChecks,
+    loop: LoopMonitor,
+    form: CompiledForm | None,
 ) -> Metrics:
-    """What is there before the store is: version, start, checks, loop."""
+    """What is there before the store is: version, form of the hot path, start, checks, loop."""
     metrics = Metrics(
         MetricsOptions(
             settings.cluster_name,
@@ -46,7 +51,8 @@ def metrics_of_process(
         )
     )
     started_s = stats.started_ms / 1000
-    metrics.add("runtime", broker_metrics.runtime, __version__, started_s, health, loop)
+    build = (__version__, form_name(form))
+    metrics.add("runtime", broker_metrics.runtime, *build, started_s, health, loop)
     return metrics
 
 

@@ -17,6 +17,8 @@ from aerobee.testing import RunningBroker
 from tests.ports import free_port
 
 TIMEOUT_S = 10.0
+# Of the hot path: what the environment asks for, and the plain one.
+FORMS = ("asked for", "off")
 
 
 class Wire:
@@ -78,14 +80,23 @@ class Wire:
         return await self.pull(topic, offset, **{**held, **fields})
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Modules that say BOTH_FORMS ask a broker of each form of the hot path."""
+    if "running" in metafunc.fixturenames and getattr(metafunc.module, "BOTH_FORMS", False):
+        metafunc.parametrize("running", FORMS, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
 def running(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
     """A broker for all tests of a module, with its metrics where the module says WITH_METRICS."""
     settings: dict[str, Any] = {}
     if getattr(request.module, "WITH_METRICS", False):
         settings = {"http_enabled": True, "http_port": free_port()}
-    with aerobee.testing.broker(**settings) as broker:
-        yield broker
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request, "param", FORMS[0]) == "off":
+            patch.setenv("AEROBEE_NATIVE", "off")
+        with aerobee.testing.broker(**settings) as broker:
+            yield broker
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from aerobee.store.errors import StoreError, StoreInUse, StoreSizeMismatch
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 
+BOTH_FORMS = True
 LIMITS = {"max_message_bytes": 4096, "auto_create_topic": False, "auto_create_group": False}
 
 

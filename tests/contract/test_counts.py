@@ -17,6 +17,7 @@ from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 from tests.contract.members import Member, saying, silent
 
+BOTH_FORMS = True
 WITH_METRICS = True
 
 

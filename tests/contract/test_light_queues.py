@@ -19,6 +19,7 @@ from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 
+BOTH_FORMS = True
 LIMIT = 40
 
 

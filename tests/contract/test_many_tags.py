@@ -8,6 +8,7 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.message.record import decode_records
 from tests.contract.conftest import Wire
 
+BOTH_FORMS = True
 TAGS = [f"Tag{number}" for number in range(20_000)]
 EXPRESSION = "||".join(TAGS)
 

@@ -8,6 +8,8 @@ from aerobee.protocol.message.record import decode_records
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS
 from tests.contract.conftest import Wire
 
+BOTH_FORMS = True
+
 
 async def test_a_topic_of_several_tags_marks_its_messages_those_of_a_batch_too(wire: Wire) -> None:
     ext = {

@@ -13,6 +13,8 @@ import aerobee.testing
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from tests.contract.conftest import Wire
 
+BOTH_FORMS = True
+
 
 @pytest.fixture
 async def few() -> AsyncIterator[Wire]:

@@ -18,6 +18,8 @@ from aerobee.protocol.message.record import decode_record, decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 
+BOTH_FORMS = True
+
 
 async def test_a_send_is_answered_with_its_place_and_pulled_as_it_was_sent(wire: Wire) -> None:
     sent = await wire.send("T1", b"body", properties="KEYS\x01k1\x02TAGS\x01TagA\x02WAIT\x01true")
