@@ -5,6 +5,23 @@ from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 
+cdef extern from *:
+    """
+    #include <arpa/inet.h>
+    #include <stdint.h>
+    #include <string.h>
+
+    static inline void aerobee_publish32(uint8_t *to, uint32_t value) {
+        uint32_t word = htonl(value);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        memcpy(to, &word, sizeof word);
+    }
+    """
+    # Behind all that was written before, and in one store: what a killed process leaves is a whole
+    # record or none.
+    void publish32 "aerobee_publish32"(uint8_t *to, uint32_t value) noexcept nogil
+
+
 cdef inline void put32(uint8_t *to, uint32_t value) noexcept nogil:
     to[0] = value >> 24
     to[1] = value >> 16

@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
-from aerobee.native.bytes cimport append, decimal, get16, get32, java_hash, put32, put64
+from aerobee.native.bytes cimport append, decimal, get16, get32, java_hash, publish32, put32, put64
 from aerobee.native.header cimport Header, Text, is_text, next_field, number
 
 from aerobee.protocol.codes import RequestCode
@@ -438,7 +438,7 @@ cdef class Sends:
                 to += 1
             memcpy(to, shared.at, shared.size)
             # The size comes last: until then there is no record here, if the process is killed.
-            put32(record, <uint32_t> size)
+            publish32(record, <uint32_t> size)
             record += size
         self.pending += entries
         queue.next_offset = queue_offset + count
