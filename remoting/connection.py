@@ -284,6 +284,8 @@ class Connection(asyncio.BufferedProtocol):
 
         The handler's `connection_closed` follows, later in the loop, with this reason.
         """
+        if self.unwritten and not abort and not self.closed:
+            self._shared.turns.release(self)
         if self._close_reason is None:
             self._close_reason = reason
             self._closing_since = self._shared.now

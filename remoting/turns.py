@@ -91,6 +91,15 @@ class Turns:
         if not connection.closed:
             connection.write(data)
 
+    def release(self, connection: Outlet) -> None:
+        """Write what is kept for one connection now, because it ends."""
+        kept = self._kept
+        self._kept = [(other, data) for other, data in kept if other is not connection]
+        connection.unwritten = 0
+        for other, data in kept:
+            if other is connection:
+                connection.write(data)
+
     def add(self, job: Job) -> None:
         """Have `job` called once a turn from now on, as long as it says that there is more.
 

@@ -168,6 +168,8 @@ class Full:
 
     def _fill_offsets(self) -> None:
         offsets = self.core.offsets
+        # Without one, whether there is an answer depends on how much was sent since.
+        offsets.commit(GROUP, TOPIC, 0, 0)
         for group in (GROUP, "Gone"):
             for topic in self.topics:
                 offsets.commit(group, topic, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 
 import pytest
 
@@ -226,3 +227,23 @@ async def test_a_request_in_work_that_was_held_for_memory_is_read_again(bench, u
     assert [reply.code for reply in await answers(first, 1)] == [0]
     second_in.write(make_request(10).encode())
     assert [reply.code for reply in await answers(second, 1)] == [0]
+
+
+async def test_answers_kept_for_the_end_of_a_turn_leave_before_the_connection_ends(bench):
+    """Somebody was answered in this turn, so the next answers wait; then comes a bad frame."""
+    turns = bench.handler.turns
+
+    def answer(connection: Connection, command: Command) -> bytes:
+        turns.write(connection, make_request(77).encode())
+        return encode_response(command, 0)
+
+    bench.handler.answer = answer
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    asked = make_request(2)
+    writer.write(asked.encode() + struct.pack(">iI", -5, 100))
+    first, reply = await answers(reader, 2)
+    assert (first.code, reply.opaque) == (77, asked.opaque)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    assert bench.handler.reasons == ["bad frame"]
