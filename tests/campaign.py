@@ -70,7 +70,10 @@ SUITES: dict[str, Suite] = {
     ),
     # --- tests/unit/native ---
     "forms of the hot path": Suite(
-        4, 200, "streams", "of 400 requests each: each kind some dozen times, cut anywhere"
+        4, 200, "streams", "of 1,200 requests each: each kind some dozen times, cut anywhere"
+    ),
+    "hurt requests, in both forms": Suite(
+        10, 1_000, "streams", "of 20 connections: most end with their first hurt length"
     ),
     # --- tests/fuzz ---
     "hostile requests": Suite(

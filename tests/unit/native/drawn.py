@@ -28,11 +28,17 @@ _ODD = (
 )  # fmt: skip
 
 
-def traffic(chance: random.Random, requests: int, connections: int = 2) -> list[Read]:
-    """Reads with so many requests in all; first the topics and the group are made."""
+def traffic(
+    chance: random.Random, requests: int, connections: int = 2, hurt: float = 0.0
+) -> list[Read]:
+    """Reads with so many requests in all, a part of them hurt; first the topics and the group are
+    made."""
     reads = [Read(0, one, awaited=True) for one in _made()]
     streams = [
-        [_request(chance, number) for number in range(requests // connections)]
+        [
+            _hurt(chance, frame) if chance.random() < hurt else frame
+            for frame in (_request(chance, number) for number in range(requests // connections))
+        ]
         for _ in range(connections)
     ]
     pieces = [list(_cut(chance, stream)) for stream in streams]
@@ -72,6 +78,31 @@ def _made() -> Iterator[bytes]:
         "producerDataSet": [],
     }  # fmt: skip
     yield Command(code=RequestCode.HEART_BEAT, body=json.dumps(beat).encode(), opaque=10).encode()
+
+
+def _hurt(chance: random.Random, frame: bytes) -> bytes:
+    """A frame of the same length, in whose header something is wrong."""
+    hurt = bytearray(frame)
+    end = 8 + (int.from_bytes(frame[4:8], "big") & 0xFFFFFF)
+    kind = chance.random()
+    if kind < 0.4:
+        for _ in range(chance.randint(1, 3)):
+            hurt[chance.randrange(8, end)] = chance.choice(
+                (0, 1, 34, 44, 48, 92, 125, 127, 200, 255)
+            )
+    elif kind < 0.7:
+        # What was a text or a number is another one.
+        at, size = chance.randrange(8, end), chance.randint(1, 12)
+        taken = chance.randrange(8, end)
+        piece = hurt[taken : min(end, taken + size)][: end - at]
+        hurt[at : at + len(piece)] = piece
+    elif kind < 0.9:
+        at = chance.randrange(8, end)
+        hurt[at] ^= 1 << chance.randrange(8)
+    else:
+        # The header ends elsewhere, or is of another kind.
+        hurt[chance.choice((4, 5, 6, 7))] ^= 1 << chance.randrange(8)
+    return bytes(hurt)
 
 
 def _cut(chance: random.Random, frames: list[bytes]) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from tests.unit.native.drawn import traffic
 from tests.unit.native.replayed import Outcome, Read, replayed
 
 _SUITE = "forms of the hot path"
+_HURT = "hurt requests, in both forms"
 _REQUESTS = 1_200
 
 
@@ -45,6 +46,25 @@ def in_order(answers: bytes) -> list[bytes]:
     return sorted(frames)
 
 
+def compare(
+    folder: Path, form: CompiledForm, reads: list[Read], about: str, flush: str = "ASYNC_FLUSH"
+) -> int:
+    """Both forms come to the same; returns how many requests the compiled one took."""
+    plain, compiled = both(folder, reads, form, flush_disk_type=flush)
+    for connection, expected in enumerate(plain.answers):
+        answers, told = expected, compiled.answers[connection]
+        if flush == "SYNC_FLUSH":
+            # A sync that ends and a worker that ends are in no order.
+            assert in_order(told) == in_order(answers), f"connection {connection}, {about}"
+        else:
+            assert told == answers, f"connection {connection}, {about}"
+    assert compiled.files.keys() == plain.files.keys(), about
+    for path, content in plain.files.items():
+        assert compiled.files[path] == content, f"{path}, {about}"
+    assert compiled.counted == plain.counted, about
+    return compiled.taken
+
+
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_drawn_traffic_comes_to_the_same(tmp_path: Path, form: CompiledForm, flush: str) -> None:
     chance = campaign.rng(_SUITE)
@@ -52,19 +72,18 @@ def test_drawn_traffic_comes_to_the_same(tmp_path: Path, form: CompiledForm, flu
     for number in range(campaign.size(_SUITE)):
         seed = chance.getrandbits(32)
         reads = traffic(random.Random(seed), _REQUESTS)
-        plain, compiled = both(tmp_path / str(number), reads, form, flush_disk_type=flush)
-        for connection, expected in enumerate(plain.answers):
-            answers, told = expected, compiled.answers[connection]
-            if flush == "SYNC_FLUSH":
-                # A sync that ends and a worker that ends are in no order.
-                answers, told = in_order(answers), in_order(told)
-            assert told == answers, f"connection {connection}, seed {seed}"
-        assert compiled.files.keys() == plain.files.keys(), f"seed {seed}"
-        for path, content in plain.files.items():
-            assert compiled.files[path] == content, f"{path}, seed {seed}"
-        assert compiled.counted == plain.counted, f"seed {seed}"
-        taken += compiled.taken
+        taken += compare(tmp_path / str(number), form, reads, f"seed {seed}", flush)
         total += _REQUESTS
     campaign.note(_SUITE, campaign.size(_SUITE), taken=taken, requests=total)
     # Most of what is drawn is plain; what comes behind another in its read is served with it.
     assert taken > total / 6
+
+
+def test_hurt_requests_come_to_the_same(tmp_path: Path, form: CompiledForm) -> None:
+    """Headers with wrong bytes: whatever is not plain to the letter is for the plain form."""
+    chance = campaign.rng(_HURT)
+    for number in range(campaign.size(_HURT)):
+        seed = chance.getrandbits(32)
+        reads = traffic(random.Random(seed), 400, connections=20, hurt=0.2)
+        compare(tmp_path / str(number), form, reads, f"seed {seed}")
+    campaign.note(_HURT, campaign.size(_HURT))
