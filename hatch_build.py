@@ -5,6 +5,7 @@ compiler or zlib's headers gets a wheel of plain Python, and one line that says 
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ class NativeHook(BuildHookInterface[Any]):
         build_data["artifacts"] += [f"/aerobee/native/{path.name}" for path in built]
 
 
-def build(root: Path) -> list[Path]:
-    """Compile the modules of native/ in `root`, beside their sources. Raises what the tools do."""
+def build(root: Path, options: Sequence[str] = ("-O2",)) -> list[Path]:
+    """Compile the modules of native/ in `root`, beside their sources, with these options of the C
+    compiler and its linker. Raises what the tools do."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -55,7 +57,8 @@ def build(root: Path) -> list[Path]:
                     f"aerobee.native.{module}",
                     [f"aerobee/native/{module}.pyx"],
                     libraries=["z"],
-                    extra_compile_args=["-O2"],
+                    extra_compile_args=list(options),
+                    extra_link_args=list(options),
                 )
                 for module in MODULES
             ],

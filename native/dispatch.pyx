@@ -6,6 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from aerobee.native.bytes cimport get32, java_hash, put32, put64
+from aerobee.native.steps cimport step
 
 from aerobee.store.index import file as index_file
 from aerobee.store.queues import queue_view
@@ -51,6 +52,7 @@ def gather(list entries, object arrival):
             put64(to + 12, <int64_t> entry[4])
             to += ENTRY_BYTES
         touched.append((queue, (<tuple> of_queue[0])[1], packed))
+        step(b"entries made")
     return arrivals, touched
 
 
@@ -103,7 +105,9 @@ def put_keys(list entries, object file, dict prefixes, object prefix_of, object 
             put64(to + 4, log_offset)
             put32(to + 12, <uint32_t> seconds)
             put32(to + 16, <uint32_t> previous)
+            step(b"index entry written")
             put32(memory + slot_at, <uint32_t> count)
+            step(b"index slot written")
             if count == 1:
                 file.begin_offset = log_offset
                 file.begin_ms = begin_ms = store_ms

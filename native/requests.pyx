@@ -8,6 +8,7 @@ from aerobee.native.bytes cimport get32
 from aerobee.native.header cimport Header, read_binary, read_json
 from aerobee.native.pulls cimport Pulls
 from aerobee.native.sends cimport Sends
+from aerobee.native.steps cimport step
 
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames import header_encode
@@ -84,6 +85,7 @@ cdef class Requests:
                         answer = self.pulls.serve(&header)
                 if answer is None:
                     break
+                step(b"answer made")
                 if self.syncs and header.code != PULL and header.code != LITE_PULL and self.sends.waits:
                     waiting.append((
                         self.sends.waits_for, header.code, header.opaque,

@@ -18,6 +18,7 @@ from cpython.ref cimport PyObject
 
 from aerobee.native.bytes cimport append, decimal, get16, get32, java_hash, publish32, put32, put64
 from aerobee.native.header cimport Header, Text, is_text, next_field, number
+from aerobee.native.steps cimport step
 
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.message import record_layout as layout
@@ -174,6 +175,7 @@ cdef class Sends:
         self.segment = None
         self.memory = None
         self.log.release(self.wrote, pending)
+        step(b"mark moved")
         if self.dirty:
             dirty, self.dirty = self.dirty, []
             for route in dirty:
@@ -425,6 +427,7 @@ cdef class Sends:
             put32(record + BODY_SIZE_AT, item.body_size)
             to = record + BODY_AT
             memcpy(to, item.body, item.body_size)
+            step(b"body copied")
             to += item.body_size
             memcpy(to, PyBytes_AS_STRING(route.field), topic_size)
             to += topic_size
@@ -437,12 +440,15 @@ cdef class Sends:
                 to[0] = 2
                 to += 1
             memcpy(to, shared.at, shared.size)
+            step(b"record copied")
             # The size comes last: until then there is no record here, if the process is killed.
             publish32(record, <uint32_t> size)
+            step(b"size written")
             record += size
         self.pending += entries
         queue.next_offset = queue_offset + count
         self.wrote += total
+        step(b"number moved")
         while kind < route.size_kinds - 1 and <double> total / count > <double> self.size_bounds[kind]:
             kind += 1
         if not route.touched:

@@ -99,6 +99,9 @@ SUITES: dict[str, Suite] = {
     "kill tools": Suite(
         10, 0, "kills", "each tool at changes from its beginning to its end, which are drawn"
     ),
+    "kill steps": Suite(
+        9, 0, "kills", "each named step of the compiled form once, at a drawn visit"
+    ),
     "kill daemon": Suite(1, 5, "kills", "one of each call; the store alone is killed above"),
     "random kills": Suite(
         3, 100, "kills", "one store, others each time; the points that matter are enumerated above"

@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
     taken: int
 
 
-class _Wire(asyncio.Transport):
+class Wire(asyncio.Transport):
     """Where a connection writes to."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ async def _replayed(
                 return size
 
             shared.take_head = counting
-        wires = [_Wire() for _ in range(1 + max(read.connection for read in reads))]
+        wires = [Wire() for _ in range(1 + max(read.connection for read in reads))]
         connections = [Connection(shared, broker.main_router) for _ in wires]
         for connection, wire in zip(connections, wires, strict=True):
             connection.connection_made(wire)
@@ -144,10 +144,10 @@ async def _replayed(
             connection, wire = connections[read.connection], wires[read.connection]
             if not connection.closed:
                 before = len(wire.written)
-                _receive(connection, read.data)
+                receive(connection, read.data)
                 while read.awaited and len(wire.written) == before:
-                    await _settled(broker, store, connections)
-            await _settled(broker, store, connections)
+                    await settled(broker, store, connections)
+            await settled(broker, store, connections)
         counted = _counted(stats, store, shared)
     finally:
         await broker.close()
@@ -157,7 +157,7 @@ async def _replayed(
     )
 
 
-def _receive(connection: Connection, data: bytes) -> None:
+def receive(connection: Connection, data: bytes) -> None:
     """As a transport does: in pieces, where a hurt length asked for less room than there is."""
     left = memoryview(data)
     while left and not connection.closed:
@@ -168,7 +168,7 @@ def _receive(connection: Connection, data: bytes) -> None:
         left = left[size:]
 
 
-async def _settled(
+async def settled(
     broker: core.BrokerCore, store: MessageStore, connections: Sequence[Connection]
 ) -> None:
     """Until what was read is served, stored and dispatched."""

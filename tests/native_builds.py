@@ -1,0 +1,104 @@
+"""Builds of the compiled form that only tests make: with named steps, with two of them swapped,
+with the sanitizers of the C compiler. The sources are those of `native/`, copied.
+
+    python -m tests.native_builds sanitized      builds it, and says where it is
+
+A process takes a build by `use`, before it imports anything of the compiled form.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import aerobee.native
+import hatch_build
+
+_SOURCES = Path(aerobee.native.__file__).parent
+_ROOT = Path(__file__).parents[1]
+_BUILDS = _ROOT / ".cache" / "native"
+
+
+class Build(NamedTuple):
+    """One kind: options of the C compiler, and what is changed in which file."""
+
+    options: tuple[str, ...]
+    changes: Mapping[str, tuple[tuple[str, str], ...]] = {}
+
+
+_STEPS = ("-O0", "-DAEROBEE_STEPS")
+BUILDS = {
+    "steps": Build(_STEPS),
+    # The size is there before the record is: whoever looks meanwhile takes it for whole.
+    "swapped": Build(
+        _STEPS,
+        {
+            "sends.pyx": (
+                ("            publish32(record, <uint32_t> size)\n", ""),
+                (
+                    "            put32(record + MAGIC_AT, MAGIC)\n",
+                    "            put32(record + MAGIC_AT, MAGIC)\n"
+                    "            publish32(record, <uint32_t> size)\n",
+                ),
+            )
+        },
+    ),
+    "sanitized": Build(
+        ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    ),
+}
+
+
+def folder_of(kind: str) -> Path:
+    """Where the modules of a build are; made if they are not there.
+
+    By a process of its own: Cython remembers the folders it has made. Raises CalledProcessError.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "tests.native_builds", kind]
+    ran = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return Path(ran.stdout.splitlines()[-1])
+
+
+def _made(kind: str) -> Path:
+    build = BUILDS[kind]
+    texts = {
+        path.name: path.read_text()
+        for path in sorted(_SOURCES.iterdir())
+        if path.suffix in (".pyx", ".pxd")
+    }
+    for name, changes in build.changes.items():
+        for old, new in changes:
+            assert texts[name].count(old) == 1, f"{name} has no longer one {old!r}"
+            texts[name] = texts[name].replace(old, new)
+    about = repr((sys.version, build.options, sorted(texts.items()))).encode()
+    root = _BUILDS / f"{kind}-{hashlib.sha256(about).hexdigest()[:16]}"
+    folder = root / "aerobee" / "native"
+    _BUILDS.mkdir(parents=True, exist_ok=True)
+    with (_BUILDS / f"{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "built").exists():
+            for old in _BUILDS.glob(f"{kind}-*"):
+                shutil.rmtree(old)
+            folder.mkdir(parents=True)
+            for package in (folder.parent, folder):
+                (package / "__init__.py").touch()
+            for name, text in texts.items():
+                (folder / name).write_text(text)
+            hatch_build.build(root, build.options)
+            (root / "built").touch()
+    return folder
+
+
+def use(folder: Path) -> None:
+    """Have this process import the modules of a build instead of the usual ones."""
+    aerobee.native.__path__.insert(0, str(folder))
+
+
+if __name__ == "__main__":
+    print(_made(sys.argv[1]))
