@@ -5,6 +5,7 @@ compiler or zlib's headers gets a wheel of plain Python, and one line that says 
 """
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,15 @@ class NativeHook(BuildHookInterface[Any]):
         wish = os.environ.get("AEROBEE_NATIVE") or "auto"
         if wish == "off" or self.target_name != "wheel":
             return
+        root = Path(self.root)
+        beside = root / "aerobee" / "native" if version == "editable" else None
         try:
-            built = build(Path(self.root))
+            built = build(root)
         except Exception as error:
+            if beside is not None:
+                # What was built from other sources is not to run.
+                for path in beside.glob("*.so"):
+                    path.unlink()
             if wish == "required":
                 raise
             self.app.display_warning(
@@ -35,12 +42,18 @@ class NativeHook(BuildHookInterface[Any]):
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"] += [f"/aerobee/native/{path.name}" for path in built]
+        for path in built:
+            if beside is None:
+                build_data["force_include"][str(path)] = f"aerobee/native/{path.name}"
+            else:
+                # A process that runs keeps what it has.
+                shutil.copy(path, beside / f"{path.name}.new")
+                os.replace(beside / f"{path.name}.new", beside / path.name)
 
 
 def build(root: Path, options: Sequence[str] = ("-O2",)) -> list[Path]:
-    """Compile the modules of native/ in `root`, beside their sources, with these options of the C
-    compiler and its linker. Raises what the tools do."""
+    """Compile the modules of native/ in `root`, with these options of the C compiler and its
+    linker; where they are, below build/. Raises what the tools do."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -48,9 +61,6 @@ def build(root: Path, options: Sequence[str] = ("-O2",)) -> list[Path]:
     before = Path.cwd()
     os.chdir(root)
     try:
-        # What was built from other sources is not to run when this fails.
-        for path in Path("aerobee/native").glob("*.so"):
-            path.unlink()
         extensions = cythonize(
             [
                 Extension(
@@ -67,8 +77,8 @@ def build(root: Path, options: Sequence[str] = ("-O2",)) -> list[Path]:
             quiet=True,
         )
         command = build_ext(Distribution({"name": "aerobee", "ext_modules": extensions}))
-        command.inplace = True
         command.build_temp = "build/native"
+        command.build_lib = "build/native/lib"
         command.ensure_finalized()
         command.run()
         return [root / path for path in command.get_outputs()]

@@ -56,7 +56,7 @@ BUILDS = {
 
 
 def folder_of(kind: str) -> Path:
-    """Where the modules of a build are; made if they are not there.
+    """Where the modules of a build are; made if they are not there yet.
 
     By a process of its own: Cython remembers the folders it has made. Raises CalledProcessError.
     """
@@ -92,11 +92,12 @@ def _made(kind: str) -> Path:
                 (folder / name).write_text(text)
             hatch_build.build(root, build.options)
             (root / "built").touch()
-    return folder
+    return root / "build" / "native" / "lib" / "aerobee" / "native"
 
 
 def use(folder: Path) -> None:
     """Have this process import the modules of a build instead of the usual ones."""
+    assert any(folder.glob("*.so")), f"there is no build in {folder}"
     aerobee.native.__path__.insert(0, str(folder))
 
 

@@ -86,13 +86,11 @@ class CompiledRequests:
         self._appended = appended
         self._log = store.commit_log
         self._changes = self._now()
-        self._sends = self._made_sends(settings, identity, reply)
+        self._sends: Sends | None = None
+        if sends_are_plain(settings, identity):
+            self._sends = self._made_sends(settings, identity, reply)
         self._pulls = self._made_pulls(offsets)
-        self._requests = form.requests(
-            self._sends if sends_are_plain(settings, identity) else None,
-            self._pulls,
-            settings.sync_flush,
-        )
+        self._requests = form.requests(self._sends, self._pulls, settings.sync_flush)
 
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(
@@ -134,7 +132,8 @@ class CompiledRequests:
         changes = self._now()
         if changes != self._changes:
             self._changes = changes
-            self._sends.forget_routes()
+            if self._sends is not None:
+                self._sends.forget_routes()
             self._pulls.forget_routes()
         turns = self._turns
         clock = turns.clock

@@ -142,11 +142,15 @@ async def _brokers(admin: Admin, plan: Plan) -> dict[str, dict[str, str]]:
 async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
     info: Mapping[str, str] = {}
     settings: Mapping[str, str] = {}
-    try:
-        info = await admin.runtime_info(address)
-        settings = (await admin.broker_settings(name))[name]
-    except ClientError as error:
-        say(f"broker {name} does not say what it is: {error}")
+    for tries in (2, 1, 0):
+        try:
+            info = await admin.runtime_info(address)
+            settings = (await admin.broker_settings(name))[name]
+            break
+        except ClientError as error:
+            # A broker that has just done a large piece of work may be late once.
+            if not tries:
+                say(f"broker {name} does not say what it is: {error}")
     return {
         "address": address,
         "version": info.get("brokerVersionDesc", _UNKNOWN),

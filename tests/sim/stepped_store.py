@@ -12,6 +12,7 @@ from typing import Any
 from aerobee.config.model import Settings
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage
+from aerobee.store.compiled import Compiled
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from aerobee.store.opening import StoreParts
@@ -64,9 +65,11 @@ class SteppedAllocator(AllocateMappedFileService):
 class SteppedStore(MessageStore):
     """Opened and closed as the real one; between that, the test does the threads' turns."""
 
-    def __init__(self, settings: Settings, parts: StoreParts) -> None:
+    def __init__(
+        self, settings: Settings, parts: StoreParts, compiled: Compiled | None = None
+    ) -> None:
         parts.allocator.__class__ = SteppedAllocator
-        super().__init__(settings, parts)
+        super().__init__(settings, parts, compiled)
 
     def _make_flusher(self, settings: Settings) -> Any:
         return _without_thread(super()._make_flusher(settings))

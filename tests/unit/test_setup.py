@@ -31,6 +31,10 @@ def clone(tmp_path: Path) -> Path:
     for name in (".ci/setup", "pyproject.toml", "requirements/dev.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)
+    for path in (ROOT / "hatch_build.py", *(ROOT / "native").glob("*.p??")):
+        target = root / path.relative_to(ROOT)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(path, target)
     python = root / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(FAKE_PYTHON)

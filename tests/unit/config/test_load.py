@@ -180,6 +180,7 @@ def test_single_underscores_in_the_environment_warn_with_the_right_name(
 def test_variables_that_are_no_settings_are_left_alone() -> None:
     environ = {
         "AEROBEE_CONTEXT": "prod",
+        "AEROBEE_NATIVE": "required",
         "AEROBEE_INTEROP_AGAINST": "java",
         "AEROBEE_SERVICE_HOST": "10.0.0.1",
         "AEROBEE_SERVICE_PORT_BROKER": "10911",

@@ -25,7 +25,7 @@ TAG_1 = frozenset({tag_code("T1")})
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a thousand messages were many."""
     monkeypatch.setattr(reader, "_STEP_ENTRIES", 7)
-    monkeypatch.setattr(reader, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(reader, "LEAST_ENTRIES", 1)
 
 
 @pytest.fixture
