@@ -14,7 +14,7 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-pending bench-spark pair manual clean $(SUITES)
+.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-pending bench-spark pair sanitize manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka;'
 	@echo '             bench-pending: ten million messages that wait for their time'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
+	@echo 'make sanitize  the compiled hot path under the sanitizers of gcc, some minutes'
 	@echo 'make setup   .venv with Aerobee and the tools of its tests; also: unit lint types spark manual clean $(SUITES)'
 
 setup:
@@ -50,6 +51,11 @@ campaign: bring
 	  $(PYTEST) tests $(PARALLEL) -o faulthandler_timeout=3600 --durations=20 $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.parts wait
 	$(PYTHON_IN_VENV) -m tests.campaign report --write $(FIGURES)
+
+# The compiled form with the sanitizers of gcc: comparisons with the plain form and hostile requests,
+# in full. That they look is shown first: an overrun is caught. Some minutes.
+sanitize: setup
+	env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m tests.sanitized $(ARGS)
 
 check: lint types
 	$(PYTEST) tests/unit tests/test_layers.py tests/test_compatibility_page.py tests/contract $(PARALLEL) $(ARGS)

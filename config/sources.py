@@ -21,7 +21,7 @@ ENVIRONMENT_PREFIX: Final = "AEROBEE__"
 
 # Variables of ours that are no settings, and those of container systems.
 _NOT_A_SETTING: Final = re.compile(
-    r"AEROBEE_(CONTEXT|NATIVE|INTEROP_\w*|\w*SERVICE_(HOST|PORT)(_\w+)?|\w*PORT_[0-9]+_(TCP|UDP)(_\w+)?)"
+    r"AEROBEE_(CONTEXT|NATIVE|TEST_NATIVE|INTEROP_\w*|\w*SERVICE_(HOST|PORT)(_\w+)?|\w*PORT_[0-9]+_(TCP|UDP)(_\w+)?)"
 )
 _SECTION_NAMES: Final = frozenset(section.section for section in SECTIONS)
 _TOML_HEADER: Final = re.compile(r"^[ \t]*\[+[ \t]*([^\]]+?)[ \t]*\]+[ \t]*(#.*)?$")

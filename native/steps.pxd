@@ -14,7 +14,7 @@ cdef extern from *:
         return 0;
     }
     #else
-    #define aerobee_step(name) 0
+    #define aerobee_step(name) ((void) (name), 0)
     #endif
     """
     int step "aerobee_step"(const char *name) except -1

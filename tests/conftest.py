@@ -4,11 +4,12 @@ repeat it; the drawn part of parametrised tests; and how long each suite took.""
 import os
 import random
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import campaign, parts, schedule
+from tests import campaign, native_builds, parts, schedule
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,6 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "drawn(name): of the parameter sets the part that tests/campaign.py draws"
     )
+    if os.environ.get(native_builds.VARIABLE):
+        native_builds.use(Path(os.environ[native_builds.VARIABLE]))
     config.pluginmanager.register(schedule)
     parts.watch(config)
     seed = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))

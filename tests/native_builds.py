@@ -3,7 +3,8 @@ with the sanitizers of the C compiler. The sources are those of `native/`, copie
 
     python -m tests.native_builds sanitized      builds it, and says where it is
 
-A process takes a build by `use`, before it imports anything of the compiled form.
+A process takes a build by `use`, before it imports anything of the compiled form; pytest, where
+AEROBEE_TEST_NATIVE names its folder (`make sanitize`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import aerobee.native
 import hatch_build
 
 _SOURCES = Path(aerobee.native.__file__).parent
+VARIABLE = "AEROBEE_TEST_NATIVE"
 _ROOT = Path(__file__).parents[1]
 _BUILDS = _ROOT / ".cache" / "native"
 
@@ -33,6 +35,7 @@ class Build(NamedTuple):
 
 
 _STEPS = ("-O0", "-DAEROBEE_STEPS")
+_SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 BUILDS = {
     "steps": Build(_STEPS),
     # The size is there before the record is: whoever looks meanwhile takes it for whole.
@@ -49,8 +52,11 @@ BUILDS = {
             )
         },
     ),
-    "sanitized": Build(
-        ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    "sanitized": Build(_SANITIZED),
+    # A frame is believed to be there whole, whatever was read of it.
+    "overrun": Build(
+        _SANITIZED,
+        {"requests.pyx": ((" or total > size - position - 4", ""),)},
     ),
 }
 

@@ -81,24 +81,28 @@ def _made() -> Iterator[bytes]:
 
 
 def _hurt(chance: random.Random, frame: bytes) -> bytes:
-    """A frame of the same length, in whose header something is wrong."""
+    """A frame of the same length, in whose header or body something is wrong."""
     hurt = bytearray(frame)
     end = 8 + (int.from_bytes(frame[4:8], "big") & 0xFFFFFF)
     kind = chance.random()
-    if kind < 0.4:
+    if kind < 0.3:
         for _ in range(chance.randint(1, 3)):
             hurt[chance.randrange(8, end)] = chance.choice(
                 (0, 1, 34, 44, 48, 92, 125, 127, 200, 255)
             )
-    elif kind < 0.7:
+    elif kind < 0.5:
         # What was a text or a number is another one.
         at, size = chance.randrange(8, end), chance.randint(1, 12)
         taken = chance.randrange(8, end)
         piece = hurt[taken : min(end, taken + size)][: end - at]
         hurt[at : at + len(piece)] = piece
+    elif kind < 0.65:
+        hurt[chance.randrange(8, end)] ^= 1 << chance.randrange(8)
     elif kind < 0.9:
-        at = chance.randrange(8, end)
-        hurt[at] ^= 1 << chance.randrange(8)
+        # Of a batch that is lengths, as often as not.
+        for _ in range(chance.randint(1, 3) if end < len(hurt) else 0):
+            at = chance.randrange(end, min(len(hurt), end + 200))
+            hurt[at] = chance.choice((0, 1, 2, 127, 128, 255, hurt[at] ^ 1))
     else:
         # The header ends elsewhere, or is of another kind.
         hurt[chance.choice((4, 5, 6, 7))] ^= 1 << chance.randrange(8)
