@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import aerobee.native
-import hatch_build
 
 _SOURCES = Path(aerobee.native.__file__).parent
 VARIABLE = "AEROBEE_TEST_NATIVE"
@@ -72,6 +71,8 @@ def folder_of(kind: str) -> Path:
 
 
 def _made(kind: str) -> Path:
+    import hatch_build  # with the tools of builds, which other processes need not have
+
     build = BUILDS[kind]
     texts = {
         path.name: path.read_text()
