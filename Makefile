@@ -11,7 +11,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m pytest
 WORKERS ?= $(shell expr 3 '*' $$(nproc 2>/dev/null || echo 2))
 PARALLEL := --numprocesses $(WORKERS)
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
-SUITES := contract budget interop crash sim fuzz service
+SUITES := contract native budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
 .PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-pending bench-spark pair sanitize manual clean $(SUITES)

@@ -2,5 +2,5 @@
 
 It knows what the plain Python path gives it when it is made (property names, layout of a record,
 templates of answers) and hands whatever is not plain back, before the first byte is written. The
-plain path is the rule; `tests/unit/native` holds the two against each other.
+plain path is the rule; `tests/native` holds the two against each other.
 """

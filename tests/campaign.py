@@ -68,7 +68,7 @@ SUITES: dict[str, Suite] = {
     "protocol model": Suite(
         12, 500, "sequences", "of thirty steps, others each time; each has a restart or a kill"
     ),
-    # --- tests/unit/native ---
+    # --- tests/native ---
     "forms of the hot path": Suite(
         4, 200, "streams", "of 1,200 requests each: each kind some dozen times, cut anywhere"
     ),

@@ -23,10 +23,10 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.remoting.limits import RemotingLimits
 from tests import campaign, native_builds
-from tests.unit.native.drawn import TOPICS, traffic
-from tests.unit.native.replayed import Read, replayed
+from tests.native.drawn import TOPICS, traffic
+from tests.native.replayed import Read, replayed
 
-_SUITES = ("tests/unit/native", "tests/fuzz/test_requests.py")
+_SUITES = ("tests/native", "tests/fuzz/test_requests.py")
 
 
 def main() -> int:

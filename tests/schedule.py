@@ -57,6 +57,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/interop/test_sql_filter.py", "file"),
     ("tests/interop/test_other_languages.py", "file"),
     ("tests/interop/", "alone"),
+    ("tests/native/", "alone"),
     ("tests/fuzz/", "alone"),
     ("tests/service/", "alone"),
     (r"tests/contract/test_client.py::\w+\[java", "contract of java"),

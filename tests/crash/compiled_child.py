@@ -45,7 +45,7 @@ from tests import native_builds
 from tests.crash.kill_child import COUNT, QUEUES, body_of, say, settings_of
 from tests.crash.link import log_offset_of
 from tests.crash.same_directory import SameDirectory
-from tests.unit.native.replayed import Wire, receive, settled
+from tests.native.replayed import Wire, receive, settled
 from tests.unit.store.support import small_settings
 
 

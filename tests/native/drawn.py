@@ -12,7 +12,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.header_encode import JSON, ROCKETMQ
 from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.batch import BatchItem, encode_batch
-from tests.unit.native.replayed import SETTINGS, Read
+from tests.native.replayed import SETTINGS, Read
 
 TOPICS = ("Orders", "Goods", "Ordered", "ManyTags")
 GROUP = "takers"

@@ -12,8 +12,8 @@ import pytest
 
 from aerobee.native.form import CompiledForm, chosen
 from tests import campaign
-from tests.unit.native.drawn import traffic
-from tests.unit.native.replayed import Outcome, Read, replayed
+from tests.native.drawn import traffic
+from tests.native.replayed import Outcome, Read, replayed
 
 _SUITE = "forms of the hot path"
 _HURT = "hurt requests, in both forms"
