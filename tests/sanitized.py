@@ -43,14 +43,7 @@ def main() -> int:
     environment = _environment("sanitized")
     environment.setdefault(campaign.VARIABLE, "full")
     # Coverage-led inputs bring a runtime of their own.
-    options = [
-        "-k",
-        "not led_by_coverage",
-        "-o",
-        "faulthandler_timeout=3600",
-        "-p",
-        "no:cacheprovider",
-    ]
+    options = ("-k", "not led_by_coverage", "-o", "faulthandler_timeout=3600")
     command = [sys.executable, "-m", "pytest", *_SUITES, *options, *sys.argv[1:]]
     return subprocess.run(command, env=environment).returncode
 

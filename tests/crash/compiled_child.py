@@ -101,7 +101,6 @@ class Observer:
 
     def _records(self, step: str) -> set[int]:
         """Where records are, from their sizes alone."""
-
         places = set()
         for path in sorted((self._directory / "commitlog").glob("0*")):
             data, at = path.read_bytes(), 0
@@ -118,7 +117,6 @@ class Observer:
         return places
 
     def _look_at_index(self, step: str, places: set[int]) -> None:
-
         slots = small_settings(self._directory).index_slots
         entries_at = HEADER_BYTES + SLOT_BYTES * slots
         for path in (self._directory / "index").glob("*"):
