@@ -148,8 +148,10 @@ async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
             settings = (await admin.broker_settings(name))[name]
             break
         except ClientError as error:
-            # A broker that has just done a large piece of work may be late once.
-            if not tries:
+            # RocketMQ cannot say it before its first samples, a second after its start.
+            if tries:
+                await asyncio.sleep(1)
+            else:
                 say(f"broker {name} does not say what it is: {error}")
     return {
         "address": address,
