@@ -1,6 +1,7 @@
-"""Big-endian numbers and decimal text, for all of `native/`."""
+"""Big-endian numbers, decimal text, and room for answers, for all of `native/`."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
@@ -44,6 +45,27 @@ cdef inline uint32_t get32(const uint8_t *at) noexcept nogil:
 
 cdef inline int64_t get64(const uint8_t *at) noexcept nogil:
     return <int64_t> ((<uint64_t> get32(at) << 32) | get32(at + 4))
+
+
+cdef struct Output:
+    # Answers one behind the other; `data` is moved when it grows.
+    uint8_t *data
+    Py_ssize_t size
+    Py_ssize_t room
+
+
+cdef inline uint8_t *space(Output *out, Py_ssize_t more) except NULL:
+    """Where the next `more` bytes go; whoever writes them there moves `size`."""
+    cdef Py_ssize_t room = out.room
+    cdef void *moved
+    if more > room - out.size:
+        room = max(2 * room, out.size + more)
+        moved = realloc(out.data, room)
+        if moved == NULL:
+            raise MemoryError
+        out.data = <uint8_t *> moved
+        out.room = room
+    return out.data + out.size
 
 
 cdef inline int append(uint8_t *out, int size, bytes part) noexcept:

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t
 
+from aerobee.native.bytes cimport Output
 from aerobee.native.header cimport Header, Text
 from aerobee.native.reads cimport Scan
 
@@ -23,7 +24,9 @@ cdef class Pulls:
     cdef int64_t memory_bytes, recent_bytes, recent_count, old_bytes, old_count
     cdef int most_messages, least_entries, reply_bytes
     cdef Scan scan
-    cdef object serve(self, Header *header)
+    cdef bint serve(self, Header *header, Output *out) except -1
     cdef PullRoute _route(self, Text *fields, int64_t *numbers)
-    cdef bytes _read(self, PullRoute route, Header *header, int64_t offset, int64_t most)
-    cdef bytes _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest)
+    cdef bint _read(self, PullRoute route, Header *header, int64_t offset, int64_t most,
+                    Output *out) except -1
+    cdef bint _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest,
+                      Output *answers) except -1

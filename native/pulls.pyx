@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
-from aerobee.native.bytes cimport append, decimal, get64, put32
+from aerobee.native.bytes cimport Output, append, decimal, get64, put32, space
 from aerobee.native.header cimport Header, Text, next_field, number
 from aerobee.native.reads cimport Scan, begin, look
 
@@ -96,20 +96,22 @@ cdef class Pulls:
         """A topic, a group or a queue has changed."""
         self.routes.clear()
 
-    cdef object serve(self, Header *header):
-        """The answer to a pull; None if it is not plain, and nothing changed."""
+    cdef bint serve(self, Header *header, Output *out) except -1:
+        """Put the answer to a pull behind what `out` has; False if it is not plain, and nothing
+        changed."""
         cdef Text fields[FIELDS]
         cdef int64_t numbers[FIELDS]
         cdef Text key, value
         cdef int index, position = 0
         cdef int64_t offset, most
-        cdef bytes name, answer
+        cdef bytes name
+        cdef bint served
         for index in range(FIELDS):
             fields[index].at = NULL
         while position < header.size:
             position = next_field(header, position, &key, &value)
             if position < 0:
-                return None
+                return False
             for index in range(FIELDS):
                 name = self.names[index]
                 if PyBytes_GET_SIZE(name) == key.size and (
@@ -118,17 +120,17 @@ cdef class Pulls:
                     fields[index] = value
                     break
         if fields[MOST_BYTES].at != NULL or not read_numbers(fields, numbers):
-            return None
+            return False
         cdef PullRoute route = self._route(fields, numbers)
         if route is None:
-            return None
+            return False
         most = min(max(numbers[MOST], 1), self.most_messages)
-        answer = self._read(route, header, numbers[QUEUE_OFFSET], most)
-        if answer is not None and numbers[SYS_FLAG] & COMMITS:
+        served = self._read(route, header, numbers[QUEUE_OFFSET], most, out)
+        if served and numbers[SYS_FLAG] & COMMITS:
             self.commit(
                 text_of(&fields[GROUP]), route.topic, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]
             )
-        return answer
+        return served
 
     cdef PullRoute _route(self, Text *fields, int64_t *numbers):
         """The route for these fields, found anew if it does not hold any more."""
@@ -162,32 +164,33 @@ cdef class Pulls:
             self.routes[found_by] = made
         return made
 
-    cdef bytes _read(self, PullRoute route, Header *header, int64_t offset, int64_t most):
-        """The answer with messages from `offset` on, None if they are not plain."""
+    cdef bint _read(self, PullRoute route, Header *header, int64_t offset, int64_t most,
+                    Output *out) except -1:
+        """Answer with messages from `offset` on; False if they are not plain."""
         cdef Scan *scan = &self.scan
         cdef timespec began, ended
         cdef const uint8_t *at
         cdef const uint8_t *end
         cdef const uint8_t[::1] memory
         cdef int64_t lowest, highest, base, limit
-        cdef bytes entries, answer
+        cdef bytes entries
         cdef tuple room
         queue = route.queue
         lowest, highest = queue.min_offset, queue.max_offset
         if not lowest <= offset < highest:
-            return None
+            return False
         clock_gettime(CLOCK_MONOTONIC, &began)
         if route.codes is None:
             entries = queue.read_entries(offset, most)
         else:
             entries = queue.read_coded(offset, max(self.least_entries, most))
         if PyBytes_GET_SIZE(entries) == 0:
-            return None
+            return False
         at = <const uint8_t *> PyBytes_AS_STRING(entries)
         end = at + PyBytes_GET_SIZE(entries)
         segment = self.log.segments.find(get64(at))
         if segment is None:
-            return None
+            return False
         room = (
             (self.recent_bytes, min(self.recent_count, most)),
             (self.old_bytes, min(self.old_count, most)),
@@ -205,8 +208,9 @@ cdef class Pulls:
             begin(scan, room, &memory[0], base, max(base, self.checked_below(segment)), limit)
             at = look(scan, at, end, route.codes)
             if not scan.count or (at != end and not scan.full):
-                return None
-            answer = self._answer(route, header, lowest, highest)
+                return False
+            if not self._answer(route, header, lowest, highest, out):
+                return False
         finally:
             memory = None
             segment.pins -= 1
@@ -215,10 +219,11 @@ cdef class Pulls:
             route.group, route.topic, queue.queue_id, scan.slot, scan.count, scan.size,
             ended.tv_sec - began.tv_sec + 1e-9 * (ended.tv_nsec - began.tv_nsec),
         )
-        return answer
+        return True
 
-    cdef bytes _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest):
-        """The frame with what was found."""
+    cdef bint _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest,
+                      Output *answers) except -1:
+        """Put the frame with what was found behind what `answers` has."""
         cdef Scan *scan = &self.scan
         cdef list parts = self.binary_parts if header.binary else self.json_parts
         cdef uint8_t head[4096]
@@ -226,10 +231,9 @@ cdef class Pulls:
         cdef int size, index, entries_at = 0
         cdef int64_t values[4]
         cdef int64_t run
-        cdef bytes frame
         cdef uint8_t *out
         if self.reply_bytes > 4096:
-            return None
+            return False
         values[0], values[1], values[2] = highest, lowest, scan.slot
         values[3] = route.slow_broker_id if scan.last < scan.old_below else route.broker_id
         size = append(head, 8, parts[0])
@@ -254,15 +258,15 @@ cdef class Pulls:
             size = append(head, size, parts[5])
         put32(head + 4, header.binary << 24 | (size - 8))
         put32(head, <int32_t> (size - 4 + scan.size))
-        frame = PyBytes_FromStringAndSize(NULL, size + scan.size)
-        out = <uint8_t *> PyBytes_AS_STRING(frame)
+        out = space(answers, size + scan.size)
         memcpy(out, head, size)
         out += size
         for index in range(scan.runs):
             run = scan.ends[index] - scan.starts[index]
             memcpy(out, scan.records + (scan.starts[index] - scan.base), run)
             out += run
-        return frame
+        answers.size += size + scan.size
+        return True
 
 
 cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:

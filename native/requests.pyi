@@ -16,5 +16,5 @@ class Requests:
         until: float,
         /,
     ) -> tuple[
-        int, list[bytes], list[tuple[int, int, int, int, bytes]], list[tuple[int, int]]
+        int, bytes, list[tuple[int, int, int, int, bytes]], list[tuple[int, int]]
     ]: ...

@@ -2,7 +2,8 @@
 """The requests at the head of a read, as far as they are plain."""
 
 from libc.stdint cimport int64_t, uint8_t
-from cpython.bytes cimport PyBytes_GET_SIZE
+from libc.stdlib cimport free
+from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from aerobee.native.bytes cimport get32
 from aerobee.native.header cimport Header, read_binary, read_json
@@ -21,19 +22,23 @@ cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 cdef int PULL = RequestCode.PULL_MESSAGE
 cdef int LITE_PULL = RequestCode.LITE_PULL_MESSAGE
 
+cdef int[CODES] codes = [SEND_V2, SEND, SEND_BATCH, PULL, LITE_PULL]
+# Before this place are the codes of sends.
+cdef int PULLS_FROM = 3
+
 
 cdef class Requests:
     """Serves what it can of the reads of a server's connections. Loop thread only."""
-
-    cdef Sends sends
-    cdef Pulls pulls
-    cdef bint syncs
 
     def __init__(self, Sends sends, Pulls pulls, bint syncs):
         """None for what is not to be served here. `syncs`: answers to sends wait for the sync."""
         self.sends = sends
         self.pulls = pulls
         self.syncs = syncs
+        self.waiting = []
+
+    def __dealloc__(self):
+        free(self.out.data)
 
     def take(self, const uint8_t[::1] read, bytes born_host, bint may_pull, Py_ssize_t may_wait,
              int64_t room, object clock, double until):
@@ -43,64 +48,105 @@ cdef class Requests:
         How many bytes of it were served; the answers in order; those that are to wait, as
         `Acks.wait_made` takes them; and the codes that were answered with how often.
         """
-        cdef Py_ssize_t size = read.shape[0], position = 0
+        cdef Py_ssize_t taken
+        try:
+            taken = self.serve(
+                &read[0], read.shape[0], born_host, may_pull, may_wait, room, clock, until
+            )
+            answers = PyBytes_FromStringAndSize(<const char *> self.out.data, self.out.size)
+        finally:
+            self.out.size = 0
+            waiting, self.waiting = self.waiting, []
+            self.settle()
+        return taken, answers, waiting, self.take_counts()
+
+    cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
+                          bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,
+                          double until) except -1:
+        """As `take`; the answers are behind what `out` has, and in `waiting`. What was stored is in
+        place when `settle` was called."""
+        cdef Py_ssize_t position = 0
         cdef const uint8_t *at
-        cdef int64_t total, header_size
-        cdef bint claimed = False
+        cdef int64_t total, header_size, full = self.out.size + room
         cdef Header header
         cdef int count = 0
-        cdef dict served = {}
-        cdef list answers = [], waiting = []
-        cdef bytes answer
-        try:
-            while size - position >= 8 and room >= 0:
-                at = &read[position]
-                total = get32(at)
-                header_size = get32(at + 4) & 0xFFFFFF
-                if total < 4 or total > size - position - 4 or header_size > total - 4:
+        while size - position >= 8 and self.out.size <= full:
+            at = read + position
+            total = get32(at)
+            header_size = get32(at + 4) & 0xFFFFFF
+            if total < 4 or total > size - position - 4 or header_size > total - 4:
+                break
+            header.binary = at[4] == ROCKETMQ
+            if header.binary:
+                if not read_binary(at + 8, <int> header_size, &header):
                     break
-                header.binary = at[4] == ROCKETMQ
-                if header.binary:
-                    if not read_binary(at + 8, <int> header_size, &header):
-                        break
-                elif at[4] != JSON or not read_json(at + 8, <int> header_size, &header):
+            elif at[4] != JSON or not read_json(at + 8, <int> header_size, &header):
+                break
+            if not self._answer(
+                &header, at + 8 + header_size, <int> (total - 4 - header_size), born_host,
+                may_pull, may_wait,
+            ):
+                break
+            position += 4 + total
+            count += 1
+            if header.code == PULL or header.code == LITE_PULL or not count & 15:
+                if clock() >= until:
                     break
-                answer = None
-                if header.code == SEND_V2 or header.code == SEND or header.code == SEND_BATCH:
-                    if self.syncs and len(waiting) == may_wait:
-                        break
-                    if not claimed:
-                        claimed = self.sends is not None and self.sends.claim()
-                        if not claimed:
-                            break
-                    answer = self.sends.serve(
-                        &header, at + 8 + header_size, <int> (total - 4 - header_size), born_host
-                    )
-                elif (header.code == PULL or header.code == LITE_PULL) and may_pull:
-                    # What was sent before it may be what it asks for.
-                    if claimed:
-                        claimed = False
-                        self.sends.release()
-                    if self.pulls is not None:
-                        answer = self.pulls.serve(&header)
-                if answer is None:
-                    break
-                step(b"answer made")
-                if self.syncs and header.code != PULL and header.code != LITE_PULL and self.sends.waits:
-                    waiting.append((
-                        self.sends.waits_for, header.code, header.opaque,
-                        ROCKETMQ if header.binary else JSON, answer,
-                    ))
-                else:
-                    answers.append(answer)
-                    served[header.code] = served.get(header.code, 0) + 1
-                    room -= PyBytes_GET_SIZE(answer)
-                position += 4 + total
-                count += 1
-                if header.code == PULL or header.code == LITE_PULL or not count & 15:
-                    if clock() >= until:
-                        break
-        finally:
-            if claimed:
-                self.sends.release()
-        return position, answers, waiting, list(served.items())
+        return position
+
+    cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,
+                      bint may_pull, Py_ssize_t may_wait) except -1:
+        """Serve one request; False if it is not plain, and nothing changed."""
+        cdef Py_ssize_t before = self.out.size
+        cdef int place = 0
+        while place < CODES and codes[place] != header.code:
+            place += 1
+        if place == CODES:
+            return False
+        if place < PULLS_FROM:
+            if self.syncs and len(self.waiting) >= may_wait:
+                return False
+            if not self.claimed:
+                self.claimed = self.sends is not None and self.sends.claim()
+                if not self.claimed:
+                    return False
+            if not self.sends.serve(header, body, size, born_host, &self.out):
+                return False
+            step(b"answer made")
+            if self.syncs and self.sends.waits:
+                self.waiting.append((
+                    self.sends.waits_for, header.code, header.opaque,
+                    ROCKETMQ if header.binary else JSON,
+                    PyBytes_FromStringAndSize(
+                        <const char *> self.out.data + before, self.out.size - before
+                    ),
+                ))
+                self.out.size = before
+                return True
+        else:
+            if not may_pull or self.pulls is None:
+                return False
+            # What was sent before it may be what it asks for.
+            self.settle()
+            if not self.pulls.serve(header, &self.out):
+                return False
+            step(b"answer made")
+        self.counts[place] += 1
+        return True
+
+    cdef int settle(self) except -1:
+        """Move the marks over what was stored."""
+        if self.claimed:
+            self.claimed = False
+            self.sends.release()
+        return 0
+
+    cdef list take_counts(self):
+        """(code, how often it was answered at once) since the last time."""
+        cdef int place
+        cdef list found = []
+        for place in range(CODES):
+            if self.counts[place]:
+                found.append((codes[place], self.counts[place]))
+                self.counts[place] = 0
+        return found

@@ -1,5 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from aerobee.native.bytes cimport Output
 from aerobee.native.header cimport Header, Text
 
 cdef enum:
@@ -63,7 +64,8 @@ cdef class Sends:
     cdef Item items[MOST_ITEMS]
     cdef bint claim(self) except -1
     cdef int release(self) except -1
-    cdef object serve(self, Header *header, const uint8_t *body, int size, bytes born_host)
+    cdef bint serve(self, Header *header, const uint8_t *body, int size, bytes born_host,
+                    Output *out) except -1
     cdef int _field(self, int code, Text *key) except -2
     cdef Route _route(self, Text *topic)
     cdef object _queue(self, Route route, int64_t queue_id)
@@ -72,5 +74,5 @@ cdef class Sends:
     cdef int _items(self, const uint8_t *body, int size) except -1
     cdef bint _append(self, Route route, object queue, int64_t queue_id, int count, int64_t *numbers,
                       Stored *shared, bytes born_host, int64_t *places) except -1
-    cdef bytes _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
-                       int64_t queue_offset)
+    cdef bint _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
+                      int64_t queue_offset, Output *answers) except -1

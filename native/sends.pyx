@@ -16,7 +16,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
-from aerobee.native.bytes cimport append, decimal, get16, get32, java_hash, publish32, put32, put64
+from aerobee.native.bytes cimport (
+    Output, append, decimal, get16, get32, java_hash, publish32, put32, put64, space,
+)
 from aerobee.native.header cimport Header, Text, is_text, next_field, number
 from aerobee.native.steps cimport step
 
@@ -184,8 +186,10 @@ cdef class Sends:
 
     # --- one request ------------------------------------------------------------------------
 
-    cdef object serve(self, Header *header, const uint8_t *body, int size, bytes born_host):
-        """The answer to a send under the claim; None if it is not plain, and nothing changed."""
+    cdef bint serve(self, Header *header, const uint8_t *body, int size, bytes born_host,
+                    Output *out) except -1:
+        """Store a send under the claim, and put its answer behind what `out` has; False if it is
+        not plain, and nothing changed."""
         cdef Text fields[FIELDS]
         cdef int64_t numbers[FIELDS]
         cdef int64_t places[MOST_ITEMS]
@@ -199,44 +203,44 @@ cdef class Sends:
         while position < header.size:
             position = next_field(header, position, &key, &value)
             if position < 0:
-                return None
+                return False
             index = self._field(header.code, &key)
             if index >= 0:
                 fields[index] = value
         if not read_numbers(fields, numbers):
-            return None
+            return False
         batch = False
         if fields[BATCH].at != NULL:
             batch = is_text(&fields[BATCH], b"true", 4) or is_text(&fields[BATCH], b"1", 1)
             if not batch and not is_text(&fields[BATCH], b"false", 5):
-                return None
+                return False
         if (
             (header.code == SEND_BATCH) != batch
             or numbers[SYS_FLAG] & UNUSUAL
             or size > self.max_message_bytes
             or PyBytes_GET_SIZE(born_host) != HOST_BYTES
         ):
-            return None
+            return False
         cdef Route route = self._route(&fields[TOPIC])
         if route is None:
-            return None
+            return False
         queue_id = numbers[QUEUE_ID]
         if not 0 <= queue_id < len(route.queues):
-            return None
+            return False
         queue = self._queue(route, queue_id)
         if queue is None:
-            return None
+            return False
         if fields[PROPERTIES].at == NULL:
             fields[PROPERTIES].size = 0
             fields[PROPERTIES].escaped = False
         if not self._take_properties(&fields[PROPERTIES], batch, &shared):
-            return None
+            return False
         if batch:
             if shared.tags_code or shared.unique.at != NULL or shared.words.at != NULL:
-                return None
+                return False
             count = self._items(body, size)
             if count < 1:
-                return None
+                return False
         else:
             self.items[0].body = body
             self.items[0].body_size = size
@@ -245,10 +249,10 @@ cdef class Sends:
             self.items[0].properties.size = 0
         queue_offset = queue.next_offset
         if not self._append(route, queue, queue_id, count, numbers, &shared, born_host, places):
-            return None
+            return False
         self.waits = shared.waits
         self.waits_for = self.start + self.wrote
-        return self._answer(header, places, count, queue_id, queue_offset)
+        return self._answer(header, places, count, queue_id, queue_offset, out)
 
     cdef int _field(self, int code, Text *key) except -2:
         """Which field of a send has this name; -1: none that is looked at."""
@@ -456,13 +460,12 @@ cdef class Sends:
         route.note(queue_id, count, total, kind)
         return True
 
-    cdef bytes _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
-                       int64_t queue_offset):
-        """The frame that tells where the messages went."""
+    cdef bint _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
+                      int64_t queue_offset, Output *answers) except -1:
+        """Put the frame that tells where the messages went behind what `answers` has."""
         cdef list parts = self.binary_parts if header.binary else self.json_parts
         cdef int ids = 33 * count - 1, size = 8, index, entries_at = 0
-        cdef bytes frame = PyBytes_FromStringAndSize(NULL, ids + self.reply_bytes)
-        cdef uint8_t *out = <uint8_t *> PyBytes_AS_STRING(frame)
+        cdef uint8_t *out = space(answers, ids + self.reply_bytes)
         cdef uint8_t digits[20]
         size = append(out, size, parts[0])
         if header.binary:
@@ -496,7 +499,8 @@ cdef class Sends:
             size = append(out, size, parts[4])
             put32(out + 4, size - 8)
         put32(out, size - 4)
-        return frame[:size]
+        answers.size += size
+        return True
 
 
 cdef inline bint needs_separator(Stored *own) noexcept nogil:

@@ -151,11 +151,12 @@ class CompiledRequests:
         )
         if taken:
             if answers:
-                turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
+                turns.write(connection, answers)
             if waiting:
                 self._acks.wait_made(connection, waiting)
-            self._answered(connection, began, served, len(answers))
-            connection.count_commands(len(answers) + len(waiting))
+            count = sum([times for _, times in served])
+            self._answered(connection, began, served, count)
+            connection.count_commands(count + len(waiting))
         return taken
 
     def _answered(

@@ -1,0 +1,29 @@
+from libc.stdint cimport int64_t, uint8_t
+
+from aerobee.native.bytes cimport Output
+from aerobee.native.header cimport Header
+from aerobee.native.pulls cimport Pulls
+from aerobee.native.sends cimport Sends
+
+cdef enum:
+    # Codes that are served here, by their place in `counts`.
+    CODES = 5
+
+
+cdef class Requests:
+    cdef Sends sends
+    cdef Pulls pulls
+    cdef bint syncs, claimed
+    # How many requests were answered since the last `take_counts`, by code.
+    cdef int64_t counts[CODES]
+    # Answers that have not been taken.
+    cdef Output out
+    # Answers that are to wait, of the read that was served last.
+    cdef list waiting
+    cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
+                          bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,
+                          double until) except -1
+    cdef int settle(self) except -1
+    cdef list take_counts(self)
+    cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,
+                      bint may_pull, Py_ssize_t may_wait) except -1
