@@ -376,8 +376,8 @@ class BrokerCore:
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
 
-    def compiled_requests(self, form: CompiledForm) -> Callable[[Connection, memoryview], int]:
-        """Serves plain requests from a connection's read; how many bytes those were."""
+    def compiled_requests(self, form: CompiledForm) -> CompiledRequests:
+        """Serves plain requests from the reads of connections."""
         return CompiledRequests(
             form,
             self.settings,
@@ -392,7 +392,7 @@ class BrokerCore:
             self.offsets,
             self._pull,
             self.acks,
-        ).take
+        )
 
     def _asking_handlers(self) -> dict[int, Handler]:
         """What is answered when clients have answered."""

@@ -272,9 +272,8 @@ class Daemon:
 
     async def _start_client_ports(self, port: int) -> int:
         settings, limits, core = self.settings, self._limits, self.core
-        self.main_server = RemotingServer(core.main_router, limits, "broker", core.turns)
-        if self.form is not None:
-            self.main_server.connections.take_head = core.compiled_requests(self.form)
+        sockets = None if self.form is None else core.compiled_requests(self.form).sockets
+        self.main_server = RemotingServer(core.main_router, limits, "broker", core.turns, sockets)
         self.vip_server = RemotingServer(core.vip_router, limits, "broker vip", core.turns)
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aerobee.store.compiled import Compiled
 
 if TYPE_CHECKING:
-    from aerobee.native import pulls, requests, sends
+    from aerobee.native import pulls, requests, sends, sockets
 
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
@@ -29,6 +29,7 @@ class CompiledForm(NamedTuple):
     pulls: "type[pulls.Pulls]"
     pull_route: "type[pulls.PullRoute]"
     requests: "type[requests.Requests]"
+    sockets: "type[sockets.Sockets]"
 
 
 class _StoreFunctions:
@@ -61,7 +62,7 @@ def chosen() -> CompiledForm | None:
     if wish == "off":
         return None
     try:
-        from aerobee.native import pulls, requests, sends
+        from aerobee.native import pulls, requests, sends, sockets
 
         return CompiledForm(
             _StoreFunctions(),
@@ -70,6 +71,7 @@ def chosen() -> CompiledForm | None:
             pulls.Pulls,
             pulls.PullRoute,
             requests.Requests,
+            sockets.Sockets,
         )
     except ImportError as error:
         if wish == "required":

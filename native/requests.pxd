@@ -18,7 +18,9 @@ cdef class Requests:
     cdef int64_t counts[CODES]
     # Answers that have not been taken.
     cdef Output out
-    # Answers that are to wait, of the read that was served last.
+    # Of the read that was served last: how many requests, the code of the last one, and answers
+    # that are to wait.
+    cdef int done, code
     cdef list waiting
     cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
                           bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,

@@ -87,11 +87,13 @@ cdef class Requests:
                 may_pull, may_wait,
             ):
                 break
+            self.code = header.code
             position += 4 + total
             count += 1
             if header.code == PULL or header.code == LITE_PULL or not count & 15:
                 if clock() >= until:
                     break
+        self.done = count
         return position
 
     cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,

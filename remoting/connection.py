@@ -6,7 +6,7 @@ with one `write`. No task, future or timer is made per connection or request.
 
 Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of four reasons
 stands (`_OUTPUT` and its like). Commands that were cut and cannot be served, because of a hold or
-because the turn of the loop is over (`turns.py`), wait in `_aside` and are delivered in order: a
+because the turn of the loop is over (`turns.py`), wait in `aside` and are delivered in order: a
 slice a turn, when no hold stands.
 
 Order: commands reach the handler in the order of the wire, answers leave in the order of `write`.
@@ -72,18 +72,14 @@ class Connection(asyncio.BufferedProtocol):
     """One connection of a `ConnectionSet`. Compared and hashed by identity."""
 
     __slots__ = (
-        "_aside",
         "_aside_bytes",
         "_aside_since",
         "_close_reason",
         "_closing_since",
-        "_commands_in",
-        "_decoder",
         "_drain_waiters",
         "_frame_since",
         "_handler",
         "_held_since",
-        "_holds",
         "_kept_bytes",
         "_largest",
         "_pending",
@@ -91,10 +87,14 @@ class Connection(asyncio.BufferedProtocol):
         "_shared",
         "_transport",
         "_written",
+        "aside",
         "closed",
+        "commands_in",
         "context",
+        "decoder",
         "full",
         "held_bytes",
+        "holds",
         "id",
         "last_active",
         "local_port",
@@ -112,24 +112,24 @@ class Connection(asyncio.BufferedProtocol):
         limits = shared.limits
         self._shared = shared
         self._handler = handler
-        self._decoder = FrameDecoder(limits.frame_bytes, limits.header_bytes)
+        self.decoder = FrameDecoder(limits.frame_bytes, limits.header_bytes)
         self._pending: PendingCalls | None = None
         self._drain_waiters: list[asyncio.Future[None]] = []
-        self._aside: list[Command] = []
+        self.aside: list[Command] = []
         self._aside_bytes = 0
         # How many of them came when, on the clock of the turns; the first come first.
         self._aside_since: deque[tuple[int, float]] = deque()
         self._kept_bytes = 0
         # `_serve_aside` is a job of the turns.
         self._serving = False
-        self._holds = 0
+        self.holds = 0
         # Since when the peer has not been read; 0.0: it is read.
         self._held_since = 0.0
         # Since when its last frame has been unfinished; 0.0: none is.
         self._frame_since = 0.0
         self._closing_since = 0.0
         self._close_reason: str | None = None
-        self._commands_in = 0
+        self.commands_in = 0
         self.id = 0
         # (address text, port); an IPv4 peer of a dual-stack listener is shown as IPv4.
         self.peer = peer or ("", 0)
@@ -179,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def waiting_commands(self) -> int:
         """Commands of this peer that were read and not served yet."""
-        return len(self._aside)
+        return len(self.aside)
 
     @property
     def overloaded(self) -> bool:
@@ -240,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def hold_reading(self, why: int = _OWNER) -> None:
         """Stop reading from this peer until `release_reading`; idle time does not run."""
-        self._holds |= why
+        self.holds |= why
         if not self._held_since and not self.closed:
             self._held_since = self._shared.now
             self._transport.pause_reading()
@@ -250,10 +250,10 @@ class Connection(asyncio.BufferedProtocol):
 
         What waits there may itself keep the peer from being read: that hold ends with its service.
         """
-        if not self._holds & why:
+        if not self.holds & why:
             return
-        self._holds &= ~why
-        if self._holds & ~_ASIDE or self.closed:
+        self.holds &= ~why
+        if self.holds & ~_ASIDE or self.closed:
             return
         self.last_active = self._shared.now
         # Later in the loop: this may be called from within another connection's read.
@@ -261,14 +261,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def count_commands(self, count: int) -> None:
         """So many were served from a read before it was decoded."""
-        self._commands_in += count
+        self.commands_in += count
         self._shared.stats.commands_in += count
 
     def keep(self, body_bytes: int) -> None:
         """The handler has so much of this peer's input in work; it counts as unfinished input."""
         self._kept_bytes = body_bytes
         if not self.closed:
-            waiting = self._decoder.buffered + self._aside_bytes
+            waiting = self.decoder.buffered + self._aside_bytes
             self._shared.inbound.changed(self, waiting + body_bytes)
 
     def hold_for_memory(self) -> None:
@@ -315,36 +315,42 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._handler.connection_opened(self)
         except Exception:  # noqa: BLE001 - the top of a connection
-            self._failed()
+            self.failed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._shared.read_view
 
     def buffer_updated(self, nbytes: int) -> None:
         shared = self._shared
-        stats = shared.stats
         self.last_active = shared.now
-        stats.reads += 1
-        stats.bytes_in += nbytes
-        decoder = self._decoder
-        try:
-            taken = 0
-            if (
-                shared.take_head is not None
-                and not decoder.buffered
-                and not self._aside
-                and not self._holds
-                and not shared.turns.late
-            ):
+        shared.stats.reads += 1
+        shared.stats.bytes_in += nbytes
+        taken = 0
+        if (
+            shared.take_head is not None
+            and not self.decoder.buffered
+            and not self.aside
+            and not self.holds
+            and not shared.turns.late
+        ):
+            try:
                 taken = shared.take_head(self, shared.read_view[:nbytes])
-                if taken == nbytes:
-                    if self.held_bytes:
-                        self._unfinished(0, True)
-                    return
+            except Exception:  # noqa: BLE001 - the top of a connection
+                self.failed()
+                return
+        if taken < nbytes or self.held_bytes:
+            self.decode(taken, nbytes)
+
+    def decode(self, taken: int, nbytes: int) -> None:
+        """Serve what a read of `nbytes` has brought, behind what was taken of it undecoded."""
+        shared = self._shared
+        stats = shared.stats
+        decoder = self.decoder
+        try:
             commands = decoder.feed(shared.read_view[taken:nbytes])
             if commands:
                 count = len(commands)
-                self._commands_in += count
+                self.commands_in += count
                 stats.commands_in += count
                 for command in commands:
                     if command.flag & 1:
@@ -353,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
                 if commands:
                     # As far as this turn goes; what is left waits for its slices.
                     served = 0
-                    if not self._aside and not self._holds and not shared.turns.late:
+                    if not self.aside and not self.holds and not shared.turns.late:
                         served = self._handler.commands_received(self, commands)
                     if served < len(commands):
                         self._put_aside(commands[served:], nbytes)
@@ -361,9 +367,9 @@ class Connection(asyncio.BufferedProtocol):
             if waiting or self.held_bytes:
                 self._unfinished(waiting, bool(commands))
         except Exception:  # noqa: BLE001 - the top of a connection
-            self._failed()
+            self.failed()
             return
-        if decoder.failed is not None and not self._aside and not self.closed:
+        if decoder.failed is not None and not self.aside and not self.closed:
             self._refuse(str(decoder.failed), bytes(shared.read_view[: min(nbytes, 8)]))
 
     def eof_received(self) -> bool:
@@ -384,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         reason = self._close_reason or (CloseReason.RESET if exc else CloseReason.PEER)
-        self._aside = []
+        self.aside = []
         self._aside_since.clear()
         self._shared.remove(self, reason)
         if self._pending is not None:
@@ -407,7 +413,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._close_reason and now - self._closing_since > limits.close_grace_s:
                 self._transport.abort()
             return
-        if self._holds & (_MEMORY | _OWNER):
+        if self.holds & (_MEMORY | _OWNER):
             return
         if self._frame_since and not self._held_since:
             allowed_s = limits.frame_grace_s + self.held_bytes / limits.frame_bytes_per_s
@@ -439,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
     def _put_aside(self, commands: list[Command], nbytes: int) -> None:
         """Keep commands, of a read of so many bytes, for later turns."""
         self._aside_since.append((len(commands), self._shared.turns.clock()))
-        self._aside += commands
+        self.aside += commands
         self._aside_bytes += nbytes
         if self._aside_bytes > _ASIDE_BYTES:
             self.hold_reading(_ASIDE)
@@ -457,35 +463,35 @@ class Connection(asyncio.BufferedProtocol):
             self._serving = self._serve_slice()
         except Exception:  # noqa: BLE001 - the top of a connection
             self._serving = False
-            self._failed()
+            self.failed()
         return self._serving
 
     def _serve_slice(self) -> bool:
-        if self._holds & ~_ASIDE or self.closed:
+        if self.holds & ~_ASIDE or self.closed:
             return False
-        if self._aside and self.unwritten <= self._shared.limits.outbound_high_water_bytes:
+        if self.aside and self.unwritten <= self._shared.limits.outbound_high_water_bytes:
             # Those that came together: they have waited equally long.
             count, self.waited_since = self._aside_since.popleft()
-            served = self._handler.commands_received(self, self._aside[:count])
+            served = self._handler.commands_received(self, self.aside[:count])
             if served < count:
                 self._aside_since.appendleft((count - served, self.waited_since))
             self.waited_since = 0.0
-            del self._aside[:served]
-        if self._holds & ~_ASIDE or self.closed:
+            del self.aside[:served]
+        if self.holds & ~_ASIDE or self.closed:
             return False
-        if self._aside:
+        if self.aside:
             return True
         self._aside_bytes = 0
-        self._shared.inbound.changed(self, self._decoder.buffered + self._kept_bytes)
-        if self._decoder.failed is not None:
-            self._refuse(str(self._decoder.failed), b"")
-        elif not self._holds & ~_ASIDE:
+        self._shared.inbound.changed(self, self.decoder.buffered + self._kept_bytes)
+        if self.decoder.failed is not None:
+            self._refuse(str(self.decoder.failed), b"")
+        elif not self.holds & ~_ASIDE:
             self._read_again()
         return False
 
     def _read_again(self) -> None:
         """No hold stands any more, and nothing waits."""
-        self._holds = 0
+        self.holds = 0
         if self._held_since:
             if self._frame_since:
                 # The peer could not go on with it meanwhile.
@@ -509,13 +515,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, why: str, head: bytes) -> None:
         """End a connection whose bytes are no frames; what was good before is still answered."""
-        reason = foreign_protocol(head) if not self._commands_in else CloseReason.BAD_FRAME
+        reason = foreign_protocol(head) if not self.commands_in else CloseReason.BAD_FRAME
         self._shared.stats.bad_frames += 1
         text = 'connection closed %s reason=%s detail="%s"'
         self._shared.log_violation(text, self, reason, why.replace('"', "'"))
         self.close(reason)
 
-    def _failed(self) -> None:
+    def failed(self) -> None:
         """The handler raised: a fault of ours. It ends this connection only."""
         log.exception("handling failed, connection closed %s server=%s", self, self._shared.name)
         self.close(CloseReason.HANDLER_FAILED, abort=True)

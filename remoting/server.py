@@ -12,7 +12,8 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.connection_set import ConnectionSet
@@ -34,6 +35,16 @@ _PORT_ATTEMPTS = 5
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
+class Sockets(Protocol):
+    """Transports of accepted sockets other than the loop's own (`aerobee/native`)."""
+
+    def open(self, socket: socket.socket, connection: Connection, /) -> None:
+        """Serve a socket from now on. Raises OSError."""
+
+    def close(self) -> None:
+        """Serve no more; called when all connections have ended."""
+
+
 class RemotingServer:
     """A bounded server of remoting connections.
 
@@ -46,10 +57,14 @@ class RemotingServer:
         limits: RemotingLimits | None = None,
         name: str = "remoting",
         turns: Turns | None = None,
+        sockets: Callable[[ConnectionSet], Sockets] | None = None,
     ) -> None:
+        """`sockets` makes what serves accepted sockets; without it the loop does."""
         self.limits = limits or RemotingLimits()
         self.connections = ConnectionSet(self.limits, name, turns=turns)
         self._handler = handler
+        self._make_sockets = sockets
+        self._sockets: Sockets | None = None
         self._listeners: list[socket.socket] = []
         self._acceptors: list[asyncio.Task[None]] = []
         self._ports: list[int] = []
@@ -69,6 +84,8 @@ class RemotingServer:
         Raises `RemotingListenError`, with a reason a person can act on.
         """
         listeners = await _listen(host, port)
+        if self._make_sockets is not None and self._sockets is None:
+            self._sockets = self._make_sockets(self.connections)
         for listener in listeners:
             task = asyncio.create_task(
                 self._accept_forever(listener), name=f"{self.connections.name} accepts"
@@ -97,6 +114,9 @@ class RemotingServer:
         if not await self.connections.wait_empty(grace_s):
             self.connections.close_all(CloseReason.SHUTDOWN, abort=True)
             await self.connections.wait_empty(grace_s)
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
 
     async def _accept_forever(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -141,10 +161,12 @@ class RemotingServer:
     async def _open(
         self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: tuple[str, int]
     ) -> None:
+        connection = Connection(self.connections, self._handler, peer)
         try:
-            await loop.connect_accepted_socket(
-                lambda: Connection(self.connections, self._handler, peer), accepted
-            )
+            if self._sockets is not None:
+                self._sockets.open(accepted, connection)
+            else:
+                await loop.connect_accepted_socket(lambda: connection, accepted)
         except OSError as error:
             # The peer has gone in between.
             text = "peer lost while accepting peer=%s server=%s error=%s"

@@ -7,6 +7,7 @@ go the short way.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
 from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, WAITING_TOPICS, is_light
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.server import Sockets
 from aerobee.remoting.turns import LONG_S, Turns
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.reader import LEAST_ENTRIES
@@ -90,6 +93,8 @@ class CompiledRequests:
         if sends_are_plain(settings, identity):
             self._sends = self._made_sends(settings, identity, reply)
         self._pulls = self._made_pulls(offsets)
+        #: Takes answers that were made with the append.
+        self.wait_made = acks.wait_made
         self._requests = form.requests(self._sends, self._pulls, settings.sync_flush)
 
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
@@ -127,25 +132,26 @@ class CompiledRequests:
             least_entries=LEAST_ENTRIES,
         )
 
+    def sockets(self, shared: ConnectionSet) -> Sockets:
+        """Sockets whose reads are served here before they are decoded."""
+        loop = asyncio.get_running_loop()
+        return self._form.sockets(loop, shared, self._requests, self)
+
     def take(self, connection: Connection, read: memoryview) -> int:
-        """Serve the plain requests at the head of a read; how many bytes those are."""
-        changes = self._now()
-        if changes != self._changes:
-            self._changes = changes
-            if self._sends is not None:
-                self._sends.forget_routes()
-            self._pulls.forget_routes()
+        """Serve the plain requests at the head of a read; how many bytes those are.
+
+        For connections whose bytes come by a transport of the loop's.
+        """
         turns = self._turns
         clock = turns.clock
+        may_pull = self.begin() and not connection.overloaded
         began = clock()
-        room = connection.answer_room
-        pulls = not connection.overloaded and not self._store.frozen
         taken, answers, waiting, served = self._requests.take(
             read,
             connection.packed_peer,
-            pulls,
-            self._acks.room,
-            room,
+            may_pull,
+            self.may_wait,
+            connection.answer_room,
             clock,
             turns.slice_until(began),
         )
@@ -153,29 +159,50 @@ class CompiledRequests:
             if answers:
                 turns.write(connection, answers)
             if waiting:
-                self._acks.wait_made(connection, waiting)
-            count = sum([times for _, times in served])
-            self._answered(connection, began, served, count)
-            connection.count_commands(count + len(waiting))
+                self.wait_made(connection, waiting)
+            count = sum([times for _, times in served]) + len(waiting)
+            connection.count_commands(count)
+            now = clock()
+            if served:
+                self.served(served, now - began)
+            if now - began > LONG_S:
+                turns.note_long(now - began, served[0][0] if served else 0, connection)
+            if now >= turns.until:
+                turns.late = True
         return taken
 
-    def _answered(
-        self, connection: Connection, began: float, served: list[tuple[int, int]], count: int
-    ) -> None:
-        """Count what was answered since `began`, and have what was stored dispatched."""
-        turns = self._turns
-        now = turns.clock()
+    # --- what the sockets ask and tell --------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Before reads are served: forget what has changed; whether pulls may be served."""
+        changes = self._now()
+        if changes != self._changes:
+            self._changes = changes
+            if self._sends is not None:
+                self._sends.forget_routes()
+            self._pulls.forget_routes()
+        return not self._store.frozen
+
+    @property
+    def may_wait(self) -> int:
+        """How many more sends may wait for the sync."""
+        return self._acks.room
+
+    def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
+        """So many requests of these codes were answered, in so much time altogether: they are
+        counted, and what was stored is dispatched."""
+        mean_s = spent_s / sum([times for _, times in served])
+        stored = False
         for code, times in served:
-            self._stats.requests_served(code, (now - began) / count, times)
-            if code in _SENDS:
-                if self._sync_flush:
-                    self._store.request_flush()
-                else:
-                    self._appended()
-        if now - began > LONG_S:
-            turns.note_long(now - began, served[0][0] if served else 0, connection)
-        if now >= turns.until:
-            turns.late = True
+            self._stats.requests_served(code, mean_s, times)
+            stored = stored or code in _SENDS
+        if stored:
+            if self._sync_flush:
+                self._store.request_flush()
+            else:
+                self._appended()
+
+    # --- routes and counts --------------------------------------------------------------------
 
     def _stored(
         self, topic: str, queues: Iterable[tuple[int, int, int]], sizes: Iterable[int]

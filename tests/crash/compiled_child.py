@@ -157,7 +157,7 @@ async def write(directory: Path, flush: str) -> None:
         broker.complete_tables()
         broker.topics.update(TopicConfig("Orders", QUEUES, QUEUES, 6, SINGLE_TAG, 0, False))
         shared = ConnectionSet(RemotingLimits(), "killed", turns=broker.turns)
-        shared.take_head = broker.compiled_requests(form)
+        shared.take_head = broker.compiled_requests(form).take
         told = _Told()
         connection = Connection(shared, broker.main_router)
         connection.connection_made(told)

@@ -126,7 +126,7 @@ async def _replayed(
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)
         taken = 0
         if form is not None:
-            take = broker.compiled_requests(form)
+            take = broker.compiled_requests(form).take
 
             def counting(connection: Connection, read: memoryview) -> int:
                 nonlocal taken
@@ -178,7 +178,7 @@ async def settled(
             await asyncio.sleep(0)
             await broker.topics.flush()
             await broker.groups.flush()
-            served = not any(one._aside or one._holds for one in connections)
+            served = not any(one.aside or one.holds for one in connections)
             if not served:
                 await asyncio.sleep(0.001)  # by a worker
             busy = (

@@ -1,0 +1,60 @@
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from aerobee.native.requests cimport Requests
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+
+cdef enum:
+    # Sockets that are looked at in one go.
+    MOST_EVENTS = 256
+
+
+cdef class Socket:
+    cdef Sockets owner
+    cdef object socket, connection, unsent
+    cdef bytes born_host
+    cdef int fd
+    cdef uint32_t watched
+    # Ended by us or by a failure; and that its connection has been, or is going to be, told.
+    cdef bint closing, told
+    # Above `high` bytes of unsent output, until there are no more than `low`.
+    cdef bint full
+    cdef Py_ssize_t high, low, unsent_bytes, head_sent
+    cdef int watch(self, uint32_t events) except -1
+    cdef int readable(self) except -1
+    cdef int writable(self) except -1
+    cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2
+    cdef int end(self, error) except -1
+
+
+cdef class Sockets:
+    cdef object loop, shared, turns, clock, plain
+    cdef Requests requests
+    cdef int epoll
+    # By descriptor.
+    cdef list open_sockets
+    cdef uint8_t[::1] buffer
+    # What was ready when it was last asked, and how far that is done.
+    cdef epoll_event events[MOST_EVENTS]
+    cdef int count, next
+    # Of the round that is going on: whose answers are in `requests.out`, and where each ends.
+    cdef list owed
+    cdef Py_ssize_t ends[MOST_EVENTS]
+    cdef int64_t reads, bytes_in, bytes_out, commands
+    cdef int64_t high_water
+    cdef bint may_pull, overloaded
+    # When the turn is over, and the time of the connections' last sweep.
+    cdef double until
+    cdef object now
+    cdef int serve_round(self, double began) except -1
+    cdef double read(self, Socket one, double began) except -1
+    cdef Py_ssize_t serve(self, Socket one, Py_ssize_t size, double began) except -1
+    cdef int let_go(self) except -1
+    cdef int answer(self, Socket one, const uint8_t *data, Py_ssize_t size) except -1
+    cdef int count_round(self, double began) except -1

@@ -1,0 +1,18 @@
+import asyncio
+import socket
+from typing import Any
+
+from aerobee.native.requests import Requests
+
+class Sockets:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        shared: Any,
+        requests: Requests | None = None,
+        plain: Any = None,
+        /,
+    ) -> None: ...
+    def open(self, socket: socket.socket, connection: Any, /) -> None: ...
+    def close(self) -> None: ...
+    def look(self) -> None: ...

@@ -1,0 +1,418 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Sockets of a server's connections, and a look at all of them in one call of the event loop.
+
+An epoll of its own tells which of them are ready; the loop watches that one descriptor. In a round
+each socket that is ready is read once, what is plain is served at once (`requests.pyx`), the put lock
+is held for several of them, and their answers leave one after the other. Whatever is not plain goes
+to the connection as the loop's own transports would bring it.
+
+A `Socket` is used as a transport of asyncio's is (`remoting/connection.py`): its connection is told
+that it is open, that it is full, that it is empty again, and once that it is gone. Loop thread only.
+"""
+
+from collections import deque
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free
+from libc.string cimport strerror
+from posix.unistd cimport close as c_close
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from aerobee.native.requests cimport Requests
+
+from aerobee.remoting import turns as turns_of_loop
+
+cdef extern from "sys/epoll.h" nogil:
+    cdef enum:
+        EPOLL_CLOEXEC
+        EPOLL_CTL_ADD
+        EPOLL_CTL_MOD
+        EPOLL_CTL_DEL
+        EPOLLIN
+        EPOLLOUT
+        EPOLLERR
+        EPOLLHUP
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int action, int fd, epoll_event *event)
+    int epoll_wait(int epoll, epoll_event *events, int most, int timeout)
+
+cdef extern from "sys/socket.h" nogil:
+    cdef enum:
+        MSG_NOSIGNAL
+    Py_ssize_t c_recv "recv"(int fd, void *to, size_t size, int flags)
+    Py_ssize_t c_send "send"(int fd, const void *data, size_t size, int flags)
+
+cdef enum:
+    # Answers leave after so many of them, or so many bytes: who waits for one need not wait for all
+    # of a round, and what was copied is still in the processor's cache.
+    ANSWERS_A_SENDING = 32
+    BYTES_A_SENDING = 1 << 17
+    # More room for answers is given back.
+    KEPT_ROOM = 1 << 20
+
+cdef double SLICE_S = turns_of_loop.SLICE_S
+cdef double LONG_S = turns_of_loop.LONG_S
+
+
+cdef object failure(int number):
+    return OSError(number, strerror(number).decode())
+
+
+cdef class Socket:
+    """One connection's socket, used as `asyncio.Transport` is."""
+
+    def __init__(self, Sockets owner, socket, connection):
+        self.owner, self.socket, self.connection = owner, socket, connection
+        self.fd = socket.fileno()
+        self.unsent = deque()
+        self.high, self.low = 65536, 16384
+
+    def get_extra_info(self, name, default=None):
+        if name == "socket":
+            return self.socket
+        try:
+            if name == "peername":
+                return self.socket.getpeername()
+            if name == "sockname":
+                return self.socket.getsockname()
+        except OSError:
+            # The peer has gone already.
+            return default
+        return default
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        assert high is not None and low is not None and 0 <= low <= high
+        self.high, self.low = high, low
+
+    def get_write_buffer_size(self):
+        return self.unsent_bytes
+
+    def is_closing(self):
+        return self.closing
+
+    def pause_reading(self):
+        self.watch(self.watched & ~EPOLLIN)
+
+    def resume_reading(self):
+        if not self.closing:
+            self.watch(self.watched | EPOLLIN)
+
+    def write(self, data):
+        """Send `data` now, as far as the operating system takes it; keep the rest, unchanged."""
+        cdef Py_buffer view
+        cdef Py_ssize_t sent = 0
+        if self.closing:
+            return
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if not self.unsent_bytes:
+                sent = self.send(<const uint8_t *> view.buf, view.len)
+                if sent < 0 or sent == view.len:
+                    return
+                self.head_sent = sent
+                self.watch(self.watched | EPOLLOUT)
+            self.unsent.append(data)
+            self.unsent_bytes += view.len - sent
+        finally:
+            PyBuffer_Release(&view)
+        if not self.full and self.unsent_bytes > self.high:
+            self.full = True
+            self.connection.pause_writing()
+
+    def close(self):
+        """Read no more; end when what was written has left."""
+        if self.closing:
+            return
+        self.closing = True
+        if self.unsent_bytes:
+            self.watch(EPOLLOUT)
+        else:
+            self.end(None)
+
+    def abort(self):
+        """End now."""
+        self.end(None)
+
+    def _tell(self, error):
+        """Called by the loop once the socket has ended."""
+        self.owner.open_sockets[self.fd] = None
+        # They would keep each other.
+        connection, self.connection = self.connection, None
+        try:
+            connection.connection_lost(error)
+        finally:
+            self.socket.close()
+
+    cdef int end(self, error) except -1:
+        """Nothing is read or written from now on; the connection is told later in the loop."""
+        self.closing = True
+        if self.told:
+            return 0
+        self.told = True
+        self.unsent.clear()
+        self.unsent_bytes = self.head_sent = 0
+        self.watch(0)
+        self.owner.loop.call_soon(self._tell, error)
+        return 0
+
+    cdef int watch(self, uint32_t events) except -1:
+        """Have epoll tell of these events."""
+        cdef epoll_event event
+        cdef int action = EPOLL_CTL_MOD
+        if events == self.watched or (self.told and events):
+            return 0
+        if not events:
+            # It would go on telling of a peer that has gone.
+            action = EPOLL_CTL_DEL
+        elif not self.watched:
+            action = EPOLL_CTL_ADD
+        event.events = events
+        event.data.fd = self.fd
+        if epoll_ctl(self.owner.epoll, action, self.fd, &event) < 0:
+            raise failure(errno)
+        self.watched = events
+        return 0
+
+    cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
+        """How much of it the operating system has taken; -1: it has ended the socket."""
+        # The interpreter is kept: neither this nor reading waits, and who takes it meanwhile
+        # might keep it for a thousand times as long.
+        cdef Py_ssize_t sent = c_send(self.fd, data, size, MSG_NOSIGNAL)
+        if sent >= 0:
+            return sent
+        if errno == EAGAIN or errno == EINTR:
+            return 0
+        self.end(failure(errno))
+        return -1
+
+    cdef int readable(self) except -1:
+        """Read once. How many bytes lie in the owner's buffer, 0 if there is nothing to do."""
+        cdef Py_ssize_t size = c_recv(
+            self.fd, &self.owner.buffer[0], self.owner.buffer.shape[0], 0
+        )
+        if size > 0:
+            return <int> size
+        if size == 0:
+            self.connection.eof_received()
+            self.close()
+        elif errno != EAGAIN and errno != EINTR:
+            self.end(failure(errno))
+        return 0
+
+    cdef int writable(self) except -1:
+        """Send what was kept, as far as the operating system takes it."""
+        cdef Py_buffer view
+        cdef Py_ssize_t sent, size
+        while self.unsent_bytes:
+            PyObject_GetBuffer(self.unsent[0], &view, PyBUF_SIMPLE)
+            size = view.len - self.head_sent
+            sent = self.send(<const uint8_t *> view.buf + self.head_sent, size)
+            PyBuffer_Release(&view)
+            if sent < 0:
+                return 0
+            self.unsent_bytes -= sent
+            if sent < size:
+                self.head_sent += sent
+                break
+            self.unsent.popleft()
+            self.head_sent = 0
+        if not self.unsent_bytes:
+            if self.closing:
+                return self.end(None)
+            self.watch(self.watched & ~EPOLLOUT)
+        if self.full and self.unsent_bytes <= self.low:
+            self.full = False
+            self.connection.resume_writing()
+        return 0
+
+
+cdef class Sockets:
+    """The sockets of one server; see the module."""
+
+    def __init__(self, loop, shared, Requests requests=None, plain=None):
+        """`shared` is the connections' set. `requests` serves what is plain, with `plain`, which
+        says what counts in each round and is told what was served (`CompiledRequests`); without
+        them every read goes to its connection."""
+        self.loop, self.shared, self.plain, self.requests = loop, shared, plain, requests
+        self.turns, self.clock = shared.turns, shared.turns.clock
+        self.high_water = shared.limits.outbound_high_water_bytes
+        self.buffer = shared.read_view
+        self.open_sockets, self.owed = [], []
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise failure(errno)
+        loop.add_reader(self.epoll, self.look)
+
+    def __dealloc__(self):
+        if self.epoll > 0:
+            c_close(self.epoll)
+
+    def open(self, socket, connection):
+        """Serve an accepted socket from now on. Raises OSError."""
+        cdef Socket one
+        socket.setblocking(False)
+        one = Socket(self, socket, connection)
+        while len(self.open_sockets) <= one.fd:
+            self.open_sockets.append(None)
+        self.open_sockets[one.fd] = one
+        one.watch(EPOLLIN)
+        connection.connection_made(one)
+        one.born_host = connection.packed_peer
+
+    def close(self):
+        """Look no more. All sockets are gone by then, or are not heard any more."""
+        if self.epoll >= 0:
+            self.loop.remove_reader(self.epoll)
+            c_close(self.epoll)
+            self.epoll = -1
+
+    def look(self):
+        """Serve those that are ready, as far as the turn goes; the loop calls again for the rest."""
+        cdef double began
+        turns = self.turns
+        if turns.late:
+            return
+        if self.next == self.count:
+            self.next = 0
+            self.count = max(0, epoll_wait(self.epoll, self.events, MOST_EVENTS, 0))
+            if not self.count:
+                return
+        began = self.clock()
+        turns.slice_until(began)
+        self.until = turns.until
+        self.now, self.overloaded = self.shared.now, self.shared.overloaded
+        self.may_pull = self.plain is not None and self.plain.begin()
+        try:
+            self.serve_round(began)
+        finally:
+            self.let_go()
+            self.count_round(began)
+
+    cdef int serve_round(self, double began) except -1:
+        cdef Socket one
+        cdef uint32_t events
+        while self.next < self.count:
+            events = self.events[self.next].events
+            found = self.open_sockets[self.events[self.next].data.fd]
+            self.next += 1
+            if found is not None:
+                one = found
+                if one.watched & EPOLLIN and events & (EPOLLIN | EPOLLHUP | EPOLLERR):
+                    began = self.read(one, began)
+                if one.watched & EPOLLOUT and events & (EPOLLOUT | EPOLLHUP | EPOLLERR):
+                    one.writable()
+            if began >= self.until:
+                self.turns.late = True
+                return 0
+        return 0
+
+    cdef double read(self, Socket one, double began) except -1:
+        """Read a socket once, and serve what came; the time then."""
+        cdef Py_ssize_t taken = 0, size = one.readable()
+        if not size:
+            return began
+        connection = one.connection
+        self.reads += 1
+        self.bytes_in += size
+        connection.last_active = self.now
+        try:
+            if self.requests is not None and not (
+                connection.decoder.buffered or connection.aside or connection.holds
+            ):
+                taken = self.serve(one, size, began)
+            if taken < size or connection.held_bytes:
+                # In the order of the wire: what was served is stored and answered before.
+                self.let_go()
+                connection.decode(taken, size)
+        except Exception:
+            connection.failed()
+        ended = self.clock()
+        if taken and ended - began > LONG_S:
+            self.turns.note_long(ended - began, self.requests.code, connection)
+        return ended
+
+    cdef Py_ssize_t serve(self, Socket one, Py_ssize_t size, double began) except -1:
+        """Serve what is plain at the head of a read; how many bytes of it that is."""
+        cdef Requests requests = self.requests
+        cdef Py_ssize_t taken, before = requests.out.size
+        connection = one.connection
+        taken = requests.serve(
+            &self.buffer[0], size, one.born_host,
+            self.may_pull and not (self.overloaded and connection.overloaded),
+            self.plain.may_wait if requests.syncs else 0,
+            self.high_water - <int64_t> connection.unwritten,
+            self.clock, min(began + SLICE_S, self.until),
+        )
+        if not taken:
+            return 0
+        connection.commands_in += requests.done
+        self.commands += requests.done
+        if requests.waiting:
+            waiting, requests.waiting = requests.waiting, []
+            self.plain.wait_made(connection, waiting)
+        if requests.out.size > before:
+            self.ends[len(self.owed)] = requests.out.size
+            self.owed.append(one)
+            if len(self.owed) >= ANSWERS_A_SENDING or requests.out.size >= BYTES_A_SENDING:
+                self.let_go()
+        return taken
+
+    cdef int let_go(self) except -1:
+        """The marks move over what was stored, and its answers leave."""
+        cdef Requests requests = self.requests
+        cdef Py_ssize_t index, start = 0
+        if requests is None:
+            return 0
+        owed = self.owed
+        try:
+            requests.settle()
+            for index in range(len(owed)):
+                self.answer(owed[index], requests.out.data + start, self.ends[index] - start)
+                start = self.ends[index]
+        except BaseException:
+            # Their answers are lost, so nothing may follow them.
+            for one in owed:
+                one.connection.failed()
+            raise
+        finally:
+            owed.clear()
+            requests.out.size = 0
+            if requests.out.room > KEPT_ROOM:
+                free(requests.out.data)
+                requests.out.data = NULL
+                requests.out.room = 0
+        return 0
+
+    cdef int answer(self, Socket one, const uint8_t *data, Py_ssize_t size) except -1:
+        cdef Py_ssize_t sent
+        connection = one.connection
+        if connection.closed:
+            return 0
+        if connection.unwritten or one.unsent_bytes:
+            # Behind what waits for it to leave.
+            self.turns.write(connection, PyBytes_FromStringAndSize(<const char *> data, size))
+            return 0
+        sent = one.send(data, size)
+        if sent >= 0:
+            self.bytes_out += sent
+            if sent < size:
+                connection.write(PyBytes_FromStringAndSize(<const char *> data + sent, size - sent))
+        return 0
+
+    cdef int count_round(self, double began) except -1:
+        shared = self.shared
+        stats = shared.stats
+        stats.reads += self.reads
+        stats.bytes_in += self.bytes_in
+        stats.bytes_out += self.bytes_out
+        stats.commands_in += self.commands
+        self.reads = self.bytes_in = self.bytes_out = self.commands = 0
+        if stats.bytes_out >= shared.recount_at:
+            shared.recount()
+        if self.requests is not None:
+            served = self.requests.take_counts()
+            if served:
+                self.plain.served(served, self.clock() - began)
+        return 0
