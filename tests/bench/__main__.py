@@ -24,10 +24,10 @@ from pathlib import Path
 
 from ..interop.kit import missing
 from . import backlog, life, report, restart
-from .alone import CannotMeasure, alone, interruptible
-from .loads import CACHE, LOADS, Load, LoadFailed, Lost, build, calibrate
+from .alone import CannotMeasure, measured
+from .loads import CACHE, LOADS, Load, build, calibrate
 from .ratios import PAIRS_MIN
-from .servers import KINDS, SERVERS, JavaServer, OurServer, StartFailed, flush_of, running, shape
+from .servers import KINDS, SERVERS, JavaServer, OurServer, flush_of, running, shape
 from .turns import WARM_UP_BOUND, Rounds, rounds, warm_up
 
 EVENTS = ("P13", "P14", "P15", "P15B", "P16")
@@ -140,20 +140,7 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=10_000_000, help="messages, for P16")
     parser.add_argument("--dry", action="store_true", help="leave docs/benchmarks.md as it is")
     options = parser.parse_args()
-    interruptible()
-    try:
-        with alone(CACHE, FREE_BYTES_MIN) as folder:
-            bench(options, folder)
-    except CannotMeasure as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    except (StartFailed, LoadFailed, Lost) as error:
-        print(f"bench: failed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return measured("bench", bench, options, CACHE, FREE_BYTES_MIN)
 
 
 if __name__ == "__main__":

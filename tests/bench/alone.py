@@ -1,11 +1,19 @@
-"""A measurement that has its folder for itself, and is interrupted only where it may be."""
+"""A measurement that has its folder for itself, and is interrupted only where it may be.
 
+measured() is what the commands have in common: what keeps them from measuring and what ends a
+measurement are said in a line, with a status of its own.
+"""
+
+import argparse
 import contextlib
 import fcntl
 import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from .loads import LoadFailed, Lost, StartFailed
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,12 +49,6 @@ def alone(cache: Path, free_bytes_min: int) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def interruptible() -> None:
-    """Has every way of ending this process unwind it, so that its servers end too."""
-    for number in INTERRUPTS:
-        signal.signal(number, signal.default_int_handler)
-
-
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
     """An interrupt that comes inside is raised at the end: what runs inside is done whole."""
@@ -62,3 +64,29 @@ def interrupts_later() -> Iterator[None]:
             signal.signal(number, handler)
     if came:
         raise KeyboardInterrupt
+
+
+def measured(
+    name: str,
+    compare: Callable[[argparse.Namespace, Path], None],
+    options: argparse.Namespace,
+    cache: Path,
+    free_bytes_min: int,
+) -> int:
+    """Has `compare` measure in a folder of `cache`; the status of the command `name`."""
+    # Every way of ending this process unwinds it, so that its servers end too.
+    for number in INTERRUPTS:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        with alone(cache, free_bytes_min) as folder:
+            compare(options, folder)
+    except CannotMeasure as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    except (StartFailed, LoadFailed, Lost) as error:
+        print(f"{name}: failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130
+    return 0

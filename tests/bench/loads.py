@@ -100,6 +100,10 @@ LOADS = (
 )
 
 
+class StartFailed(Exception):
+    """A server did not come up; the text has its last words."""
+
+
 class LoadFailed(RuntimeError):
     """The generator could not do its work: no connection, a broken answer, not done in time."""
 

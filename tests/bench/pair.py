@@ -24,10 +24,10 @@ from pathlib import Path
 from statistics import median
 
 from . import report
-from .alone import CannotMeasure, alone, interruptible
-from .loads import HERE, LOADS, Load, LoadFailed, Lost, build, calibrate
+from .alone import CannotMeasure, measured
+from .loads import HERE, LOADS, Load, build, calibrate
 from .ratios import PAIRS_MIN, ratio_of, verdict
-from .servers import OurServer, StartFailed, flush_of, running, shape
+from .servers import OurServer, flush_of, running, shape
 from .stalls import KEEP
 from .states import State, commit, working_tree
 from .turns import Rounds, equal_requests, rounds
@@ -139,20 +139,7 @@ def main() -> int:
     parser.add_argument("--loads", default=DEFAULT_LOADS)
     parser.add_argument("--secs", type=float, default=1, help="of processor time, a turn")
     options = parser.parse_args()
-    interruptible()
-    try:
-        with alone(CACHE, FREE_BYTES_MIN) as folder:
-            compare(options, folder)
-    except CannotMeasure as error:
-        print(f"pair: {error}", file=sys.stderr)
-        return 2
-    except (StartFailed, LoadFailed, Lost) as error:
-        print(f"pair: failed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("pair: interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return measured("pair", compare, options, CACHE, FREE_BYTES_MIN)
 
 
 if __name__ == "__main__":

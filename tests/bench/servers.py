@@ -11,7 +11,7 @@ from ..interop.brokers import Broker, JavaBroker, OurBroker, StoreShape
 from ..interop.wire import Wire
 from ..ports import free_port
 from .alone import interrupts_later
-from .loads import QUEUES, Load, generate, stored
+from .loads import QUEUES, Load, StartFailed, generate, stored
 from .turns import TakesTurns
 
 SEGMENT_BYTES = 256 << 20
@@ -32,10 +32,6 @@ class BenchJavaBroker(JavaBroker):
 
 
 KINDS: dict[str, type[Broker]] = {"our": OurBroker, "java": BenchJavaBroker}
-
-
-class StartFailed(Exception):
-    """A server did not come up; the text has its last words."""
 
 
 def shape(flush: str) -> StoreShape:

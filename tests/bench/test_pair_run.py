@@ -11,9 +11,8 @@ import pytest
 
 from tests.bench import pair
 from tests.bench import servers as brokers
-from tests.bench.loads import LOADS, QUEUES, Load, LoadFailed, Lost, build, stored
+from tests.bench.loads import LOADS, QUEUES, Load, LoadFailed, Lost, StartFailed, build, stored
 from tests.bench.pair import Server, measure, servers
-from tests.bench.servers import StartFailed
 from tests.bench.states import State
 from tests.bench.turns import equal_requests
 
