@@ -58,13 +58,14 @@ class Bench:
             self._add(life.rows(self._kinds, lives, self._wanted))
         if {"P15", "P15B"} & set(self._wanted):
             mib, starts = self._options.mib, self._options.starts
-            times = restart.measure(self._kinds, mib, starts, self._folder)
+            times = restart.measure(self._kinds, mib, starts, self._folder / "restart")
             self.figures["restart"] = times
             self._add(row for row in restart.rows(times) if row.name.upper() in self._wanted)
         if "P16" in self._wanted and "our" in self._kinds:
             options, contents = self._options, backlog.contents_of(self._options.backlog)
-            measured = backlog.measure(contents, options.turns, options.secs, self._folder, STORES)
-            self._add(backlog.rows(measured))
+            folder = self._folder / "backlog"
+            stored = backlog.measure(contents, options.turns, options.secs, folder, STORES)
+            self._add(backlog.rows(stored))
 
     def notes(self) -> Iterator[str]:
         """What has to be known beside the rows."""
