@@ -14,14 +14,15 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract native budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-pending bench-spark pair sanitize manual clean $(SUITES)
+.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-neighbours bench-pending bench-spark pair sanitize manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
 	@echo 'make campaign  the same with nothing left to chance, half an hour; refreshes docs/reliability.md'
 	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
-	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka;'
+	@echo 'make bench   beside the Java broker; bench-neighbours: beside Redis and NATS;'
+	@echo '             bench-spark: Spark reading from us and from Kafka;'
 	@echo '             bench-pending: ten million messages that wait for their time'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
 	@echo 'make sanitize  the compiled hot path under the sanitizers of gcc, some minutes'
@@ -83,9 +84,16 @@ interop service spark: bring
 $(SUITES) spark: setup
 	$(PYTEST) tests/$@ $(PARALLEL) --durations=10 $(ARGS)
 
+# Both brokers under the same loads in turns, P1 to P16; half an hour, 30 GB of disk meanwhile. Nothing
+# else should run.
 bench: setup
 	tests/interop/setup.sh java
 	$(PYTHON_IN_VENV) -m tests.bench $(ARGS)
+
+# Sends to ours, Redis and NATS in turns, five minutes; brings the two.
+bench-neighbours: setup
+	tests/bench/neighbours.sh
+	$(PYTHON_IN_VENV) -m tests.bench.neighbours $(ARGS)
 
 # Millions of messages that wait for a time of their own; half an hour, 6 GB of disk.
 bench-pending: setup

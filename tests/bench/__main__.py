@@ -1,148 +1,147 @@
-"""`make bench`: our broker and the Java broker under the same loads, in turn, on this machine.
+"""`make bench`: our broker beside the Java broker, P1 to P16, in one table with its goals.
 
-    python -m tests.bench [--runs 5] [--secs 3] [--warmup 1] [--loads P1,P2] [--only our|java]
-                          [--dry]
+    python -m tests.bench [--turns 9] [--secs 1] [--warm-up 10] [--loads P1,P2,P15,...]
+                          [--only our|java] [--starts 3] [--mib 6144]
+                          [--backlog 10000000] [--dry]
 
-Each turn starts a broker on an empty store, measures its start and its idle memory, warms it up,
-runs the loads, checks after each that every acknowledged message is stored, and removes the store.
-Turns alternate between the two, so that a slow minute of the machine hurts both; medians are
-compared.
+For each load of P1 to P12 both brokers start on empty stores and stay up side by side. Both are
+warmed under that very load, ten seconds at least and until the rate is level, because the JVM
+compiles for so long; then each takes --turns turns of a second, one after the other (turns.py).
+After each turn the messages stored are compared with those acknowledged, and a difference, or a
+single error, ends it all. Ratios are those of turns that ran one after the other.
+
+P13 and P14 are life.py's, P15 and P15b restart.py's (--mib of log, --starts times), P16
+backlog.py's. All stores but the one of P16 are removed.
 """
 
 import argparse
+import dataclasses
 import json
-import shutil
 import sys
 import time
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from ..interop.brokers import Broker, JavaBroker, OurBroker, StoreShape
 from ..interop.kit import missing
-from ..interop.processes import wait_until
-from ..interop.wire import Wire
-from . import report
-from .loads import CACHE, LOADS, WARM_UP, Load, build, calibrate, run_load
+from . import backlog, life, report, restart
+from .alone import CannotMeasure, measured
+from .loads import CACHE, LOADS, Load, build, calibrate
+from .ratios import PAIRS_MIN
+from .servers import KINDS, SERVERS, JavaServer, OurServer, flush_of, running, shape
+from .turns import WARM_UP_BOUND, Rounds, rounds, warm_up
 
-SEGMENT_BYTES = 256 << 20
-MB = 1_000_000
-
-
-class BenchJavaBroker(JavaBroker):
-    """With its optimising compiler, and memory enough to do its best."""
-
-    heap = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g")
-    compiler = ()
+EVENTS = ("P13", "P14", "P15", "P15B", "P16")
+STORES = CACHE / "starts"
+NAMES = {OurServer.kind: "Aerobee", JavaServer.kind: "Java"}
+#: The store of P16 and a copy of it; else two stores that P7 fills, or those of P15.
+FREE_BYTES_MIN = 30 << 30
 
 
-KINDS: dict[str, type[Broker]] = {"our": OurBroker, "java": BenchJavaBroker}
+class Bench:
+    """The parts that are wanted, one after the other; rows, notes and raw figures of them."""
+
+    def __init__(self, options: argparse.Namespace, kinds: Sequence[str], folder: Path) -> None:
+        self.rows: list[report.Row] = []
+        self._unlevel: list[str] = []
+        self.figures: dict[str, object] = {}
+        self._options, self._kinds, self._folder = options, kinds, folder
+        self._wanted = wanted_of(options.loads)
+
+    def run(self) -> None:
+        for load in (load for load in LOADS if load.name in self._wanted):
+            found = self._load(load)
+            self.figures[load.name] = [list(map(dataclasses.asdict, turns)) for turns in found]
+            self._add(report.load_rows(load, found))
+        if {"P13", "P14"} & set(self._wanted):
+            lives = life.measure(self._kinds, self._options.turns, self._folder)
+            self.figures["life"] = [list(map(dataclasses.asdict, one)) for one in lives]
+            self._add(life.rows(self._kinds, lives, self._wanted))
+        if {"P15", "P15B"} & set(self._wanted):
+            mib, starts = self._options.mib, self._options.starts
+            times = restart.measure(self._kinds, mib, starts, self._folder / "restart")
+            self.figures["restart"] = times
+            self._add(row for row in restart.rows(times) if row.name.upper() in self._wanted)
+        if "P16" in self._wanted and "our" in self._kinds:
+            options, contents = self._options, backlog.contents_of(self._options.backlog)
+            folder = self._folder / "backlog"
+            stored = backlog.measure(contents, options.turns, options.secs, folder, STORES)
+            self._add(backlog.rows(stored))
+
+    def notes(self) -> Iterator[str]:
+        """What has to be known beside the rows."""
+        if self._unlevel:
+            bound_s = WARM_UP_BOUND * self._options.warm_up
+            yield f"Not level after {bound_s:g} s of warm-up: {', '.join(self._unlevel)}."
+
+    def _add(self, rows: Iterable[report.Row]) -> None:
+        for row in rows:
+            self.rows.append(row)
+            print(row, flush=True)
+
+    def _load(self, load: Load) -> Rounds:
+        options = self._options
+        both = [SERVERS[kind](self._folder / kind, shape(flush_of(load))) for kind in self._kinds]
+        with running(both, self._folder):
+            for server in both:
+                server.take_up(load)
+            unlevel = warm_up(both, load, options.secs, options.warm_up)
+            self._unlevel += [f"{NAMES[kind]} in {load.name}" for kind in unlevel]
+            return rounds(both, range(options.turns), load, secs=options.secs)
 
 
-def shape(flush: str) -> StoreShape:
-    """Production sizes but for the segments, small enough to be removed after each turn."""
-    return StoreShape(
-        flush=flush,
-        segment_bytes=SEGMENT_BYTES,
-        queue_segment_bytes=6_000_000,
-        index_slots=5_000_000,
-        index_entries=20_000_000,
-    )
+def wanted_of(names: str) -> list[str]:
+    """The numbers of a list like `P2,P15`. Raises CannotMeasure."""
+    known = [*(load.name for load in LOADS), *EVENTS]
+    wanted = [name.strip().upper() for name in names.split(",")] if names else known
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise CannotMeasure(f"no {', '.join(unknown)}; there are {', '.join(known)}")
+    return wanted
 
 
-def start(kind: str, flush: str) -> tuple[Broker, float]:
-    """A broker on an empty store, and the seconds from launch to first acknowledged send."""
-    root = CACHE / kind
-    shutil.rmtree(root, ignore_errors=True)
-    broker = KINDS[kind](root, shape(flush))
+def kinds_of(only: str | None) -> list[str]:
+    """Whom to measure: without the Java broker, ours alone."""
+    kinds = [only] if only else list(KINDS)
+    lack = missing("java-broker")
+    if "java" in kinds and lack is not None:
+        if only:
+            raise CannotMeasure(lack)
+        print(f"bench: without the Java broker ({lack})", file=sys.stderr)
+        kinds.remove("java")
+    return kinds
+
+
+def bench(options: argparse.Namespace, folder: Path) -> None:
+    """Prints the table, and replaces the page's. Raises what its parts raise."""
+    if options.turns < PAIRS_MIN or options.secs <= 0 or options.starts < 1:
+        raise CannotMeasure(f"{PAIRS_MIN} turns at least, longer than nothing, and one start")
+    run = Bench(options, kinds_of(options.only), folder)
+    build()
     begun = time.monotonic()
-    broker.launch()
-    wait_until(lambda: first_send(broker), 60, "the first acknowledged send", every_s=0.005)
-    ready_s = time.monotonic() - begun
-    broker.wait_ready()
-    return broker, ready_s
-
-
-def first_send(broker: Broker) -> bool:
-    try:
-        with Wire(broker.address) as wire:
-            return wire.send("bench-first", 0, b"first").code == 0
-    except (ConnectionError, TimeoutError):
-        return False
-
-
-def idle_mb(broker: Broker) -> float:
-    time.sleep(1)
-    return broker.resident_bytes() / MB
-
-
-def turn(
-    kind: str, loads: list[Load], options: argparse.Namespace, results: report.Results
-) -> None:
-    """One broker through its loads: once for each flush mode that they need."""
-    runs = results.setdefault(kind, {})
-    for sync in (False, True):
-        own = [load for load in loads if load.sync == sync]
-        if not own:
-            continue
-        broker, ready_s = start(kind, "SYNC_FLUSH" if sync else "ASYNC_FLUSH")
-        try:
-            life = {"ready_s": ready_s, "idle_mb": idle_mb(broker)}
-            runs.setdefault("life", []).append(life)
-            run_load(broker, WARM_UP, options.secs, 0)
-            for load in own:
-                result = run_load(broker, load, options.secs, options.warmup)
-                runs.setdefault(load.name, []).append(result)
-                say(kind, load, result)
-        finally:
-            broker.kill()
-            shutil.rmtree(broker.root, ignore_errors=True)
-
-
-def say(kind: str, load: Load, result: dict[str, Any]) -> None:
-    print(
-        f"{kind:5} {load.name:4} {result['messages_per_s']:>9,.0f} messages/s  "
-        f"p50 {result['p50_us']:,.0f} us  p99 {result['p99_us']:,.0f} us  "
-        f"CPU {result['cpu_us']:.1f} us a message",
-        flush=True,
-    )
+    before = calibrate()
+    print(f"before: {report.calibration_line([before])}", flush=True)
+    run.run()
+    took = f"It took {(time.monotonic() - begun) / 60:.0f} minutes."
+    text = report.table(run.rows, [before, calibrate()], [*run.notes(), took])
+    (CACHE / "results.json").write_text(json.dumps(run.figures, indent=1))
+    if not options.dry:
+        report.replace_table("bench", text)
+    print(f"\n{text}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--secs", type=float, default=3)
-    parser.add_argument("--warmup", type=float, default=1)
-    parser.add_argument("--loads", default=",".join(load.name for load in LOADS))
+    parser.add_argument("--turns", type=int, default=9, help="of each broker, for each load")
+    parser.add_argument("--secs", type=float, default=1, help="that a turn takes")
+    parser.add_argument("--warm-up", type=float, default=10, help="seconds for each, at least")
+    parser.add_argument("--loads", default="", help="some of P1 to P16, like P2,P15")
     parser.add_argument("--only", choices=list(KINDS))
+    parser.add_argument("--starts", type=int, default=3, help="of each kind, for P15")
+    parser.add_argument("--mib", type=int, default=6144, help="of log, for P15")
+    parser.add_argument("--backlog", type=int, default=10_000_000, help="messages, for P16")
     parser.add_argument("--dry", action="store_true", help="leave docs/benchmarks.md as it is")
     options = parser.parse_args()
-
-    wanted = options.loads.split(",")
-    loads = [load for load in LOADS if load.name in wanted or load.name in topics_of(wanted)]
-    kinds = [options.only] if options.only else list(KINDS)
-    lack = missing("java-broker")
-    if "java" in kinds and lack is not None:
-        print(f"bench: without the Java broker ({lack})", file=sys.stderr)
-        kinds.remove("java")
-
-    build()
-    results: report.Results = {}
-    calibration = []
-    for number in range(options.runs):
-        calibration.append(calibrate())
-        print(f"run {number + 1} of {options.runs}: {calibration[-1]}", flush=True)
-        for kind in kinds:
-            turn(kind, loads, options, results)
-    text = report.table(results, calibration, " ".join(["make bench", *sys.argv[1:]]))
-    (CACHE / "results.json").write_text(json.dumps(results, indent=1))
-    if not options.dry:
-        report.replace_table("bench", text)
-    print(text)
-    return 0
-
-
-def topics_of(names: list[str]) -> set[str]:
-    """Loads that have to run first, because others read what they wrote."""
-    return {load.topic for load in LOADS if load.name in names and load.topic}
+    return measured("bench", bench, options, CACHE, FREE_BYTES_MIN)
 
 
 if __name__ == "__main__":

@@ -16,32 +16,92 @@ QUEUES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound of the ratio ours / Java of a figure, as turns.RATIOS has them."""
+
+    figure: str
+    bound: float
+
+
+def rate(bound: float) -> Goal:
+    return Goal("rate", bound)
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """One shape of traffic. `topic` names another load whose messages are read."""
+    """One shape of traffic, and what Aerobee has to do under it beside the Java broker."""
 
     name: str
     what: str
     words: str
+    goals: tuple[Goal, ...] = ()
     sync: bool = False
-    topic: str = ""
 
     @property
     def pulls(self) -> bool:
+        """Whether it only reads, and wants messages to be there."""
         return self.words.startswith("pull")
 
 
 LOADS = (
-    Load("P1", "send, 1 connection, 128 B", "send --conns 1"),
-    Load("P2", "send, 64 connections, 128 B", "send --conns 64"),
-    Load("P3", "the same, binary headers", "send --conns 64 --header bin"),
-    Load("P4", "send, 64 connections, 1 KiB", "send --conns 64 --size 1024"),
-    Load("P5", "send, 16 connections, 32 in flight each, 128 B", "send --conns 16 --window 32"),
-    Load("P6", "batch, 16 connections, 32 messages of 128 B", "batch --conns 16 --batch 32"),
-    Load("P11", "pull, 4 connections, 32 messages a request", "pull --conns 4", topic="P6"),
-    Load("P8", "send, 1 connection, SYNC_FLUSH", "send --conns 1", sync=True),
-    Load("P9", "send, 64 connections, SYNC_FLUSH", "send --conns 64", sync=True),
+    Load("P1", "send, 1 connection, 128 B", "send --conns 1", (rate(2.5),)),
+    Load(
+        "P2",
+        "send, 64 connections, 128 B",
+        "send --conns 64",
+        (rate(2.5), Goal("processor", 4.0), Goal("p99", 0.5)),
+    ),
+    Load("P3", "the same, binary headers", "send --conns 64 --header bin", (rate(2.3),)),
+    Load("P4", "send, 64 connections, 1 KiB", "send --conns 64 --size 1024", (rate(2.0),)),
+    Load(
+        "P5",
+        "send, 16 connections, 32 in flight each, 128 B",
+        "send --conns 16 --window 32",
+        (rate(4.5),),
+    ),
+    Load(
+        "P6",
+        "batch, 16 connections, 32 messages of 128 B",
+        "batch --conns 16 --batch 32",
+        (rate(1.5),),
+    ),
+    Load(
+        "P7",
+        "batch, 16 connections, 32 messages of 1 KiB",
+        "batch --conns 16 --batch 32 --size 1024",
+        (rate(1.5),),
+    ),
+    Load("P8", "send, 1 connection, SYNC_FLUSH", "send --conns 1", (rate(2.0),), sync=True),
+    Load(
+        "P9",
+        "send, 64 connections, SYNC_FLUSH",
+        "send --conns 64",
+        (rate(2.0), Goal("p99", 0.5)),
+        sync=True,
+    ),
+    Load(
+        "P10",
+        "open loop, 10,000 sends a second, 64 connections",
+        "send --conns 64 --rate 10000",
+        (Goal("p50", 0.7), Goal("p99", 0.2)),
+    ),
+    Load(
+        "P11",
+        "pull, 4 connections, 32 messages a request",
+        "pull --conns 4",
+        (rate(2.0), Goal("processor", 3.0)),
+    ),
+    Load(
+        "P12",
+        "send, 64 connections, and 4 long-polling pulls",
+        "send --conns 64 --pullers 4",
+        (rate(1.5), Goal("out", 1.5)),
+    ),
 )
-WARM_UP = Load("warm-up", "not counted", "send --conns 64")
+
+
+class StartFailed(Exception):
+    """A server did not come up; the text has its last words."""
 
 
 class LoadFailed(RuntimeError):
@@ -53,11 +113,12 @@ class Lost(AssertionError):
 
 
 def build() -> None:
-    """Compiles the generator and the calibration, when their sources are newer."""
+    """Compiles the generators and the calibration, when their sources are newer."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    for name in ("rmqload", "calibrate"):
+    for name in ("rmqload", "neighbourload", "calibrate"):
         source, program = HERE / f"{name}.c", CACHE / name
-        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        newest = max(path.stat().st_mtime for path in (source, HERE / "loop.h"))
+        if not program.exists() or program.stat().st_mtime < newest:
             subprocess.run(
                 ["cc", "-O2", "-pthread", "-o", str(program), str(source), "-lm"], check=True
             )
@@ -87,39 +148,20 @@ def python_loop_ms() -> tuple[float, float]:
     return (time.perf_counter() - begun) * 1e3, (time.thread_time() - computed) * 1e3
 
 
-def generate(port: int, topic: str, words: str, **options: float) -> dict[str, Any]:
+def generate(
+    port: int, topic: str, words: str, program: str = "rmqload", /, **options: float
+) -> dict[str, Any]:
     """Runs the generator with `words`, the first of them its mode, and returns what it counted.
 
-    `options` are further ones of rmqload.c. Raises LoadFailed when it could not do its work; what
+    `options` are further ones of loop.h. Raises LoadFailed when it could not do its work; what
     the broker refused is in the figure `errors`, which is the caller's to look at.
     """
     words += f" --port {port} --topic {topic} --queues {QUEUES}"
     words += "".join(f" --{name} {value}" for name, value in options.items())
-    run = subprocess.run([str(CACHE / "rmqload"), *words.split()], capture_output=True, text=True)
+    run = subprocess.run([str(CACHE / program), *words.split()], capture_output=True, text=True)
     if run.returncode:
-        raise LoadFailed(f"rmqload {words}: {run.stderr.strip() or run.stdout.strip()}")
+        raise LoadFailed(f"{program} {words}: {run.stderr.strip() or run.stdout.strip()}")
     result: dict[str, Any] = json.loads(run.stdout)
-    return result
-
-
-def run_load(broker: Broker, load: Load, secs: float, warmup: float) -> dict[str, Any]:
-    """One load against a running broker, checked: messages stored against messages acknowledged.
-
-    Adds `cpu_us`, the broker's CPU time a message in microseconds. Raises Lost.
-    """
-    topic = f"bench-{load.topic or load.name}"
-    if not load.topic:
-        broker.create_topic(topic, QUEUES)
-    cpu_before = cpu_seconds(broker.pid)
-    result = generate(broker.port, topic, load.words, secs=secs, warmup=warmup)
-    result["cpu_us"] = (cpu_seconds(broker.pid) - cpu_before) * 1e6 / max(1, result["acked"])
-    refuse_errors(load, result)
-    count = stored(broker, topic)
-    # What was pulled was there, and a pull may end before its queue does; a send still under way at
-    # the end may be stored or not.
-    most = count if load.pulls else result["acked"] + result["unanswered"]
-    if not result["acked"] <= count <= most:
-        raise Lost(f"{load.name}: {count} stored, {result['acked']} acknowledged")
     return result
 
 

@@ -44,7 +44,7 @@ from ..interop.wire import Wire
 from .loads import CACHE
 from .report import machine, middle, replace_table
 from .restart import shape
-from .starts import processor_s, to_first_send
+from .starts import processor_s, processor_to_first_send
 
 TOPIC, QUEUES = "bench-pending", 4
 MB = 1_000_000
@@ -176,7 +176,7 @@ def delivered(wire: Wire) -> int:
 def run(broker: OurBroker, before: str, end: str, first_ms: int | None, seconds: float) -> Figures:
     """One start after an end of `before`'s kind, some seconds of the deliveries that begin at
     `first_ms`, and the broker's own end."""
-    start_s, start_processor_s = to_first_send(broker)
+    start_s, start_processor_s = processor_to_first_send(broker)
     try:
         broker.wait_ready()
         broker.create_topic(TOPIC, QUEUES)

@@ -1,82 +1,30 @@
 /* rmqload: a closed- or open-loop load generator for a RocketMQ 4.x broker.
  *
- * One thread, epoll, raw frames. It costs a few microseconds of CPU a request, so on a small
- * machine the broker under test, not the generator, is the limit. Every reply is parsed: a reply
- * whose code is not SUCCESS counts as an error and never as throughput.
+ * Raw frames over the loop of loop.h. Every reply is parsed: one whose code is not SUCCESS counts as
+ * an error and never as throughput.
  *
  *   cc -O2 -o rmqload rmqload.c -lm
  *   rmqload send  [options]   SEND_MESSAGE_V2 (310), one message a request
  *   rmqload batch [options]   SEND_BATCH_MESSAGE (320), --batch messages a request
- *   rmqload pull  [options]   PULL_MESSAGE (11), drains each queue from its offset --from
+ *   rmqload pull  [options]   PULL_MESSAGE (11), each queue from its offset --from, again at its end
  *
  * Options (default): --host 127.0.0.1  --port 10911  --conns 64  --window 1 (requests in flight a
  * connection)  --size 128 (body bytes)  --secs 5  --warmup 1  --header json|bin (json)  --topic
  * BenchmarkTest  --queues 4  --batch 32  --rate 0 (requests/s in all; 0 = closed loop)  --max 32
  * (pull: messages a request)  --from 0  --keys 0|1 (1: every message carries a KEYS property)
+ * --pullers 0 (send, batch: so many connections read meanwhile what is new, with long polling; one
+ * for each queue, and at the end they must have read all that was acknowledged)
  * --requests 0 (0: work for --secs. Otherwise: end when that many requests are answered, without a
- * warm-up; a pull begins its queue again at its end; not done within --secs is a failure)
+ * warm-up; not done within --secs is a failure)
  *
  * Prints one JSON object: requests, messages, errors, rates, latency percentiles in microseconds.
  * With --rate the latency counts from the moment the request was due, not from when it was sent.
- * `acked` counts every message acknowledged, warm-up included, and `unanswered` those still under way
- * at the end: a broker holds at least the first number, and at most the sum.
+ * `acked` counts every message acknowledged, warm-up included: a broker holds exactly so many.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
+#include "loop.h"
 
-enum { SEND, BATCH, PULL };
-#define MAXCONN 4096
-#define BUCKETS 4096 /* log-linear histogram: 64 per power of two */
-
-static struct {
-    int mode, port, conns, window, size, queues, batch, bin, max, keys, requests;
-    double secs, warmup, rate;
-    long long from;
-    const char *host, *topic;
-} opt = {SEND, 10911, 64, 1, 128, 4, 32, 0, 32, 0, 0, 5, 1, 0, 0, "127.0.0.1", "BenchmarkTest"};
-
-typedef struct {
-    int fd, inflight, done;
-    double *sent;       /* by window slot */
-    int *freeslot, nfree;
-    char *in; size_t inlen, incap;
-    char *out; size_t outoff, outlen, outcap;
-    int queue; long long offset;
-} conn_t;
-
-static conn_t conns[MAXCONN];
-static long hist[BUCKETS], requests, messages, bytes, errors, lastcode, acked, issued, answered;
+static int pull, batch; /* the mode; send otherwise */
 static unsigned long serial;
-static int counting, ep, alive;
-
-static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
-static void die(const char *m) { perror(m); exit(2); }
-
-static void record(double us) {
-    unsigned long v = us < 1 ? 1 : (unsigned long)us;
-    int p = 63 - __builtin_clzl(v), sub = p >= 6 ? (v >> (p - 6)) & 63 : (v << (6 - p)) & 63;
-    int i = p * 64 + sub;
-    hist[i < BUCKETS ? i : BUCKETS - 1]++;
-}
-static double percentile(double q) {
-    long total = 0, seen = 0; int i;
-    for (i = 0; i < BUCKETS; i++) total += hist[i];
-    for (i = 0; i < BUCKETS; i++) { seen += hist[i]; if (seen >= q * total && total) break; }
-    int p = i / 64, sub = i % 64;
-    return p >= 6 ? (double)((64UL + sub) << (p - 6)) : (double)(64 + sub) / (1 << (6 - p));
-}
 
 static char *u16(char *p, unsigned v) { *p++ = v >> 8; *p++ = v; return p; }
 static char *u32(char *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); return p + 4; }
@@ -115,10 +63,10 @@ static size_t request(conn_t *c, int slot, char *f) {
     struct timespec t; clock_gettime(CLOCK_REALTIME, &t);
     long long ms = t.tv_sec * 1000LL + t.tv_nsec / 1000000;
     if (!ready) { for (size_t i = 0; i < sizeof body; i++) body[i] = 'a' + i % 26; ready = 1; }
-    if (opt.mode == PULL) {
+    if (pull || c->pulls) {
         sprintf(qid, "%d", c->queue); sprintf(off, "%lld", c->offset); sprintf(max, "%d", opt.max);
         const char *kv[][2] = {{"consumerGroup", "rmqload"}, {"topic", opt.topic}, {"queueId", qid}, {"queueOffset", off},
-            {"maxMsgNums", max}, {"sysFlag", "4"}, {"commitOffset", "0"}, {"suspendTimeoutMillis", "0"},
+            {"maxMsgNums", max}, {"sysFlag", c->pulls ? "6" : "4"}, {"commitOffset", "0"}, {"suspendTimeoutMillis", c->pulls ? "15000" : "0"},
             {"subscription", "*"}, {"subVersion", "0"}, {"expressionType", "TAG"}};
         return frame(f, 11, slot, kv, 11, "", 0);
     }
@@ -127,9 +75,9 @@ static size_t request(conn_t *c, int slot, char *f) {
     int pl = sprintf(props, "UNIQ_KEY\001AC110001000078308DB1%012lX\002WAIT\001true\002TAGS\001TagA", s);
     if (opt.keys) sprintf(props + pl, "\002KEYS\001order-%lu", s);
     const char *kv[][2] = {{"a", "rmqload_group"}, {"b", opt.topic}, {"c", "TBW102"}, {"d", "4"}, {"e", qid}, {"f", "0"},
-        {"g", born}, {"h", "0"}, {"i", opt.mode == BATCH ? "WAIT\001true" : props}, {"j", "0"}, {"k", "false"},
-        {"m", opt.mode == BATCH ? "true" : "false"}};
-    if (opt.mode == SEND) return frame(f, 310, slot, kv, 12, body, opt.size);
+        {"g", born}, {"h", "0"}, {"i", batch ? "WAIT\001true" : props}, {"j", "0"}, {"k", "false"},
+        {"m", batch ? "true" : "false"}};
+    if (!batch) return frame(f, 310, slot, kv, 12, body, opt.size);
     static char inner[8 << 20]; char *p = inner;
     for (int i = 0; i < opt.batch; i++) { /* size, magic, crc, flag, body, properties */
         char bp[128]; int bl = sprintf(bp, "UNIQ_KEY\001AC110001000078308DB1%012lX\002TAGS\001TagA", s * opt.batch + i);
@@ -139,25 +87,7 @@ static size_t request(conn_t *c, int slot, char *f) {
     return frame(f, 320, slot, kv, 12, inner, p - inner);
 }
 
-static void push(conn_t *c) {
-    while (c->outoff < c->outlen) {
-        ssize_t w = write(c->fd, c->out + c->outoff, c->outlen - c->outoff);
-        if (w < 0) { if (errno == EAGAIN) break; die("write"); }
-        c->outoff += w;
-    }
-    if (c->outoff == c->outlen) c->outoff = c->outlen = 0;
-    struct epoll_event e = {EPOLLIN | (c->outlen ? EPOLLOUT : 0), {.ptr = c}};
-    epoll_ctl(ep, EPOLL_CTL_MOD, c->fd, &e);
-}
-static void issue(conn_t *c, double due) {
-    size_t need = opt.mode == BATCH ? (size_t)opt.batch * (opt.size + 160) + 4096 : (size_t)opt.size + 4096;
-    if (c->outlen + need > c->outcap) c->out = realloc(c->out, c->outcap = (c->outlen + need) * 2);
-    int slot = c->freeslot[--c->nfree];
-    c->outlen += request(c, slot, c->out + c->outlen);
-    c->sent[slot] = due; c->inflight++; issued++;
-}
-/* whether the connection may send one more */
-static int may_issue(conn_t *c) { return c->nfree && !c->done && (!opt.requests || issued < opt.requests); }
+static size_t room(void) { return batch ? (size_t)opt.batch * (opt.size + 160) + 4096 : (size_t)opt.size + 4096; }
 
 /* numeric value of an extFields entry, in either header form */
 static long long extnum(const char *h, size_t hl, const char *key, int bin, long long dflt) {
@@ -168,109 +98,56 @@ static long long extnum(const char *h, size_t hl, const char *key, int bin, long
     p += kl; while (*p == '"' || *p == ':' || *p == ' ') p++;
     return atoll(p);
 }
-static void reply(conn_t *c, const char *f, size_t total) {
-    uint32_t w; memcpy(&w, f, 4); w = ntohl(w);
-    int bin = w >> 24; size_t hl = w & 0xffffff; const char *h = f + 4, *b = h + hl; size_t bl = total - 4 - hl;
-    int code, opaque;
+/* messages of a pull's body, whose records begin with their sizes */
+static long records(const char *body, size_t length) {
+    long n = 0; uint32_t size;
+    for (size_t i = 0; i + 4 <= length; n++) {
+        memcpy(&size, body + i, 4); size = ntohl(size);
+        if (size < 20 || size > length - i) { fprintf(stderr, "a record of %u bytes\n", size); exit(2); }
+        i += size;
+    }
+    return n;
+}
+static size_t take(conn_t *c, const char *f, size_t length) {
+    uint32_t total, w;
+    if (length < 8) return 0;
+    memcpy(&total, f, 4); total = ntohl(total);
+    if (length < 4 + (size_t)total) return 0;
+    memcpy(&w, f + 4, 4); w = ntohl(w);
+    int bin = w >> 24, code, opaque; size_t hl = w & 0xffffff, bl = total - 4 - hl; const char *h = f + 8, *b = h + hl;
     if (bin) { code = (unsigned char)h[0] << 8 | (unsigned char)h[1]; memcpy(&w, h + 5, 4); opaque = ntohl(w); }
     else { code = extnum(h, hl, "\"code\"", 0, -1); opaque = extnum(h, hl, "\"opaque\"", 0, -1); }
-    if (opaque < 0 || opaque >= opt.window) { fprintf(stderr, "reply with unknown opaque %d\n", opaque); exit(2); }
-    long n = opt.mode == BATCH ? opt.batch : 1;
-    if (opt.mode == PULL) {
-        n = 0;
-        if (code == 0) for (size_t i = 0; i + 4 <= bl;) { memcpy(&w, b + i, 4); w = ntohl(w); if (w < 20) die("bad record"); i += w; n++; }
+    long n = batch ? opt.batch : 1;
+    if (pull || c->pulls) {
+        n = code == 0 ? records(b, bl) : 0;
         c->offset = extnum(h, hl, "nextBeginOffset", bin, c->offset);
-        if (code == 19 && opt.requests) { c->offset = opt.from; code = 0; }
-        if (code == 19 || code == 20 || code == 21) { c->done = 1; alive--; code = n = 0; }
+        /* 19 and 20: nothing there yet; a reader beside senders asks again, else the queue begins again */
+        if (c->pulls && (code == 19 || code == 20)) code = 0;
+        if (pull && code == 19) { c->offset = opt.from; code = 0; }
     }
-    if (code == 0) acked += n;
-    if (counting) {
-        if (code == 0) { requests++; messages += n; bytes += opt.mode == PULL ? (long)bl : n * opt.size; record((now() - c->sent[opaque]) * 1e6); }
-        else { errors++; lastcode = code; }
-    }
-    c->freeslot[c->nfree++] = opaque; c->inflight--; answered++;
+    answer(c, opaque, code, n, pull ? (long)bl : n * opt.size);
+    return 4 + (size_t)total;
 }
-static void pump(conn_t *c) {
-    for (;;) {
-        if (c->incap - c->inlen < 65536) c->in = realloc(c->in, c->incap = c->incap * 2 + 131072);
-        ssize_t r = read(c->fd, c->in + c->inlen, c->incap - c->inlen);
-        if (r == 0) { fprintf(stderr, "connection closed by the broker\n"); exit(2); }
-        if (r < 0) { if (errno == EAGAIN) break; die("read"); }
-        c->inlen += r;
-        size_t p = 0; uint32_t t;
-        while (c->inlen - p >= 4) {
-            memcpy(&t, c->in + p, 4); t = ntohl(t);
-            if (c->inlen - p < 4 + (size_t)t) break;
-            reply(c, c->in + p + 4, t); p += 4 + t;
-        }
-        memmove(c->in, c->in + p, c->inlen - p); c->inlen -= p;
-        if ((size_t)r < 65536) break;
-    }
+
+/* A reader beside senders begins at its queue's end, which it asks for (GET_MAX_OFFSET, 30). */
+static void opened(conn_t *c) {
+    if (!c->pulls) return;
+    char f[8192], qid[24]; uint32_t w;
+    sprintf(qid, "%d", c->queue);
+    const char *kv[][2] = {{"topic", opt.topic}, {"queueId", qid}};
+    say(c->fd, f, frame(f, 30, 0, kv, 2, "", 0));
+    hear(c->fd, f, 8);
+    uint32_t total; memcpy(&total, f, 4); total = ntohl(total);
+    memcpy(&w, f + 4, 4); w = ntohl(w);
+    if (total < 4 || total - 4 > sizeof f - 16) die("the answer to GET_MAX_OFFSET");
+    hear(c->fd, f + 8, total - 4);
+    c->offset = extnum(f + 8, w & 0xffffff, "offset", w >> 24, -1);
+    if (c->offset < 0) { fprintf(stderr, "queue %d has no end\n", c->queue); exit(2); }
 }
 
 int main(int argc, char **argv) {
     if (argc < 2) { fprintf(stderr, "rmqload send|batch|pull [options]; see the head of the source\n"); return 2; }
-    opt.mode = !strcmp(argv[1], "batch") ? BATCH : !strcmp(argv[1], "pull") ? PULL : SEND;
-    for (int i = 2; i + 1 < argc; i += 2) {
-        const char *k = argv[i] + 2, *v = argv[i + 1];
-#define INT(name) if (!strcmp(k, #name)) { opt.name = atoi(v); continue; }
-#define DBL(name) if (!strcmp(k, #name)) { opt.name = atof(v); continue; }
-        INT(port) INT(conns) INT(window) INT(size) INT(queues) INT(batch) INT(max) INT(keys) INT(requests) DBL(secs) DBL(warmup) DBL(rate)
-        if (!strcmp(k, "host")) { opt.host = v; continue; }
-        if (!strcmp(k, "topic")) { opt.topic = v; continue; }
-        if (!strcmp(k, "from")) { opt.from = atoll(v); continue; }
-        if (!strcmp(k, "header")) { opt.bin = !strcmp(v, "bin"); continue; }
-        fprintf(stderr, "unknown option %s\n", argv[i]); return 2;
-    }
-    if (opt.mode == PULL) opt.window = 1;
-    if (opt.conns > MAXCONN) opt.conns = MAXCONN;
-    ep = epoll_create1(0); alive = opt.conns;
-    for (int i = 0; i < opt.conns; i++) {
-        conn_t *c = &conns[i];
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(opt.port)};
-        inet_pton(AF_INET, opt.host, &a.sin_addr);
-        if ((c->fd = socket(AF_INET, SOCK_STREAM, 0)) < 0 || connect(c->fd, (void *)&a, sizeof a)) die("connect");
-        int one = 1; setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        fcntl(c->fd, F_SETFL, O_NONBLOCK);
-        c->sent = calloc(opt.window, sizeof *c->sent); c->freeslot = calloc(opt.window, sizeof *c->freeslot);
-        for (int k = 0; k < opt.window; k++) c->freeslot[c->nfree++] = k;
-        c->queue = i % opt.queues; c->offset = opt.from;
-        struct epoll_event e = {EPOLLIN, {.ptr = c}}; epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);
-    }
-    double t0 = now(), start = t0 + opt.warmup, end = start + opt.secs, due = t0, counted = 0;
-    if (opt.mode == PULL || opt.requests) { start = t0; end = t0 + opt.secs; }
-    int next = 0; struct epoll_event ev[256];
-    for (;;) {
-        double t = now();
-        if (!counting && t >= start) { counting = 1; counted = t; }
-        if (t >= end || !alive || (opt.requests && answered == opt.requests)) break;
-        if (opt.rate > 0) {
-            for (int tries = 0; due <= t && tries < opt.conns;) {
-                conn_t *c = &conns[next]; next = (next + 1) % opt.conns;
-                if (!may_issue(c)) { tries++; continue; }
-                issue(c, due); push(c); due += 1 / opt.rate; tries = 0;
-            }
-        } else for (int i = 0; i < opt.conns; i++) {
-            conn_t *c = &conns[i];
-            if (may_issue(c)) { while (may_issue(c)) issue(c, t); push(c); }
-        }
-        int n = epoll_wait(ep, ev, 256, opt.rate > 0 ? 1 : 100);
-        for (int k = 0; k < n; k++) {
-            conn_t *c = ev[k].data.ptr;
-            if (ev[k].events & EPOLLIN) pump(c);
-            if (ev[k].events & EPOLLOUT) push(c);
-        }
-    }
-    double dt = now() - counted;
-    if (opt.requests && answered < opt.requests) {
-        fprintf(stderr, "%ld of %d requests answered in %.1f s\n", answered, opt.requests, dt); return 2;
-    }
-    long unanswered = 0;
-    for (int i = 0; i < opt.conns; i++) unanswered += (long)conns[i].inflight * (opt.mode == BATCH ? opt.batch : 1);
-    printf("{\"mode\":\"%s\",\"header\":\"%s\",\"conns\":%d,\"window\":%d,\"size\":%d,\"secs\":%.2f,\"requests\":%ld,\"messages\":%ld,"
-           "\"errors\":%ld,\"last_error_code\":%ld,\"acked\":%ld,\"unanswered\":%ld,\"requests_per_s\":%.0f,\"messages_per_s\":%.0f,\"mb_per_s\":%.1f,"
-           "\"p50_us\":%.0f,\"p99_us\":%.0f,\"p999_us\":%.0f,\"max_us\":%.0f}\n",
-           argv[1], opt.bin ? "bin" : "json", opt.conns, opt.window, opt.size, dt, requests, messages, errors, lastcode, acked, unanswered,
-           requests / dt, messages / dt, bytes / dt / 1e6, percentile(.5), percentile(.99), percentile(.999), percentile(1));
-    return errors && !requests;
+    pull = !strcmp(argv[1], "pull"); batch = !strcmp(argv[1], "batch");
+    if (pull) opt.window = 1;
+    return generate(argc, argv);
 }

@@ -1,47 +1,48 @@
-"""What a second shard on a second core gives (P22): one broker, and two shards, in turns.
+"""What a second shard on a second core gives (P22): one broker, and two shards, side by side.
 
-    python -m tests.bench.shards [--runs 3] [--secs 3] [--loads P2,P5] [--dry]
+    python -m tests.bench.shards [--turns 9] [--secs 1] [--warm-up 3] [--loads P2,P5] [--dry]
 
-Each shard has a generator of its own, which is one thread: on two cores two shards and two
-generators share them, so the rate says what such a machine does with its clients on it. What it
-would be with the clients elsewhere follows from the processor time a message: a shard has a core.
+Both are up and take turns, as in `make bench`; ratios are those of two shards to one broker. Each
+shard has a generator of its own, which is one thread: on two cores two shards and two generators
+share them, so the rate says what such a machine does with its clients on it. What it would be with
+the clients elsewhere follows from the processor time a message: a shard has a core.
 """
 
 import argparse
-import datetime
+import contextlib
 import json
 import shutil
 import sys
-from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from aerobee.client.blocking import Admin, PullConsumer
 
 from ..ports import free_port
 from ..service.kit import Served
-from .loads import CACHE, LOADS, QUEUES, Load, Lost, build, calibrate, cpu_seconds, generate
-from .report import calibration_line, machine, middle, replace_table
+from . import report
+from .alone import CannotMeasure, interrupts_later, measured
+from .loads import CACHE, LOADS, QUEUES, Load, build, calibrate, generate
+from .ratios import PAIRS_MIN
+from .turns import Rounds, TakesTurns, rounds, warm_up
 
 STRIDE = 10
 SETTINGS = ("store.commit_log_segment_bytes=268435456", "store.index_slots=5000000",
             "store.index_entries=20000000")  # fmt: skip
+FREE_BYTES_MIN = 15 << 30
 
 
-class Figures(NamedTuple):
-    """Of one load on one kind: messages a second in all, processor microseconds a message."""
-
-    rate: float
-    cpu_us: float
-
-
-class Brokers:
+class Brokers(TakesTurns):
     """A supervisor of `count` shards, or one broker; on a store of its own."""
 
+    acked = 0
+
     def __init__(self, folder: Path, count: int) -> None:
+        self.kind = "one broker" if count == 1 else f"{count} shards"
         self._http_port = free_port(1, 2)
-        self._port = free_port(STRIDE)
+        self._port = free_port(*(STRIDE * number for number in range(1, count)))
         self._count = count
         words = ["--port", str(self._port), "--http-port", str(self._http_port)]
         words += ["--shards", str(count)] if count > 1 else []
@@ -56,88 +57,95 @@ class Brokers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._served.terminate()
-        self._served.wait(120)
-        self._served.close()
+        with interrupts_later():
+            self._served.terminate()
+            self._served.wait(120)
+            self._served.close()
 
-    def run(self, load: Load, secs: float) -> Figures:
-        """The load on all at once, checked: what was acknowledged is stored."""
-        topic = f"bench-{load.name}"
+    def take_up(self, load: Load) -> None:
+        self.topic, self.acked = f"bench-{load.name}", 0
         with Admin(self._name_server) as admin:
-            admin.create_topic(topic, queues=QUEUES)
-        pids = self._pids()
-        before = sum(map(cpu_seconds, pids))
-        ports = [self._port + number * STRIDE for number in range(self._count)]
-        with ThreadPoolExecutor(self._count) as generators:
-            results = list(
-                generators.map(lambda port: generate(port, topic, load.words, secs=secs), ports)
-            )
-        spent = sum(map(cpu_seconds, pids)) - before
-        self._check(topic, results)
-        acked = sum(result["acked"] for result in results)
-        rate = sum(result["messages_per_s"] for result in results)
-        return Figures(rate, spent * 1e6 / acked)
+            admin.create_topic(self.topic, queues=QUEUES)
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         if self._count == 1:
             return [self._served.process.pid]
         shards = json.loads(self._served.get("/shards")[1])["shards"]
         return [shard["pid"] for shard in shards if "broker" in shard]
 
-    def _check(self, topic: str, results: list[dict[str, Any]]) -> None:
+    def held(self) -> int:
         with PullConsumer(self._name_server, "bench") as consumer:
-            stored = sum(map(consumer.max_offset, consumer.queues(topic)))
-        acked = sum(result["acked"] for result in results)
-        most = acked + sum(result["unanswered"] for result in results)
-        if any(result["errors"] for result in results) or not acked <= stored <= most:
-            raise Lost(f"{topic}: {stored} stored, {acked} acknowledged")
+            return sum(map(consumer.max_offset, consumer.queues(self.topic)))
+
+    def last_words(self) -> str:
+        return self._served.log[-2000:]
+
+    def work(self, load: Load, **size: float) -> list[dict[str, Any]]:
+        ports = [self._port + number * STRIDE for number in range(self._count)]
+        with ThreadPoolExecutor(self._count) as generators:
+            return list(
+                generators.map(lambda port: generate(port, self.topic, load.words, **size), ports)
+            )
+
+
+@contextlib.contextmanager
+def both_up(folder: Path) -> Iterator[tuple[Brokers, Brokers]]:
+    """Two shards, and one broker; all is removed after."""
+    try:
+        with contextlib.ExitStack() as stack:
+            shards, one = (
+                stack.enter_context(Brokers(folder / str(count), count)) for count in (2, 1)
+            )
+            yield shards, one
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(load: Load, options: argparse.Namespace, folder: Path) -> Rounds:
+    with both_up(folder) as both:
+        for brokers in both:
+            brokers.take_up(load)
+        warm_up(both, load, options.secs, options.warm_up)
+        return rounds(both, range(options.turns), load, secs=options.secs)
+
+
+HEAD = (
+    "| # | load | two shards, messages/s | one broker | ratio | CPU us a message "
+    "| ratio, one / two | p50 us | p99 us |\n" + "|---" * 9 + "|"
+)
+
+
+def row(load: Load, found: Rounds) -> str:
+    """The page's line of a load."""
+    line = next(report.load_rows(load, found))
+    cells = (line.name, line.what, line.ours, line.theirs, line.ratio)
+    return f"| {' | '.join((*cells, line.cpu_us, line.cpu_ratio, line.p50_us, line.p99_us))} |"
+
+
+def compare(options: argparse.Namespace, folder: Path) -> None:
+    """Prints the table, and replaces the page's."""
+    if options.turns < PAIRS_MIN or options.secs <= 0:
+        raise CannotMeasure(f"{PAIRS_MIN} turns at least, longer than nothing")
+    build()
+    before = calibrate()
+    loads = [load for load in LOADS if load.name in options.loads.upper().split(",")]
+    lines = [row(load, measure(load, options, folder)) for load in loads]
+    heading = report.heading("python -m tests.bench.shards", [before, calibrate()])
+    text = "\n".join([heading, "", HEAD, *lines])
+    if not options.dry:
+        report.replace_table("shards", text)
+    print(text)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--secs", type=float, default=3.0)
+    parser.add_argument("--turns", type=int, default=9, help="of each, for each load")
+    parser.add_argument("--secs", type=float, default=1, help="that a turn takes")
+    parser.add_argument("--warm-up", type=float, default=3, help="seconds for each, at least")
     parser.add_argument("--loads", default="P2,P5")
     parser.add_argument("--dry", action="store_true", help="print the table only")
     options = parser.parse_args()
-    build()
-    loads = [load for load in LOADS if load.name in options.loads.split(",")]
-    found: dict[tuple[str, int], list[Figures]] = defaultdict(list)
-    before = calibrate()
-    for _ in range(options.runs):
-        for count in (1, 2):
-            folder = CACHE / f"shards-{count}"
-            shutil.rmtree(folder, ignore_errors=True)
-            with Brokers(folder, count) as brokers:
-                for load in loads:
-                    found[load.name, count].append(brokers.run(load, options.secs))
-            shutil.rmtree(folder, ignore_errors=True)
-    text = table(loads, found, [before, calibrate()])
-    print(text)
-    if not options.dry:
-        replace_table("shards", text)
-    return 0
-
-
-def table(
-    loads: list[Load],
-    found: dict[tuple[str, int], list[Figures]],
-    calibration: list[dict[str, float]],
-) -> str:
-    """The page's lines: the state of the machine, then a row for each load."""
-    moment = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    command = " ".join(["python -m tests.bench.shards", *sys.argv[1:]])
-    lines = [
-        f"{moment}, `{command}`, on {machine()}. {calibration_line(calibration)}",
-        "",
-        "| load | one broker, messages/s | two shards | CPU us a message, one | two |",
-        "|---|---|---|---|---|",
-    ]
-    for load in loads:
-        rates = [middle([one.rate for one in found[load.name, count]]) for count in (1, 2)]
-        costs = [middle([one.cpu_us for one in found[load.name, count]]) for count in (1, 2)]
-        lines.append(f"| {load.name} {load.what} | {' | '.join(rates + costs)} |")
-    return "\n".join(lines)
+    return measured("shards", compare, options, CACHE, FREE_BYTES_MIN)
 
 
 if __name__ == "__main__":

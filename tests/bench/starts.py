@@ -33,12 +33,11 @@ from aerobee.store.message_store import MessageStore
 from ..interop.brokers import Broker
 from ..interop.kit import missing
 from ..interop.wire import Wire
-from .__main__ import KINDS, first_send
 from .loads import CACHE
 from .report import machine, middle, ratio, replace_table
 from .restart import shape
+from .servers import KINDS, to_first_send
 
-_WAIT_S = 300.0
 _BATCH = 10
 # Queues that are written in turn: no more than the store keeps files open.
 _TOGETHER = 2_000
@@ -180,15 +179,9 @@ def write_tables(contents: Contents, config: Path) -> None:
 # --- measuring --------------------------------------------------------------------------------
 
 
-def to_first_send(broker: Broker) -> tuple[float, float]:
+def processor_to_first_send(broker: Broker) -> tuple[float, float]:
     """Starts the broker; seconds from launch to the first acknowledged send, and of processor."""
-    begun = time.monotonic()
-    broker.launch()
-    while not first_send(broker):
-        if time.monotonic() - begun > _WAIT_S or not broker.children[-1].running:
-            raise RuntimeError(f"{broker.kind} took no send\n{broker.children[-1].tail()}")
-        time.sleep(0.005)
-    return time.monotonic() - begun, processor_s(broker.pid)
+    return to_first_send(broker), processor_s(broker.pid)
 
 
 def processor_s(pid: int) -> float:
@@ -243,7 +236,7 @@ def measure(contents: Contents, kinds: list[str], runs: int, directory: Path) ->
                 leave_behind(kind, root, store, contents, end)
                 broker = KINDS[kind](root, shape(), store)
                 try:
-                    seconds, processor = to_first_send(broker)
+                    seconds, processor = processor_to_first_send(broker)
                     broker.wait_ready()
                     broker.stop()
                 finally:

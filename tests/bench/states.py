@@ -14,14 +14,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from .alone import CannotMeasure
+
 _WHO = """\
 import json, platform, aerobee
 print(json.dumps([aerobee.__path__[0], platform.python_version()]))
 """
-
-
-class CannotCompare(Exception):
-    """There is nothing to measure; the text tells the user why, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +51,17 @@ def working_tree(root: Path) -> State:
 def commit(root: Path, revision: str, cache: Path) -> State:
     """The state of a commit of the project at `root`, set up in a folder of `cache`.
 
-    Raises CannotCompare, with a sentence for the user.
+    Raises CannotMeasure, with a sentence for the user.
     """
     if not revision:
-        raise CannotCompare(
+        raise CannotMeasure(
             "say which commit to compare with, for example BASE=HEAD or BASE=main~3"
         )
     try:
         name = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         full = _git(root, *name).strip()
-    except CannotCompare:
-        raise CannotCompare(
+    except CannotMeasure:
+        raise CannotMeasure(
             f"{revision!r} is no commit here; git log shows those there are, git fetch brings more"
         ) from None
     tree = cache / full
@@ -80,9 +78,9 @@ def _git(root: Path, *words: str, env: dict[str, str] | None = None) -> str:
             argv, env={**os.environ, **(env or {})}, capture_output=True, text=True
         )
     except FileNotFoundError:
-        raise CannotCompare("git is not installed, and only git has the other states") from None
+        raise CannotMeasure("git is not installed, and only git has the other states") from None
     if run.returncode:
-        raise CannotCompare(f"git {words[0]} failed in {root}: {run.stderr.strip()}")
+        raise CannotMeasure(f"git {words[0]} failed in {root}: {run.stderr.strip()}")
     return run.stdout
 
 
@@ -107,7 +105,7 @@ def _check_out(root: Path, full: str, tree: Path) -> None:
 def _make_venv(tree: Path) -> None:
     """Runs the tree's own .ci/setup, which does nothing when everything is there."""
     if not (tree / ".ci" / "setup").exists():
-        raise CannotCompare(
+        raise CannotMeasure(
             f"the commit in {tree} has no .ci/setup, so it cannot be set up by itself"
         )
     # In a process group, so that nothing of it goes on when this run is interrupted.
@@ -119,18 +117,18 @@ def _make_venv(tree: Path) -> None:
         setup.wait()
         raise
     if code:
-        raise CannotCompare(f"{tree}/.ci/setup failed, see above; fix what it says and run again")
+        raise CannotMeasure(f"{tree}/.ci/setup failed, see above; fix what it says and run again")
 
 
 def _python_of(tree: Path) -> str:
     """Version of the tree's Python, having made sure that it runs the tree's own code."""
     interpreter = tree / ".venv" / "bin" / "python"
     if not interpreter.exists():
-        raise CannotCompare(f"{tree} has no .venv: run make setup there")
+        raise CannotMeasure(f"{tree} has no .venv: run make setup there")
     said = subprocess.run(
         [str(interpreter), "-c", _WHO], cwd="/", check=True, capture_output=True, text=True
     ).stdout
     package, version = json.loads(said)
     if Path(package).resolve() != (tree / "aerobee").resolve():
-        raise CannotCompare(f"{interpreter} runs the code in {package}, not that of its tree")
+        raise CannotMeasure(f"{interpreter} runs the code in {package}, not that of its tree")
     return str(version)

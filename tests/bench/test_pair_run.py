@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.bench import pair
-from tests.bench.loads import LOADS, QUEUES, LoadFailed, Lost, build, stored
-from tests.bench.pair import Server, StartFailed, measure, servers, warm_up
+from tests.bench import servers as brokers
+from tests.bench.loads import LOADS, QUEUES, Load, LoadFailed, Lost, StartFailed, build, stored
+from tests.bench.pair import Server, measure, servers
 from tests.bench.states import State
+from tests.bench.turns import equal_requests
 
 STATES = tuple(State(name, "the working tree", pair.ROOT, "") for name in ("this", "base"))
 P6, P9, P11 = (next(one for one in LOADS if one.name == name) for name in ("P6", "P9", "P11"))
@@ -61,9 +63,9 @@ def test_pairs_of_turns_cost_something_and_leave_nothing_behind(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("load", [P6, P9], ids=lambda load: load.name)
-def test_both_stores_hold_the_same_after_each_pair(load: pair.Load, tmp_path: Path) -> None:
+def test_both_stores_hold_the_same_after_each_pair(load: Load, tmp_path: Path) -> None:
     with servers(STATES, load, tmp_path / "run") as (this, base):
-        requests = warm_up(this, base, load, 0, 0.02)
+        requests = equal_requests(this, base, load, 0, 0.02)
         for _ in range(2):
             this.turn(load, requests)
             base.turn(load, requests)
@@ -73,7 +75,7 @@ def test_both_stores_hold_the_same_after_each_pair(load: pair.Load, tmp_path: Pa
 def test_pulls_begin_again_at_the_end_of_what_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair, "FILL_REQUESTS", 40)
+    monkeypatch.setattr(brokers, "FILL_REQUESTS", 40)
     with servers(STATES, P11, tmp_path / "run") as (this, base):
         assert this.acked == base.acked == 40 * 32
         turn = this.turn(P11, 440)
@@ -118,7 +120,7 @@ def test_port_that_somebody_else_took_meanwhile_is_changed(tmp_path: Path) -> No
         with socket.create_server(("127.0.0.1", taken)):
             server.come_up()
         assert server.port != taken
-        server.create_topic(server.topic, QUEUES)
+        server.take_up(P6)
         assert server.turn(P6, 32).messages_per_s > 0
     finally:
         server.kill()

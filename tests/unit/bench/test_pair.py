@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.bench import pair
+from tests.bench.alone import CannotMeasure, alone, interrupts_later
 from tests.bench.loads import LOADS, Lost, cpu_seconds, refuse_errors
-from tests.bench.pair import Turn, alone, chosen, interrupts_later, remarks, summary
-from tests.bench.states import CannotCompare
+from tests.bench.pair import chosen, summary
+from tests.bench.report import remarks
+from tests.bench.turns import Turn
 
 P2 = next(load for load in LOADS if load.name == "P2")
 SPINNING = """
@@ -51,7 +53,7 @@ def test_loads_are_chosen_by_name_each_once() -> None:
 
 @pytest.mark.parametrize(("names", "words"), [("P2,P77", "no load P77;"), (" ,", "is named;")])
 def test_load_that_does_not_exist_is_refused(names: str, words: str) -> None:
-    with pytest.raises(CannotCompare, match=words):
+    with pytest.raises(CannotMeasure, match=words):
         chosen(names)
 
 
@@ -103,33 +105,25 @@ def test_processor_time_is_that_of_all_threads_and_of_ended_ones() -> None:
         child.communicate(b"\n")
 
 
-def test_two_comparisons_at_once_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pair, "CACHE", tmp_path)
-    with alone(), pytest.raises(CannotCompare, match="another comparison"), alone():
+def test_two_comparisons_at_once_are_refused(tmp_path: Path) -> None:
+    with alone(tmp_path, 0), pytest.raises(CannotMeasure, match="another"), alone(tmp_path, 0):
         pass
-    with alone():
+    with alone(tmp_path, 0):
         pass  # the lock goes with its owner
 
 
 def test_stores_are_removed_at_the_end_and_those_of_a_killed_run_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(pair, "CACHE", tmp_path)
     (tmp_path / "run" / "left").mkdir(parents=True)
-    with alone() as folder:
+    with alone(tmp_path, 0) as folder:
         assert not folder.exists()
         folder.mkdir()
     assert not folder.exists()
 
 
-def test_full_disk_is_said_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pair, "CACHE", tmp_path)
-    monkeypatch.setattr(pair, "FREE_BYTES_MIN", 1 << 60)
-    with pytest.raises(CannotCompare, match="MiB free"), alone():
+def test_full_disk_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(CannotMeasure, match="MiB free"), alone(tmp_path, 1 << 60):
         pass
 
 

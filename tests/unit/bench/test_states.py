@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.states import CannotCompare, commit, working_tree
+from tests.bench.alone import CannotMeasure
+from tests.bench.states import commit, working_tree
 
 SETUP = """\
 #!/bin/sh
@@ -88,7 +89,7 @@ def test_working_tree_says_on_what_it_is_and_what_is_changed(root: Path) -> None
 def test_what_is_no_commit_is_refused(
     root: Path, tmp_path: Path, revision: str, words: str
 ) -> None:
-    with pytest.raises(CannotCompare, match=words):
+    with pytest.raises(CannotMeasure, match=words):
         commit(root, revision, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
@@ -96,7 +97,7 @@ def test_what_is_no_commit_is_refused(
 def test_commit_without_a_setup_is_refused(root: Path, tmp_path: Path) -> None:
     git(root, "rm", "--quiet", ".ci/setup")
     git(root, "commit", "--quiet", "-m", "No setup")
-    with pytest.raises(CannotCompare, match=r"has no \.ci/setup"):
+    with pytest.raises(CannotMeasure, match=r"has no \.ci/setup"):
         commit(root, "HEAD", tmp_path / "cache")
 
 
@@ -104,7 +105,7 @@ def test_setup_that_fails_is_said_and_done_again(root: Path, tmp_path: Path) -> 
     (root / ".ci" / "setup").write_text("#!/bin/sh\necho run >>setups\nexit 3\n")
     git(root, "commit", "--quiet", "-am", "Broken setup")
     for count in (1, 2):
-        with pytest.raises(CannotCompare, match="failed"):
+        with pytest.raises(CannotMeasure, match="failed"):
             commit(root, "HEAD", tmp_path / "cache")
         (tree,) = (tmp_path / "cache").iterdir()
         assert (tree / "setups").read_text() == "run\n" * count
@@ -120,10 +121,10 @@ def test_interpreter_that_runs_other_code_is_refused(root: Path) -> None:
     (root / ".venv" / "bin" / "python").chmod(0o755)
     git(root, "init", "--quiet")
     git(root, "commit", "--quiet", "--allow-empty", "-m", "Empty")
-    with pytest.raises(CannotCompare, match="not that of its tree"):
+    with pytest.raises(CannotMeasure, match="not that of its tree"):
         working_tree(root)
 
 
 def test_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotCompare, match="git status failed"):
+    with pytest.raises(CannotMeasure, match="git status failed"):
         working_tree(tmp_path)
