@@ -2,6 +2,7 @@
 R16).
 
     python -m tests.crash.soak --minutes 60 --seed 1
+    python -m tests.crash.soak --minutes 60 --lives 12 --rate 2000
 
 Producers, consumers with held pulls and commits, batches, delayed messages, queries, heartbeats of
 clients that come and go, topics that are made and deleted, connections that come and go, scrapes.
@@ -10,6 +11,10 @@ The daemon is killed some times. Each of its lives is watched from a warm-up on:
 the samples of its first and its last third are compared, by their medians: a leak of a thousandth
 of what the load asks for shows in an hour, a rough one in a minute. What consumers read is checked
 against what its sender wrote into it.
+
+With `--rate` the generator of the benchmark sends so many messages a second besides, in an open
+loop over 64 connections, and retention deletes the oldest segments before their time, because the
+disk counts as full.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import json
 import os
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +39,7 @@ from typing import NamedTuple
 
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from tests import campaign
+from tests.bench import loads
 from tests.crash.link import (
     COMMIT,
     PULL,
@@ -52,6 +59,8 @@ _BATCH, _QUERY, _HEART_BEAT, _DELETE = 320, 12, 34, 215
 #: What a watched figure may differ by between two thirds of a life, beside a hundredth of it.
 MEMORY_SLACK_BYTES, DESCRIPTOR_SLACK, THREAD_SLACK = 12 << 20, 12, 3
 _STEP_S = 0.02
+# Of the disk, beyond what is used of it: where retention begins to delete before the time.
+_FORCED_AT = 0.01
 
 
 class Sample(NamedTuple):
@@ -283,14 +292,55 @@ def _beat(link: Link, body: bytes) -> None:
                 return
 
 
-def run(folder: Path, seed: int, seconds: float, lives: int) -> Result:
+class OpenLoop:
+    """The generator of the benchmark, beside the other clients of one daemon; nothing at rate 0."""
+
+    def __init__(self, port: int, rate: float, seconds: float) -> None:
+        words = f"send --conns 64 --warmup 0 --topic SoakRate --rate {rate} --secs {seconds}"
+        command = [str(loads.CACHE / "rmqload"), *words.split(), "--port", str(port)]
+        self._process: subprocess.Popen[str] | None = None
+        if rate:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+
+    def end(self, result: Result, *, killed: bool) -> None:
+        """It has ended by itself, or by its daemon's death: how many were acknowledged, and what
+        went wrong."""
+        if self._process is None:
+            return
+        said = self._process.communicate(timeout=60)[0].strip()
+        if self._process.returncode == 0:
+            found = json.loads(said)
+            result.sent += found["acked"]
+            if found["errors"]:
+                result.wrong.append(f"the open loop: {said}")
+        elif not killed:
+            result.wrong.append(f"the open loop: {said}")
+
+
+def retention_settings(folder: Path) -> tuple[str, ...]:
+    """Arguments of a daemon that deletes its oldest segments as soon as there are some hundred."""
+    usage = shutil.disk_usage(folder)
+    ratio = usage.used / usage.total + _FORCED_AT
+    return (
+        *("--set", f"retention.disk_force_ratio={ratio:.3f}"),
+        *("--set", "retention.clean_interval_ms=1000"),
+    )
+
+
+def run(folder: Path, seed: int, seconds: float, lives: int, rate: float = 0) -> Result:
     """So many lives of a daemon on one store, of equal length, all but the last ended by a kill."""
     result = Result()
     store = folder / "store"
+    if rate:
+        loads.build()
+    more = retention_settings(folder) if rate else ()
     for number in range(lives):
-        daemon = Served(folder / f"life-{number}", store=store)
+        daemon = Served(folder / f"life-{number}", *more, store=store)
         try:
             daemon.ready()
+            open_loop = OpenLoop(daemon.port, rate, seconds / lives - 1)
             watcher = Watcher(daemon.process.pid, store)
             load = Load(daemon, f"{seed} {number}", result, killed=False)
             load.start()
@@ -300,8 +350,10 @@ def run(folder: Path, seed: int, seconds: float, lives: int) -> Result:
                 daemon.process.kill()
                 daemon.process.wait(30)
                 load.stop()
+                open_loop.end(result, killed=True)
             else:
                 load.stop()
+                open_loop.end(result, killed=False)
                 daemon.terminate()
                 if daemon.wait() != 0:
                     result.wrong.append(f"the last stop failed: {daemon.log[-2_000:]}")
@@ -310,6 +362,8 @@ def run(folder: Path, seed: int, seconds: float, lives: int) -> Result:
         result.lives += 1
         result.slopes.append(watcher.per_hour())
         result.wrong += [f"life {number}: {one}" for one in watcher.grown()]
+    if rate and (store / "commitlog" / f"{0:020}").exists():
+        result.wrong.append("retention has deleted nothing: the run was too short for it")
     return result
 
 
@@ -347,11 +401,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lives", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=0.0, help="messages a second in an open loop")
     asked = parser.parse_args()
     campaign.set_seed(asked.seed)
     print(f"seed {asked.seed}", flush=True)
     with memory_folder() as folder:
-        result = run(folder, asked.seed, asked.minutes * 60, asked.lives)
+        result = run(folder, asked.seed, asked.minutes * 60, asked.lives, asked.rate)
     note(result, round(asked.minutes * 60))
     for number, (memory, descriptors, threads) in enumerate(result.slopes):
         print(
