@@ -103,7 +103,8 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
     ends, beginnings and ends of topics, ends of records (int64 each). The lengths of all of them
     add up, and they name their own place if `log_offset` is that of the buffer."""
     cdef Py_ssize_t row, count = starts.shape[0]
-    cdef int64_t size = buffer.shape[0], base = 0 if log_offset is None else log_offset
+    cdef int64_t size = buffer.shape[0]
+    cdef uint64_t base = 0 if log_offset is None else <int64_t> log_offset
     cdef bint has_place = log_offset is not None
     cdef int tail_bytes = topic_length_bytes + 2
     cdef int64_t start, total, length, body_end, topic_end
@@ -120,7 +121,8 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
         length = <int32_t> get32(&buffer[start + head_bytes - 4])
         if length < 0 or length > total - head_bytes - tail_bytes or total > size - start:
             return None
-        if has_place and get64(&buffer[start + LOG_OFFSET_AT]) != start + base:
+        # As numbers without a sign, which cannot overflow.
+        if has_place and <uint64_t> get64(&buffer[start + LOG_OFFSET_AT]) != start + base:
             return None
         body_end = start + head_bytes + length
         topic_end = body_end + topic_length_bytes

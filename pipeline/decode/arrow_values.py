@@ -84,12 +84,11 @@ def offset_msg_ids(store_hosts: np.ndarray, log_offsets: np.ndarray) -> pa.Array
     hosts = np.ascontiguousarray(store_hosts).view(np.uint8).reshape(count, -1)
     places = np.ascontiguousarray(log_offsets).view(np.uint8).reshape(count, 8)
     text = np.take(_HEX, np.hstack([hosts, places]))
-    return hex_texts(count, text)
+    return hex_texts(count, text.nbytes // count, text)
 
 
-def hex_texts(count: int, text: bytes | np.ndarray) -> pa.Array:
-    """string[n] of texts of the same length, one behind the other."""
-    width = memoryview(text).nbytes // count
+def hex_texts(count: int, width: int, text: bytes | np.ndarray) -> pa.Array:
+    """string[n] of texts of that length, one behind the other."""
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]

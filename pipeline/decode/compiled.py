@@ -1,12 +1,12 @@
 """The one place of the pipeline that chooses between plain and compiled steps of the decoder.
 
-The decoder is complete in numpy and Arrow, and its rules are read there. Where a step has a compiled
-form (`native/decode.pyx`), that is asked first. It answers None if anything in the batch is not
-plain, and then the step is done as it is written. So an executor without the compiled form gives
-the same rows, and what is damaged is judged and named in one place.
+The decoder is complete in numpy and Arrow, and its rules are read there. Where a step has a
+compiled form (`native/decode.pyx`), that is asked first. It answers None if anything in the batch
+is not plain, and then the step is done as it is written. So an executor without the compiled form
+gives the same rows, and what is damaged is judged and named in one place.
 
-Buffers and positions are lent: bytes, memoryviews, int64 arrays of numpy. `bytes` that come back are
-numbers of the machine's own order, or what an Arrow array is made of.
+Buffers and positions are lent: bytes, memoryviews, int64 arrays of numpy. `bytes` that come back
+are numbers of the machine's own order, or what an Arrow array is made of.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Steps(Protocol):
     def microseconds(
         self, buffer: Any, starts: Any, position: int, first: int, last: int, /
     ) -> bytes | None:
-        """The time in ms that lies there in each record, in us; none is outside of [first, last]."""
+        """The time in ms that lies there in each record, in us; all are in [first, last]."""
 
     def crcs(self, buffer: Any, begin: Any, end: Any, /) -> bytes | None:
         """The CRC of each [begin, end) as records have it."""

@@ -169,9 +169,7 @@ def gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dty
     return found
 
 
-def numbers(
-    buffer: bytes | memoryview, starts: np.ndarray, position: int, kind: str
-) -> np.ndarray:
+def numbers(buffer: bytes | memoryview, starts: np.ndarray, position: int, kind: str) -> np.ndarray:
     """The number of that kind (">i4" or ">i8") that lies `position` bytes behind each start."""
     dtype = np.dtype(kind)
     steps = compiled.steps()
@@ -221,9 +219,7 @@ class _Rows:
             return _empty(self.form)
         schema = self.form.schema
         arrays = [
-            pa.array(self.number(field.name))
-            if field.name in _INTS
-            else _MAKERS[field.name](self)
+            pa.array(self.number(field.name)) if field.name in _INTS else _MAKERS[field.name](self)
             for field in schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -285,7 +281,7 @@ class _Rows:
             made = steps.hexadecimal(self._buffer, self.starts, places)
         if made is None:
             return offset_msg_ids(self.packed("storeHost"), self.packed("commitLogOffset"))
-        return hex_texts(len(self.starts), made)
+        return hex_texts(len(self.starts), len(made) // len(self.starts), made)
 
     def _field(self, name: str) -> tuple[np.dtype, int]:
         assert self._header.fields is not None

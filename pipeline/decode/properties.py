@@ -70,9 +70,8 @@ class Properties:
         """The value of the first of these names that a message has; null where it has none."""
         if self._compiled is not None:
             names = tuple([name.encode() for name in alternatives])
-            missing, bits, offsets, data = self._compiled.value(names)
-            validity = bits if missing else None
-            return of_buffers(pa.string(), len(self.text), validity, offsets, data)
+            without, bits, *buffers = self._compiled.value(names)
+            return of_buffers(pa.string(), len(self.text), bits if without else None, *buffers)
         parents, _, values, codes, kinds = self._entries
         found = np.full(len(self.text), -1, np.int64)
         for name in reversed(alternatives):
