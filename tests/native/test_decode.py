@@ -77,8 +77,8 @@ texts = st.one_of(
     st.sampled_from(
         [b"", b"TAGS\x01b\x02", b"TAGS\x01a\x02TAGS\x01b", b"\x01v\x02n\x01\x02loose\x02K\x01a\x01",
          b"\x02K\x01a\x01b", b"\x02\x02TAGS\x01a", b"REAL_TOPIC\x01R\x02RETRY_TOPIC\x01Q",
-         b"RETRY_TOPIC\x01Q", b"\x01", "TAGS\x01\u00fc\u4e2d\U0001f600\x02\u00e9\x01v".encode(), b"TAGS\x01\xff",
-         _MANY_NAMES]
+         b"RETRY_TOPIC\x01Q", b"\x01", "TAGS\x01\u00fc\u4e2d\U0001f600\x02\u00e9\x01v".encode(),
+         b"TAGS\x01\xff", _MANY_NAMES]
     ),
     st.binary(max_size=12),
     st.text("\x01\x02ab\u00e9", max_size=30).map(str.encode),
