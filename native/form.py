@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from aerobee.store.compiled import Compiled
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from aerobee.native import pulls, requests, sends, sockets
 
 VARIABLE = "AEROBEE_NATIVE"
@@ -56,10 +58,7 @@ def form_name(form: CompiledForm | None) -> str:
 
 def chosen() -> CompiledForm | None:
     """The compiled form if it is to run; None: the plain one. Raises NativeError."""
-    wish = os.environ.get(VARIABLE) or "auto"
-    if wish not in WISHES:
-        raise NativeError(f"{VARIABLE} is {wish!r}, it may be one of {', '.join(WISHES)}")
-    if wish == "off":
+    if not _is_wanted():
         return None
     try:
         from aerobee.native import pulls, requests, sends, sockets
@@ -74,10 +73,35 @@ def chosen() -> CompiledForm | None:
             sockets.Sockets,
         )
     except ImportError as error:
-        if wish == "required":
-            raise NativeError(
-                f"{VARIABLE}=required, but the compiled form was not built ({error}): install a "
-                "wheel that has it, or build it where a C compiler is (docs/native.md), or set "
-                f"{VARIABLE}=auto"
-            ) from None
+        _miss(error)
         return None
+
+
+def chosen_decode() -> "ModuleType | None":
+    """The compiled bulk decode of Spark's readers, as `chosen` chooses. It brings nothing of a
+    broker with it: an executor need not have what that is made of."""
+    if not _is_wanted():
+        return None
+    try:
+        from aerobee.native import decode
+    except ImportError as error:
+        _miss(error)
+        return None
+    return decode
+
+
+def _is_wanted() -> bool:
+    wish = os.environ.get(VARIABLE) or "auto"
+    if wish not in WISHES:
+        raise NativeError(f"{VARIABLE} is {wish!r}, it may be one of {', '.join(WISHES)}")
+    return wish != "off"
+
+
+def _miss(error: ImportError) -> None:
+    """The compiled form is not there; it is an error if it is required."""
+    if os.environ.get(VARIABLE) == "required":
+        raise NativeError(
+            f"{VARIABLE}=required, but the compiled form was not built ({error}): install a "
+            "wheel that has it, or build it where a C compiler is (docs/native.md), or set "
+            f"{VARIABLE}=auto"
+        ) from None

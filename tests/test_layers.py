@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "broker": LEAVES | {"protocol", "config", "store", "nameserver", "remoting", "native"},
     "shards": frozenset({"config", "store", "remoting", "broker"}),
     "client": frozenset({"protocol", "remoting", "file_replacement"}),
-    "pipeline": frozenset({"client", "protocol", "store", "remoting"}) | LEAVES,
+    "pipeline": frozenset({"client", "protocol", "store", "remoting", "native"}) | LEAVES,
     "cli": LEAVES
     | {
         "native",
@@ -247,6 +247,16 @@ def test_no_module_exports_what_another_defines() -> None:
 
 def test_only_the_command_line_knows_the_command_line() -> None:
     assert all("cli" not in lower for lower in MAY_IMPORT.values())
+
+
+def test_one_module_of_the_pipeline_knows_the_compiled_form() -> None:
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for path in modules("pipeline")
+        for line, _, name in imports(path)
+        if name.startswith("aerobee.native") and name_of(path) != "pipeline/decode/compiled.py"
+    ]
+    assert wrong == []
 
 
 def test_no_code_or_command_is_made_of_data() -> None:

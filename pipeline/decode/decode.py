@@ -13,15 +13,27 @@ a record's header, which is indexed by the starts.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerobee.pipeline.decode.arrow_values import hosts, offset_msg_ids, slices, times
+from aerobee.pipeline.decode import compiled
+from aerobee.pipeline.decode.arrow_values import (
+    FIRST_MS,
+    LAST_MS,
+    TIMESTAMP,
+    hex_texts,
+    hosts,
+    of_buffers,
+    offset_msg_ids,
+    slices,
+    times,
+)
 from aerobee.pipeline.decode.columns import PROPERTIES, Column, arrow_schema
 from aerobee.pipeline.decode.properties import Properties
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
@@ -63,9 +75,8 @@ def _header(born_bytes: int, store_bytes: int) -> np.dtype:
 
 HEADERS: Final = {bits: _header(*hosts) for hosts, bits in HOST_BITS.items()}
 _INTS: Final = {
-    "flag": np.int32, "queueId": np.int32, "reconsumeTimes": np.int32, "sysFlag": np.int32,
-    "bodyCrc": np.int32, "queueOffset": np.int64, "commitLogOffset": np.int64,
-    "preparedTransactionOffset": np.int64,
+    "flag", "queueId", "reconsumeTimes", "sysFlag", "bodyCrc", "queueOffset", "commitLogOffset",
+    "preparedTransactionOffset",
 }  # fmt: skip
 
 
@@ -112,14 +123,10 @@ def decode(
     """
     if not len(starts):
         return _empty(form), []
-    bits = gather(buffer, starts + SYS_FLAG_POSITION, ">i4") & _HOSTS
-    magics = gather(buffer, starts + MAGIC_POSITION, ">u4")
-    parts = []
-    for magic, topic_length in _TOPIC_LENGTHS.items():
-        of_magic = magics == magic
-        for kind in np.unique(bits[of_magic]).tolist():
-            chosen = starts[of_magic & (bits == kind)]
-            parts.append(_Rows(buffer, chosen, HEADERS[kind], topic_length, form, log_offset))
+    parts = [
+        _Rows(buffer, chosen, HEADERS[bits], _TOPIC_LENGTHS[magic], form, log_offset)
+        for magic, bits, chosen in _by_kind(buffer, starts)
+    ]
     assert sum(part.given for part in parts) == len(starts), "a magic was not looked at"
     bad = sorted([one for part in parts for one in part.bad])
     if len(parts) == 1:
@@ -128,6 +135,23 @@ def decode(
     table = pa.Table.from_batches([part.batch() for part in parts], form.schema)
     batches = table.take(pa.array(order)).combine_chunks().to_batches()
     return (batches[0] if batches else _empty(form)), bad
+
+
+def _by_kind(
+    buffer: bytes | memoryview, starts: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Magic, bits for hosts, and the records that have them."""
+    steps = compiled.steps()
+    all_of = steps.kind(buffer, starts) if steps is not None else None
+    if all_of is not None and all_of[0] in _TOPIC_LENGTHS:
+        yield *all_of, starts
+        return
+    bits = gather(buffer, starts + SYS_FLAG_POSITION, ">i4") & _HOSTS
+    magics = gather(buffer, starts + MAGIC_POSITION, ">u4")
+    for magic in _TOPIC_LENGTHS:
+        of_magic = magics == magic
+        for kind in np.unique(bits[of_magic]).tolist():
+            yield magic, kind, starts[of_magic & (bits == kind)]
 
 
 def _empty(form: Form) -> pa.RecordBatch:
@@ -145,6 +169,17 @@ def gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dty
     return found
 
 
+def numbers(buffer: bytes | memoryview, starts: np.ndarray, position: int, kind: str) -> np.ndarray:
+    """The number of that kind (">i4" or ">i8") that lies `position` bytes behind each start."""
+    dtype = np.dtype(kind)
+    steps = compiled.steps()
+    if steps is not None and len(starts):
+        found = steps.numbers(buffer, starts, position, dtype.itemsize)
+        if found is not None:
+            return np.frombuffer(found, dtype.newbyteorder("="))
+    return gather(buffer, starts + position, dtype)
+
+
 class _Rows:
     """The records of one buffer that have hosts of the same kind."""
 
@@ -158,21 +193,16 @@ class _Rows:
         log_offset: int | None,
     ) -> None:
         self._buffer = buffer
-        self._arrow = pa.py_buffer(buffer)
         self.form = form
         self.bad: list[Bad] = []
         self.given = len(starts)
         # Set when they are inflated ahead of the rest.
         self._bodies: pa.Array | None = None
         self.starts = starts
+        self._header = header
         self._topic_length = np.dtype(topic_length)
-        tail_bytes = self._topic_length.itemsize + 2
-        self._keep(starts + header.itemsize + tail_bytes <= len(buffer), "is cut off")
-        self.header = gather(buffer, self.starts, header)
-        if log_offset is not None:
-            own = self.header["commitLogOffset"] == self.starts + log_offset
-            self._keep(own, "names another place than its own")
-        self._cut(header.itemsize, tail_bytes)
+        if not self._find_places(log_offset):
+            self._check(log_offset)
         if form.selection is not None and form.selection.filters_rows:
             self._choose(form.selection)
         if form.check_crc:
@@ -189,9 +219,7 @@ class _Rows:
             return _empty(self.form)
         schema = self.form.schema
         arrays = [
-            pa.array(self.header[field.name].astype(_INTS[field.name]))
-            if field.name in _INTS
-            else _MAKERS[field.name](self)
+            pa.array(self.number(field.name)) if field.name in _INTS else _MAKERS[field.name](self)
             for field in schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -200,57 +228,135 @@ class _Rows:
         """The bodies, inflated where they are compressed and that is asked for."""
         if self._bodies is not None:
             return self._bodies
-        bodies = slices(self._arrow, self.body_at, self.body_end)
-        packed = np.flatnonzero(self.header["sysFlag"] & SYS_COMPRESSED)
+        bodies = slices(self._buffer, self.body_at, self.body_end)
+        sys_flags = self.number("sysFlag")
+        packed = np.flatnonzero(sys_flags & SYS_COMPRESSED)
         if not self.form.decompress or not len(packed):
             return bodies
         values = bodies.to_pylist()
         for row in packed.tolist():
-            values[row] = inflate(values[row], int(self.header["sysFlag"][row]))
+            values[row] = inflate(values[row], int(sys_flags[row]))
         return pa.array(values, pa.binary())
 
+    # --- fields -----------------------------------------------------------------------------
+
+    @cached_property
+    def header(self) -> np.ndarray:
+        """The fixed fields of all rows."""
+        return gather(self._buffer, self.starts, self._header)
+
+    def number(self, name: str) -> np.ndarray:
+        """A fixed field that is a number, in the machine's own order."""
+        dtype, position = self._field(name)
+        steps = compiled.steps()
+        found = None
+        if steps is not None:
+            found = steps.numbers(self._buffer, self.starts, position, dtype.itemsize)
+        native = dtype.newbyteorder("=")
+        return self.header[name].astype(native) if found is None else np.frombuffer(found, native)
+
+    def time(self, name: str) -> pa.Array:
+        """A fixed field that is a time, as Spark has them."""
+        steps, made = compiled.steps(), None
+        if steps is not None:
+            _, position = self._field(name)
+            made = steps.microseconds(self._buffer, self.starts, position, FIRST_MS, LAST_MS)
+        if made is None:
+            return times(self.number(name))
+        return of_buffers(TIMESTAMP, len(self.starts), None, made)
+
+    def packed(self, name: str) -> np.ndarray:
+        """A fixed field as its bytes; without the others, unless they are there."""
+        if "header" in vars(self):
+            return self.header[name]
+        dtype, position = self._field(name)
+        return gather(self._buffer, self.starts + position, dtype)
+
+    def offset_ids(self) -> pa.Array:
+        """The ids that brokers give messages."""
+        steps, made = compiled.steps(), None
+        if steps is not None:
+            fields = [self._field(name) for name in ("storeHost", "commitLogOffset")]
+            places = tuple([(position, dtype.itemsize) for dtype, position in fields])
+            made = steps.hexadecimal(self._buffer, self.starts, places)
+        if made is None:
+            return offset_msg_ids(self.packed("storeHost"), self.packed("commitLogOffset"))
+        return hex_texts(len(self.starts), len(made) // len(self.starts), made)
+
+    def _field(self, name: str) -> tuple[np.dtype, int]:
+        assert self._header.fields is not None
+        dtype, position = self._header.fields[name][:2]
+        return dtype, position
+
     # --- checks -----------------------------------------------------------------------------
+
+    def _find_places(self, log_offset: int | None) -> bool:
+        """Where the parts of each record lie, if all records are sound; False: `_check` says."""
+        steps = compiled.steps()
+        if steps is None:
+            return False
+        topic_length_bytes = self._topic_length.itemsize
+        found = steps.places(
+            self._buffer, self.starts, self._header.itemsize, topic_length_bytes, log_offset
+        )
+        if found is None:
+            return False
+        columns = np.frombuffer(found, np.int64).reshape(5, -1)
+        self.body_at, self.body_end, self.topic_at, self.topic_end, self.ends = columns
+        return True
+
+    def _check(self, log_offset: int | None) -> None:
+        """The same, with a look at each rule by itself; what breaks one is bad."""
+        header_bytes, tail_bytes = self._header.itemsize, self._topic_length.itemsize + 2
+        whole = self.starts + header_bytes + tail_bytes <= len(self._buffer)
+        self._keep(whole, "is cut off")
+        if log_offset is not None:
+            own = self.header["commitLogOffset"] == self.starts + log_offset
+            self._keep(own, "names another place than its own")
+        self._cut(header_bytes, tail_bytes)
 
     def _cut(self, header_bytes: int, tail_bytes: int) -> None:
         """Where body, topic and properties are; records whose lengths do not add up go."""
         length = self.header["bodyLength"].astype(np.int64)
         room = self.header["size"].astype(np.int64) - header_bytes - tail_bytes
-        inside = self._ends <= len(self._buffer)
+        self.ends = self.starts + self.header["size"]
+        inside = self.ends <= len(self._buffer)
         self._keep((length >= 0) & (length <= room) & inside, "has a body longer than itself")
         self.body_at = self.starts + header_bytes
         self.body_end = self.body_at + self.header["bodyLength"]
         self.topic_at = self.body_end + self._topic_length.itemsize
         self.topic_end = self.topic_at + gather(self._buffer, self.body_end, self._topic_length)
-        self._keep(self.topic_end + 2 <= self._ends, "has no room for its topic")
+        self._keep(self.topic_end + 2 <= self.ends, "has no room for its topic")
         announced = gather(self._buffer, self.topic_end, ">u2")
-        fits = self.topic_end + 2 + announced == self._ends
+        fits = self.topic_end + 2 + announced == self.ends
         self._keep(fits, "has lengths that do not add up")
 
     def _choose(self, selection: Selection) -> None:
         """Go on with the rows that are selected."""
         good = np.ones(len(self.starts), np.bool_)
         if selection.queue_ids is not None:
-            good &= np.isin(self.header["queueId"], list(selection.queue_ids))
+            good &= np.isin(self.number("queueId"), list(selection.queue_ids))
         if selection.start_ms is not None:
-            good &= self.header["storeTimestamp"] >= selection.start_ms
+            good &= self.number("storeTimestamp") >= selection.start_ms
         if selection.end_ms is not None:
-            good &= self.header["storeTimestamp"] < selection.end_ms
+            good &= self.number("storeTimestamp") < selection.end_ms
         self._reduce(good)
         if selection.topics is not None and len(self.starts):
             names = pa.array([topic.encode() for topic in sorted(selection.topics)], pa.binary())
-            topics = slices(self._arrow, self.topic_at, self.topic_end)
+            topics = slices(self._buffer, self.topic_at, self.topic_end)
             self._reduce(pc.is_in(topics, names).to_numpy(zero_copy_only=False))
 
     def _inflatable(self) -> pa.Array | None:
         """The bodies if any is compressed; rows with one that cannot be inflated go."""
-        packed = np.flatnonzero(self.header["sysFlag"] & SYS_COMPRESSED)
+        sys_flags = self.number("sysFlag")
+        packed = np.flatnonzero(sys_flags & SYS_COMPRESSED)
         if not len(packed):
             return None
-        values = slices(self._arrow, self.body_at, self.body_end).to_pylist()
+        values = slices(self._buffer, self.body_at, self.body_end).to_pylist()
         good = np.ones(len(values), np.bool_)
         for row in packed.tolist():
             try:
-                values[row] = inflate(values[row], int(self.header["sysFlag"][row]))
+                values[row] = inflate(values[row], int(sys_flags[row]))
             except ValueError as error:
                 good[row] = False
                 self.bad.append(Bad(int(self.starts[row]), f"cannot be inflated: {error}"))
@@ -259,12 +365,21 @@ class _Rows:
         return pa.array(kept, pa.binary())
 
     def _check_crc(self) -> None:
+        self._keep(self._crcs() == self.number("bodyCrc"), "has a body of another CRC")
+
+    def _crcs(self) -> np.ndarray:
+        steps = compiled.steps()
+        made = None
+        if steps is not None:
+            made = steps.crcs(self._buffer, self.body_at, self.body_end)
+        if made is not None:
+            return np.frombuffer(made, np.int32)
         view = memoryview(self._buffer)
         found = [
             zlib.crc32(view[begin:end]) & 0x7FFFFFFF
             for begin, end in zip(self.body_at.tolist(), self.body_end.tolist(), strict=True)
         ]
-        self._keep(np.array(found, np.int64) == self.header["bodyCrc"], "has a body of another CRC")
+        return np.array(found, np.int32)
 
     def _texts(self) -> tuple[pa.Array, Properties]:
         """Topics and properties, as far as they are needed; records that are no UTF-8 go."""
@@ -274,9 +389,9 @@ class _Rows:
             return topics, Properties(texts)
         try:
             if "topic" in names:
-                topics = slices(self._arrow, self.topic_at, self.topic_end).cast(pa.string())
+                topics = slices(self._buffer, self.topic_at, self.topic_end).cast(pa.string())
             if names & _OF_PROPERTIES or self.form.matching is not None:
-                texts = slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
+                texts = slices(self._buffer, self.topic_end + 2, self.ends).cast(pa.string())
         except pa.ArrowInvalid:
             texts_only = [self._is_text(row) for row in range(len(self.starts))]
             self._keep(np.array(texts_only), "is no UTF-8")
@@ -296,7 +411,7 @@ class _Rows:
         try:
             for begin, end in (
                 (self.topic_at[row], self.topic_end[row]),
-                (self.topic_end[row] + 2, self._ends[row]),
+                (self.topic_end[row] + 2, self.ends[row]),
             ):
                 bytes(self._buffer[begin:end]).decode()
         except UnicodeDecodeError:
@@ -306,11 +421,6 @@ class _Rows:
     @property
     def _names(self) -> set[str]:
         return {column.name for column in self.form.columns}
-
-    @property
-    def _ends(self) -> np.ndarray:
-        ends: np.ndarray = self.starts + self.header["size"]
-        return ends
 
     def _keep(self, good: np.ndarray, reason: str) -> None:
         """Go on with the good rows; the others are bad for that reason."""
@@ -322,8 +432,8 @@ class _Rows:
     def _reduce(self, good: np.ndarray) -> None:
         if good.all():
             return
-        for name in ("starts", "header", "body_at", "body_end", "topic_at", "topic_end"):
-            if hasattr(self, name):
+        for name in ("starts", "header", "body_at", "body_end", "topic_at", "topic_end", "ends"):
+            if name in vars(self):
                 setattr(self, name, getattr(self, name)[good])
         if self._bodies is not None:
             self._bodies = self._bodies.filter(pa.array(good))
@@ -362,13 +472,9 @@ def _property_column(rows: _Rows) -> pa.Array:
     return properties.as_json(system=system) if kind == "json" else properties.as_map(system=system)
 
 
-def _offset_ids(rows: _Rows) -> pa.Array:
-    return offset_msg_ids(rows.header["storeHost"], rows.header["commitLogOffset"])
-
-
 def _message_ids(rows: _Rows) -> pa.Array:
     unique = rows.properties.value("UNIQ_KEY")
-    return pc.coalesce(unique, _offset_ids(rows)) if unique.null_count else unique
+    return pc.coalesce(unique, rows.offset_ids()) if unique.null_count else unique
 
 
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
@@ -376,15 +482,15 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "body": _Rows.body,
     PROPERTIES: _property_column,
     "brokerName": lambda rows: pa.repeat(rows.form.broker_name, len(rows.starts)),
-    "bornTimestamp": lambda rows: times(rows.header["bornTimestamp"]),
-    "storeTimestamp": lambda rows: times(rows.header["storeTimestamp"]),
+    "bornTimestamp": lambda rows: rows.time("bornTimestamp"),
+    "storeTimestamp": lambda rows: rows.time("storeTimestamp"),
     "msgId": _message_ids,
-    "offsetMsgId": _offset_ids,
+    "offsetMsgId": _Rows.offset_ids,
     "keys": lambda rows: rows.properties.value("KEYS"),
     "tags": lambda rows: rows.properties.value("TAGS"),
-    "bornHost": lambda rows: hosts(rows.header["bornHost"]),
-    "storeHost": lambda rows: hosts(rows.header["storeHost"]),
-    "recordSize": lambda rows: pa.array(rows.header["size"].astype(np.int32)),
+    "bornHost": lambda rows: hosts(rows.packed("bornHost")),
+    "storeHost": lambda rows: hosts(rows.packed("storeHost")),
+    "recordSize": lambda rows: pa.array(rows.number("size")),
     "originTopic": lambda rows: rows.properties.value("REAL_TOPIC", "RETRY_TOPIC"),
     "error": lambda rows: pa.nulls(len(rows.starts), pa.string()),
 }

@@ -15,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerobee.pipeline.decode.arrow_values import slices
+from aerobee.pipeline.decode import compiled
+from aerobee.pipeline.decode.arrow_values import of_buffers, slices
 from aerobee.protocol.message.properties import SYSTEM_PROPERTIES
 
 _ENTRY_END, _NAME_END = "\x02", "\x01"
 # Names that fit into the bits of a number, with room for the sum of a few hundred of one.
 _FEW_NAMES = 48
 _SYSTEM = pa.array(sorted(SYSTEM_PROPERTIES), pa.string())
+_SYSTEM_BYTES = frozenset([name.encode() for name in SYSTEM_PROPERTIES])
 
 
 class _Entries(NamedTuple):
@@ -42,6 +44,8 @@ class Properties:
 
     def as_map(self, *, system: bool = True) -> pa.Array:
         """map<string, string> for each message; with or without SYSTEM_PROPERTIES."""
+        if self._compiled is not None:
+            return self._compiled_map(frozenset() if system else _SYSTEM_BYTES)
         parents, names, values, codes, kinds = self._entries
         if not system:
             own = pc.invert(pc.is_in(kinds, value_set=_SYSTEM)).to_numpy(zero_copy_only=False)
@@ -64,6 +68,10 @@ class Properties:
 
     def value(self, *alternatives: str) -> pa.Array:
         """The value of the first of these names that a message has; null where it has none."""
+        if self._compiled is not None:
+            names = tuple([name.encode() for name in alternatives])
+            without, bits, *buffers = self._compiled.value(names)
+            return of_buffers(pa.string(), len(self.text), bits if without else None, *buffers)
         parents, _, values, codes, kinds = self._entries
         found = np.full(len(self.text), -1, np.int64)
         for name in reversed(alternatives):
@@ -71,6 +79,27 @@ class Properties:
             found[parents[places]] = places
         missing = found < 0
         return values.take(pa.array(found, mask=missing if missing.any() else None))
+
+    @cached_property
+    def _compiled(self) -> compiled.Entries | None:
+        """The entries as the compiled form finds them; it leaves texts with a repeated name, and
+        very many names, to `_entries`."""
+        steps = compiled.steps()
+        if steps is None or not len(self.text):
+            return None
+        _, offsets, data = self.text.buffers()
+        if data is None:
+            return None
+        own = np.frombuffer(offsets, np.int32)[self.text.offset :][: len(self.text) + 1]
+        return steps.entries(np.frombuffer(data, np.uint8), own)
+
+    def _compiled_map(self, dropped: frozenset[bytes]) -> pa.Array:
+        assert self._compiled is not None
+        lists, count, *buffers = self._compiled.map(dropped)
+        names = of_buffers(pa.string(), count, None, *buffers[:2])
+        values = of_buffers(pa.string(), count, None, *buffers[2:])
+        offsets = of_buffers(pa.int32(), len(self.text) + 1, None, lists)
+        return pa.MapArray.from_arrays(offsets, names, values)
 
     @cached_property
     def _entries(self) -> _Entries:
@@ -106,9 +135,8 @@ def _cut(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array] | None:
     entry_starts[begins] = starts[filled][parents[begins]]
     if not ((entry_starts < name_ends) & (name_ends + 1 < entry_ends)).all():
         return None
-    buffer = pa.py_buffer(data)
-    names = slices(buffer, entry_starts, name_ends)
-    values = slices(buffer, name_ends + 1, entry_ends)
+    names = slices(data, entry_starts, name_ends)
+    values = slices(data, name_ends + 1, entry_ends)
     # Cut at ASCII out of what is UTF-8, they are UTF-8.
     return filled[parents], names.view(pa.string()), values.view(pa.string())
 

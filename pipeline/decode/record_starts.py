@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from aerobee.pipeline.decode import compiled
 from aerobee.protocol.message.record_layout import (
     MAGIC_POSITION,
     MESSAGE_MAGIC,
@@ -41,6 +42,10 @@ class RecordStarts(NamedTuple):
 
 def record_starts(buffer: bytes | memoryview, position: int, limit: int) -> RecordStarts:
     """Records from `position` on that end at or before `limit`, up to what is none."""
+    steps = compiled.steps()
+    if steps is not None:
+        found_bytes, end = steps.record_starts(buffer, position, limit, MAGICS)
+        return RecordStarts(np.frombuffer(found_bytes, np.int64), end)
     parts: list[np.ndarray] = []
     walked: list[int] = []
     unpack = SIZE_AND_MAGIC.unpack_from

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from aerobee.pipeline.decode.decode import gather
+from aerobee.pipeline.decode.decode import numbers
 from aerobee.pipeline.decode.record_starts import MAGICS, record_starts
 from aerobee.pipeline.files.plan import LogPart, Piece, Read
 from aerobee.protocol.message.record_layout import (
@@ -114,7 +114,7 @@ class PieceScan:
         if not before_end.all():
             stop = int(starts[~before_end][0])
             starts = starts[before_end]
-        own = gather(data, starts + LOG_OFFSET_POSITION, ">i8") == starts + base
+        own = numbers(data, starts, LOG_OFFSET_POSITION, ">i8") == starts + base
         if not own.all():
             wrong = int(np.argmin(own))
             stop = int(starts[wrong])

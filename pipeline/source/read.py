@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
-from aerobee.pipeline.decode.decode import Form, decode, gather
+from aerobee.pipeline.decode.decode import Form, decode, numbers
 from aerobee.pipeline.decode.properties import sql_matcher
 from aerobee.pipeline.decode.record_starts import record_starts
 from aerobee.pipeline.errors import BadData
@@ -130,6 +130,6 @@ class _Rows:
 
 def _inside(chunk: Chunk, starts: np.ndarray) -> np.ndarray:
     """Which records have a queue offset that counts."""
-    offsets = gather(chunk.records, starts + QUEUE_OFFSET_POSITION, ">i8")
+    offsets = numbers(chunk.records, starts, QUEUE_OFFSET_POSITION, ">i8")
     inside: np.ndarray = (offsets >= chunk.low) & (offsets < chunk.high)
     return inside

@@ -72,8 +72,10 @@ def spark_home() -> Path:
 
 
 def environ() -> dict[str, str]:
-    """Without anything of the working tree on the path."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """Without anything of the working tree on the path, and without the wish for the compiled form:
+    executors import from the wheel as an archive, which gives Python modules only."""
+    left_out = ("PYTHONPATH", "AEROBEE_NATIVE")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     python = str(python_of(_VERSION))
     return kept | {
         "SPARK_LOCAL_IP": "127.0.0.1",
