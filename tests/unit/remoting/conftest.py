@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from aerobee.native.form import CompiledForm, chosen
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import RemotingLimits
-from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.server import RemotingServer, Sockets
 from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.turns import SLICE_S, Turns
 
@@ -80,7 +82,9 @@ class ScriptedHandler(Serving):
 class Bench:
     """Starts servers on free ports; everything is stopped at the end of the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: CompiledForm | None) -> None:
+        """With a `form`, its sockets stand where the loop's transports would."""
+        self._form = form
         self.handler = ScriptedHandler()
         self.servers: list[RemotingServer] = []
         self.writers: list[asyncio.StreamWriter] = []
@@ -91,10 +95,15 @@ class Bench:
             self.handler,
             RemotingLimits(**limits),  # type: ignore[arg-type]
             turns=self.handler.turns,
+            sockets=None if self._form is None else self._sockets,
         )
         self.servers.append(server)
         await server.start(host, 0)
         return server
+
+    def _sockets(self, shared: ConnectionSet) -> Sockets:
+        assert self._form is not None
+        return self._form.sockets(asyncio.get_running_loop(), shared)
 
     async def stream(
         self, server: RemotingServer, host: str = "127.0.0.1"
@@ -110,9 +119,13 @@ class Bench:
             await server.close()
 
 
-@pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    bench = Bench()
+@pytest.fixture(params=["transports", "sockets"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """On the loop's transports, and on the compiled form's sockets where it was built."""
+    form = chosen() if request.param == "sockets" else None
+    if request.param == "sockets" and form is None:
+        pytest.skip("the compiled form was not built, or AEROBEE_NATIVE is off")
+    bench = Bench(form)
     yield bench
     await bench.close()
 
