@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("dispatch", "pulls", "reads", "requests", "sends")
+MODULES = ("derive", "dispatch", "pulls", "reads", "requests", "sends")
 
 
 class NativeHook(BuildHookInterface[Any]):
