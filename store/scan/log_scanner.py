@@ -122,8 +122,8 @@ class LogScanner:
 
     With `to_the_last` segments are missing perhaps, and all are read, whatever is in those before;
     without, the first bad record above the floor is where the log ends. Nothing from `until` on is
-    looked at; a batch holds records of `step_bytes` at most. `take` is a compiled form's: what it takes
-    is not read here.
+    looked at; a batch holds records of `step_bytes` at most. `take` is a compiled form's: what it
+    takes is not read here.
     """
 
     def __init__(
