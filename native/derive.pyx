@@ -19,6 +19,7 @@ from cpython.bytes cimport (
 )
 
 from aerobee.native.bytes cimport get16, get32, get64, java_hash, put32, put64
+from aerobee.native.steps cimport step
 
 from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_check, record_layout as layout
@@ -270,6 +271,7 @@ cdef class Deriver:
         if not records:
             return None
         hashed = PyBytes_FromStringAndSize(<const char *> self.hashed, self.hashed_size)
+        step(b"run derived")
         return compiled.Derived(records, log_offset, store_ms, self._claimed(), keys, hashed)
 
     cdef int64_t _words(self, Record *record) noexcept:
