@@ -79,7 +79,7 @@ SUITES: dict[str, Suite] = {
         400, 20_000, "logs", "of a dozen records each; each byte of a record is changed besides"
     ),
     "stores made again, in both forms": Suite(
-        60, 2_000, "stores", "of some dozen messages each, damaged, stripped or both"
+        60, 600, "stores", "of some dozen messages each, damaged, stripped or both"
     ),
     # --- tests/fuzz ---
     "hostile requests": Suite(
