@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("decode", "dispatch", "pulls", "reads", "requests", "sends", "sockets")
+MODULES = ("decode", "derive", "dispatch", "pulls", "reads", "requests", "sends", "sockets")
 
 
 class NativeHook(BuildHookInterface[Any]):

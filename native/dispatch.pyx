@@ -3,9 +3,9 @@
 as `Reput._gather` and `IndexFile.put` make."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from aerobee.native.bytes cimport get32, java_hash, put32, put64
+from aerobee.native.bytes cimport get32, get64, java_hash, put32, put64
 from aerobee.native.steps cimport step
 
 from aerobee.store.index import file as index_file
@@ -20,6 +20,59 @@ cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
 cdef int HEADER_BYTES = index_file.HEADER_BYTES
 cdef int SLOT_BYTES = index_file.SLOT_BYTES
 cdef int INDEX_ENTRY_BYTES = index_file.INDEX_ENTRY_BYTES
+cdef int HASHED_BYTES = index_file.HASHED_BYTES
+
+
+cdef struct Index:
+    # An index file's memory, and what of its header changes with each key.
+    uint8_t *memory
+    int64_t slots, count, used, begin_ms, begin_offset
+
+
+cdef Index index_of(uint8_t *memory, object file):
+    cdef Index index
+    index.memory = memory
+    index.slots, index.count, index.used = file.slots, file.count, file.used_slots
+    index.begin_ms, index.begin_offset = file.begin_ms, file.begin_offset
+    return index
+
+
+cdef int note_header(Index *index, object file, int64_t log_offset, int64_t store_ms) except -1:
+    """Have a file's attributes say what was put; the last key is that of this record."""
+    file.count, file.used_slots = index.count, index.used
+    file.begin_ms, file.begin_offset = index.begin_ms, index.begin_offset
+    file.end_offset, file.end_ms = log_offset, store_ms
+    return 0
+
+
+cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t store_ms) except -1:
+    """As `IndexFile.put`, for a hash that may be negative."""
+    cdef int64_t key_hash = -java_hash if java_hash < 0 else java_hash
+    cdef int64_t seconds = 0, previous
+    cdef uint8_t *slot
+    cdef uint8_t *to
+    if key_hash > 0x7FFFFFFF:
+        key_hash = 0
+    slot = index.memory + HEADER_BYTES + SLOT_BYTES * (key_hash % index.slots)
+    previous = <int32_t> get32(slot)
+    if previous <= 0 or previous > index.count:
+        previous = 0
+        index.used += 1
+    if index.begin_ms > 0 and store_ms > index.begin_ms:
+        seconds = min((store_ms - index.begin_ms) // 1000, <int64_t> 0x7FFFFFFF)
+    to = index.memory + HEADER_BYTES + SLOT_BYTES * index.slots + INDEX_ENTRY_BYTES * index.count
+    put32(to, <uint32_t> key_hash)
+    put64(to + 4, log_offset)
+    put32(to + 12, <uint32_t> seconds)
+    put32(to + 16, <uint32_t> previous)
+    step(b"index entry written")
+    put32(slot, <uint32_t> index.count)
+    step(b"index slot written")
+    if index.count == 1:
+        index.begin_offset = log_offset
+        index.begin_ms = store_ms
+    index.count += 1
+    return 0
 
 
 def gather(list entries, object arrival):
@@ -60,17 +113,11 @@ def put_keys(list entries, object file, dict prefixes, object prefix_of, object 
     """Put the keys of all entries into one file, which has room for them. `prefixes` has the hash
     of `topic#`, and `hash_of(prefix hash, key)` is asked for keys beyond ASCII."""
     cdef uint8_t[::1] whole = file.memory
-    cdef uint8_t *memory = &whole[0]
-    cdef int64_t slots = file.slots, count = file.count, used = file.used_slots
-    cdef int64_t begin_ms = file.begin_ms, store_ms, log_offset = 0, seconds, slot_at, previous
-    cdef int64_t entries_at = HEADER_BYTES + SLOT_BYTES * slots
+    cdef Index index = index_of(&whole[0], file)
+    cdef int64_t store_ms = 0, log_offset = 0, key_hash
     cdef tuple entry, keys
     cdef uint32_t prefix
-    cdef int64_t signed_hash
-    cdef const uint8_t *text
-    cdef uint8_t *to
     cdef bint any_key = False
-    store_ms = 0
     for entry in entries:
         keys = entry[5]
         if not keys:
@@ -84,37 +131,27 @@ def put_keys(list entries, object file, dict prefixes, object prefix_of, object 
         store_ms = entry[6]
         for key in keys:
             if PyUnicode_IS_COMPACT_ASCII(key):
-                text = <const uint8_t *> PyUnicode_DATA(key)
-                signed_hash = java_hash(prefix, text, PyUnicode_GET_LENGTH(key))
+                key_hash = java_hash(
+                    prefix, <const uint8_t *> PyUnicode_DATA(key), PyUnicode_GET_LENGTH(key)
+                )
             else:
-                signed_hash = hash_of(found, key)
-            if signed_hash < 0:
-                signed_hash = -signed_hash
-                if signed_hash > 0x7FFFFFFF:
-                    signed_hash = 0
-            slot_at = HEADER_BYTES + SLOT_BYTES * (signed_hash % slots)
-            previous = <int32_t> get32(memory + slot_at)
-            if previous <= 0 or previous > count:
-                previous = 0
-                used += 1
-            seconds = 0
-            if begin_ms > 0 and store_ms > begin_ms:
-                seconds = min((store_ms - begin_ms) // 1000, <int64_t> 0x7FFFFFFF)
-            to = memory + entries_at + INDEX_ENTRY_BYTES * count
-            put32(to, <uint32_t> signed_hash)
-            put64(to + 4, log_offset)
-            put32(to + 12, <uint32_t> seconds)
-            put32(to + 16, <uint32_t> previous)
-            step(b"index entry written")
-            put32(memory + slot_at, <uint32_t> count)
-            step(b"index slot written")
-            if count == 1:
-                file.begin_offset = log_offset
-                file.begin_ms = begin_ms = store_ms
-            count += 1
+                key_hash = hash_of(found, key)
+            put_key(&index, key_hash, log_offset, store_ms)
             any_key = True
     if any_key:
-        file.count = count
-        file.used_slots = used
-        file.end_offset = log_offset
-        file.end_ms = store_ms
+        note_header(&index, file, log_offset, store_ms)
+
+
+def put_hashed(bytes hashed, Py_ssize_t first, Py_ssize_t most, object file):
+    """Put `most` keys from the `first` on into one file, which has room for them; `hashed` has
+    their Java hashes, log offsets and store times (`HASHED`)."""
+    cdef uint8_t[::1] whole = file.memory
+    cdef Index index = index_of(&whole[0], file)
+    cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(hashed) + first * HASHED_BYTES
+    cdef const uint8_t *end = at + most * HASHED_BYTES
+    assert 0 <= first and 0 < most and (first + most) * HASHED_BYTES <= PyBytes_GET_SIZE(hashed)
+    assert index.count + most <= file.entries
+    while at < end:
+        put_key(&index, <int32_t> get32(at), get64(at + 4), get64(at + 12))
+        at += HASHED_BYTES
+    note_header(&index, file, get64(end - HASHED_BYTES + 4), get64(end - HASHED_BYTES + 12))

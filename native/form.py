@@ -38,11 +38,13 @@ class _StoreFunctions:
     """What the store is handed: functions of several modules under one roof."""
 
     def __init__(self) -> None:
-        from aerobee.native import dispatch, reads
+        from aerobee.native import derive, dispatch, reads
 
         self.scan = reads.scan
         self.gather = dispatch.gather
         self.put_keys = dispatch.put_keys
+        self.deriver = derive.Deriver
+        self.put_hashed = dispatch.put_hashed
 
 
 def is_built() -> bool:

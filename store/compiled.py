@@ -6,13 +6,52 @@ rest to the code that is read here.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from aerobee.store.log.commit_log import Appended
     from aerobee.store.queues.consume_queue import ConsumeQueue
 
 Made = TypeVar("Made")
+
+
+class Derived(NamedTuple):
+    """What follows from sound records side by side: how many they are, the log offset behind the
+    last one and its store time; the queues with runs of their claims, as first slot and entries, in
+    the order of the log; how many keys there are, and those to be put (`HASHED` of index/file.py).
+    """
+
+    records: int
+    end: int
+    store_ms: int
+    claims: "list[tuple[ConsumeQueue, list[tuple[int, bytes]]]]"
+    keys: int
+    hashed: bytes
+
+
+#: Takes the plain records at a position of a buffer, which is a log offset, up to another position
+#: at most; None if the first one is not plain.
+Take: TypeAlias = Callable[[bytes | memoryview, int, int, int], Derived | None]
+
+#: The queue of a record's topic and queue id, -1 for a record without an entry, and the hash of
+#: `topic#`; None if such records are not plain.
+PlaceOf: TypeAlias = "Callable[[bytes, int], tuple[ConsumeQueue | None, int] | None]"
+
+
+class Deriver(Protocol):
+    """Reads a log for a recovery or a rebuild; see `native/derive.pyx`."""
+
+    def take(
+        self,
+        buffer: bytes | memoryview,
+        position: int,
+        log_offset: int,
+        stop: int,
+        passed_below: int,
+        asked_up_to: int,
+        /,
+    ) -> Derived | None:
+        """The plain records from `position` on that end at or before `stop`."""
 
 
 class Compiled(Protocol):
@@ -39,6 +78,11 @@ class Compiled(Protocol):
     ) -> tuple[int, int, int, int, bool]:
         """The part of `Reader._scan_closely` that needs no second look; see `native/reads.pyx`."""
 
+    def deriver(
+        self, place_of: PlaceOf, check_body: bool, with_keys: bool, derive_from: int, /
+    ) -> Deriver:
+        """For one reading of a log, of which nothing below `derive_from` is derived."""
+
     def gather(
         self, entries: "list[Appended]", arrival: Callable[[str, int, int, int], Made], /
     ) -> "tuple[list[Made], list[tuple[ConsumeQueue, int, bytes]]]":
@@ -54,3 +98,6 @@ class Compiled(Protocol):
         /,
     ) -> None:
         """Put the keys of all entries into one `IndexFile`, which has room for them."""
+
+    def put_hashed(self, hashed: bytes, first: int, most: int, file: Any, /) -> None:
+        """Put `most` of the keys in `hashed` into one `IndexFile`, which has room for them."""

@@ -78,8 +78,6 @@ class MessageStore:
         self._settings = settings
         self._parts = parts
         self._compiled = compiled
-        if parts.index is not None:
-            parts.index.compiled = compiled
         self._clock = parts.clock
         #: Told of filters by whoever knows them; None where no bit maps are made.
         self.bit_maps = parts.maps
@@ -149,7 +147,7 @@ class MessageStore:
         what to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
         synced.
         """
-        parts = open_parts(settings, files or Files(), clock or Clock(), progress)
+        parts = open_parts(settings, files or Files(), clock or Clock(), progress, compiled)
         parts.open_pool()
         store = cls(settings, parts, compiled)
         store._start()

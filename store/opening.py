@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from aerobee.config.model import Settings
 from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.message.record import encode_blank
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files, is_full, is_refused
 from aerobee.store.disk.health import Health
@@ -132,9 +133,13 @@ class StoreParts:
 
 
 def open_parts(
-    settings: Settings, files: Files, clock: Clock, progress: Progress | None
+    settings: Settings,
+    files: Files,
+    clock: Clock,
+    progress: Progress | None,
+    compiled: Compiled | None = None,
 ) -> StoreParts:
-    """Lock and recover the store below `settings.store_path`.
+    """Lock and recover the store below `settings.store_path`; `compiled` reads what is plain.
 
     Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say what
     to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or synced.
@@ -142,7 +147,7 @@ def open_parts(
     if not settings.store_path:
         # Taken as a path it would be the directory the process happens to stand in.
         raise StoreNotWritable("store_path (storePathRootDir) is empty; name a directory")
-    parts = make_parts(settings, files, clock)
+    parts = make_parts(settings, files, clock, compiled)
     opened = False
     try:
         parts.lock.take()
@@ -156,7 +161,9 @@ def open_parts(
     return parts
 
 
-def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
+def make_parts(
+    settings: Settings, files: Files, clock: Clock, compiled: Compiled | None = None
+) -> StoreParts:
     """The parts as the settings make them, nothing read or locked yet."""
     root = settings.store_path
     stats = StoreStats(waits_for_flush=settings.sync_flush)
@@ -189,6 +196,7 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
             os.path.join(root, "index"),
             settings.index_slots,
             settings.index_entries,
+            compiled,
         )
     pool: TransientStorePool | None = None
     if settings.transient_pool_effective:
@@ -209,7 +217,7 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         index,
         pool,
         AllocateMappedFileService(files, clock, segment_bytes, paths.path_for, make, health),
-        _dispatcher(settings, queues, index, levels, maps),
+        _dispatcher(settings, queues, index, levels, maps, compiled),
         maps,
         StoreLock(files, root),
         RecoveryReport(),
@@ -231,11 +239,12 @@ def _dispatcher(
     index: IndexService | None,
     levels: DelayLevels,
     maps: FilterBitMaps | None,
+    compiled: Compiled | None,
 ) -> Dispatcher:
     multi_dispatch = settings.multi_dispatch
     if settings.consume_queue_ext_enabled:
         return ExtendedDispatcher(queues, index, levels, maps, multi_dispatch=multi_dispatch)
-    return Dispatcher(queues, index, levels, multi_dispatch=multi_dispatch)
+    return Dispatcher(queues, index, levels, multi_dispatch=multi_dispatch, compiled=compiled)
 
 
 def _segment_maker(

@@ -75,6 +75,12 @@ SUITES: dict[str, Suite] = {
     "hurt requests, in both forms": Suite(
         10, 1_000, "streams", "of 20 connections: most end with their first hurt length"
     ),
+    "runs of records, in both forms": Suite(
+        400, 20_000, "logs", "of a dozen records each; each byte of a record is changed besides"
+    ),
+    "stores made again, in both forms": Suite(
+        60, 600, "stores", "of some dozen messages each, damaged, stripped or both"
+    ),
     # --- tests/fuzz ---
     "hostile requests": Suite(
         5_000, 180_000, "inputs", "all of the corpus, and each code some dozen times, bent anew"

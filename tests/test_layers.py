@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"nearest_name"}),
     "remoting": frozenset({"protocol"}),
     "store": frozenset({"protocol", "config"}),
-    "native": frozenset({"protocol", "store"}),
+    "native": frozenset({"protocol", "store", "remoting"}),
     "nameserver": frozenset({"protocol", "config", "remoting", "file_replacement"}),
     "broker": LEAVES | {"protocol", "config", "store", "nameserver", "remoting", "native"},
     "shards": frozenset({"config", "store", "remoting", "broker"}),

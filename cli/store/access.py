@@ -13,9 +13,12 @@ from functools import wraps
 from typing import Any, Final
 
 from aerobee.cli.output import CommandFailed
+from aerobee.config.errors import ConfigError
 from aerobee.config.load import load_settings
 from aerobee.config.model import Settings
+from aerobee.native.form import VARIABLE, NativeError, chosen
 from aerobee.pipeline.jobs.result import size_text
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import Files, is_full, is_refused
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -38,6 +41,15 @@ def settings_of(parsed: argparse.Namespace) -> tuple[Settings, frozenset[str]]:
     )
     given = frozenset(name for name, origin in loaded.origins.items() if origin.source != "default")
     return loaded.settings, given
+
+
+def compiled_form() -> Compiled | None:
+    """What reads a log in a store's place, by the same choice as a broker's. Raises ConfigError."""
+    try:
+        form = chosen()
+    except NativeError as error:
+        raise ConfigError(VARIABLE, os.environ.get(VARIABLE, ""), str(error)) from None
+    return None if form is None else form.store
 
 
 def on_store(command: Command) -> Command:

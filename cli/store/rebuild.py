@@ -5,7 +5,7 @@ from typing import Any
 
 from aerobee.cli.output import OK, print_json, say
 from aerobee.cli.progress import Progress
-from aerobee.cli.store.access import on_store, print_aside, settings_of
+from aerobee.cli.store.access import compiled_form, on_store, print_aside, settings_of
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.rebuild import RebuildReport, rebuild
 
@@ -16,7 +16,7 @@ def rebuild_store(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     both = parsed.queues == parsed.index
     with (
-        StoreAtRest(settings, given) as rest,
+        StoreAtRest(settings, given, compiled=compiled_form()) as rest,
         Progress(shown=not parsed.quiet) as progress,
     ):
         report = rebuild(

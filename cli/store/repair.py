@@ -8,6 +8,7 @@ from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import (
     DAMAGED,
     SOUND,
+    compiled_form,
     locked_to_read,
     on_store,
     print_aside,
@@ -28,7 +29,8 @@ def repair_store(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     after: Report | None = None
     with Progress(shown=not parsed.quiet) as progress:
-        with StoreAtRest(settings, given, reading=not parsed.yes) as rest:
+        form = compiled_form()
+        with StoreAtRest(settings, given, reading=not parsed.yes, compiled=form) as rest:
             plan = plan_repair(rest, progress)
             if not parsed.json:
                 _print_plan(settings.store_path, plan)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from aerobee.cli.output import OK, print_json, print_table
 from aerobee.cli.progress import Progress
-from aerobee.cli.store.access import on_store, print_aside, save_table, settings_of
+from aerobee.cli.store.access import compiled_form, on_store, print_aside, save_table, settings_of
 from aerobee.cli.times import parse_time, time_text
 from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.repair.at_rest import StoreAtRest
@@ -20,7 +20,7 @@ def truncate_store(parsed: argparse.Namespace) -> int:
     after_ms = None if parsed.after_time is None else parse_time(parsed.after_time)
     settings, given = settings_of(parsed)
     with (
-        StoreAtRest(settings, given, reading=not parsed.yes) as rest,
+        StoreAtRest(settings, given, reading=not parsed.yes, compiled=compiled_form()) as rest,
         Progress(shown=not parsed.quiet) as progress,
     ):
         cut = plan_cut(rest, at=parsed.at, after_ms=after_ms, progress=progress)

@@ -158,7 +158,7 @@ def check_fields(
             raise CorruptRecord(f"record at {log_offset} does not match the CRC at its end")
     elif check_crc and _crc32(buffer[body_start:body_end]) & 0x7FFFFFFF != crc:
         raise CorruptRecord(f"body of the record at {log_offset} does not match its CRC")
-    topic = _topic_text(tail[1 : properties_at - 2])
+    topic = topic_text(tail[1 : properties_at - 2])
     if topic is None:
         raise CorruptRecord(f"topic of the record at {log_offset} is not a topic")
     properties = tail[properties_at:]
@@ -213,6 +213,7 @@ def scan_records(
             and 3 < properties_at <= len(tail)
             and (topic := topics.get(tail[1 : properties_at - 2]))
             and len(tail) - properties_at == tail[properties_at - 2] << 8 | tail[properties_at - 1]
+            and len(tail) - properties_at <= MAX_PROPERTIES_BYTES
             and (properties := tail[properties_at:]).isascii()
             and b"\0" not in properties
             and check_crc != CHECK_WHOLE
@@ -252,8 +253,8 @@ def announced_size(buffer: bytes | memoryview, position: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _topic_text(encoded: bytes) -> str | None:
-    """The topic, or None when these bytes cannot be one."""
+def topic_text(encoded: bytes) -> str | None:
+    """The topic of a record, or None when these bytes cannot be one."""
     try:
         topic = encoded.decode()
     except UnicodeDecodeError:

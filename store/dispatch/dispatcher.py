@@ -8,7 +8,10 @@ append would have led to, which a test compares.
 
 from collections.abc import Iterable
 
-from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.filler import FILLER_TOPIC
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_WHOLE, Checked, topic_text
+from aerobee.protocol.names import WAITING_TOPICS
+from aerobee.store.compiled import Compiled, Derived, Take
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.service import IndexService
@@ -16,7 +19,7 @@ from aerobee.store.log.commit_log import Appended
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.scan.sequence import Sequences
+from aerobee.store.scan.sequence import Run, Sequences
 
 
 class Dispatcher:
@@ -29,9 +32,11 @@ class Dispatcher:
         levels: DelayLevels,
         *,
         multi_dispatch: bool,
+        compiled: Compiled | None = None,
     ) -> None:
         self._queues = queues
         self._index = index
+        self._compiled = compiled
         listed = self._listed if multi_dispatch else None
         self._derivation = Derivation(queues.queues, self._obtain, listed, levels)
         # Records whose topic cannot be a directory's name; they stay in the log only.
@@ -45,6 +50,38 @@ class Dispatcher:
     def entries(self, records: Iterable[Checked]) -> list[Appended]:
         """What the appends of these records would have left; less those that concern nobody."""
         return self._derivation.entries(records)
+
+    def taker(self, check_crc: int, derive_from: int) -> Take | None:
+        """What takes plain records for one reading of the log, where there is a compiled form;
+        nothing follows from those below `derive_from`. What it gives is for `merge_derived`."""
+        compiled, index = self._compiled, self._index
+        if compiled is None or check_crc == CHECK_WHOLE:
+            return None
+        deriver = compiled.deriver(
+            self._plain_place, check_crc == CHECK_BODY, index is not None, derive_from
+        )
+
+        def take(
+            buffer: bytes | memoryview, position: int, log_offset: int, stop: int
+        ) -> Derived | None:
+            low, high = (0, -1) if index is None else index.looked_at
+            return deriver.take(buffer, position, log_offset, stop, low, high)
+
+        return take
+
+    def _plain_place(self, topic: bytes, queue_id: int) -> tuple[ConsumeQueue | None, int] | None:
+        """As `PlaceOf`. What waits for its time, fillers and names that cannot be a path are for
+        `entries`."""
+        text = topic_text(topic)
+        if text is None or text in WAITING_TOPICS or text == FILLER_TOPIC:
+            return None
+        prefix = 0 if self._index is None else self._index.prefix(text)
+        if queue_id < 0:
+            return None, prefix
+        try:
+            return self._queues.obtain(text, queue_id), prefix
+        except MessageIllegal:
+            return None
 
     def _listed(self, name: str, queue_id: int) -> ConsumeQueue | None:
         return self._obtain(name, self._queues.listed_id(name, queue_id))
@@ -62,6 +99,17 @@ class Dispatcher:
         for queue, (offsets, packed) in by_queue(entries).items():
             sequences.feed(queue, offsets, b"".join(packed))
         self.merge_keys(entries)
+
+    def merge_derived(self, derived: Derived, sequences: Sequences) -> None:
+        """The same for what follows from records that were taken as plain."""
+        assert self._compiled is not None
+        if self._index is not None:
+            self._index.reserve(derived.keys)
+        for queue, runs in derived.claims:
+            sequences.feed_runs(queue, [Run(*run) for run in runs])
+        if self._index is not None:
+            self._index.put_hashed(self._compiled, derived.hashed)
+            self._index.finish()
 
     def merge_keys(self, entries: list[Appended]) -> None:
         """Index what is not indexed yet; room was reserved."""

@@ -22,6 +22,7 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import NamedTuple, TypeAlias
 
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
 
@@ -39,6 +40,10 @@ _PREVIOUS_POSITION = 16
 _STEP_ENTRIES = 256
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
 
+
+#: Java hash, log offset and store time (ms) of one key, as a compiled form gives them.
+HASHED = struct.Struct(">iqq")
+HASHED_BYTES = HASHED.size
 
 #: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
 IndexKey: TypeAlias = tuple[int, int, int]
@@ -220,6 +225,11 @@ class IndexFile:
             entry_at += INDEX_ENTRY_BYTES
         self.count, self.used_slots = count, used
         self.end_offset, self.end_ms = keys[-1][1], keys[-1][2]
+
+    def put_hashed(self, compiled: Compiled, hashed: bytes, first: int, most: int) -> None:
+        """`put` for `most` keys of `hashed` (`HASHED`) from the `first` on."""
+        assert self.count + most <= self._reserved
+        compiled.put_hashed(hashed, first, most, self)
 
     def write_header(self) -> None:
         """Bring the header in the file up to date."""

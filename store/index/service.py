@@ -28,6 +28,7 @@ from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.index.check import cut_uncounted, repair_index_file
 from aerobee.store.index.file import (
+    HASHED_BYTES,
     I32_MAX,
     IndexFile,
     IndexKey,
@@ -118,6 +119,7 @@ class IndexService:
         directory: str,
         slots: int,
         entries: int,
+        compiled: Compiled | None = None,
     ) -> None:
         self._files = files
         self._stats = stats
@@ -142,8 +144,8 @@ class IndexService:
         self._unsynced_from = 1 << 63
         self.foreign: list[str] = []
         self.damaged: list[str] = []
-        # Puts the keys of a round of dispatch, where somebody has a compiled form.
-        self.compiled: Compiled | None = None
+        # Puts the keys of many messages, where somebody has a compiled form.
+        self._compiled = compiled
 
     # --- loading ----------------------------------------------------------------------------
 
@@ -337,7 +339,7 @@ class IndexService:
         """Index a message under its keys; room for them was reserved."""
         prefix = self._prefixes.get(topic)
         if prefix is None:
-            prefix = self._prefix(topic)
+            prefix = self.prefix(topic)
         file = self.files[-1] if self.files else self._roll()
         for key in keys:
             if file.count >= file.entries:
@@ -347,12 +349,12 @@ class IndexService:
 
     def put_entries(self, entries: list[Appended]) -> None:
         """The same for messages of one round of dispatch."""
-        compiled = self.compiled
+        compiled = self._compiled
         if compiled is not None and self.files:
             file = self.files[-1]
             if file.room >= sum([len(entry[5]) for entry in entries]):
                 prefixes = self._prefixes
-                compiled.put_keys(entries, file, prefixes, self._prefix, java_hash_with_prefix)
+                compiled.put_keys(entries, file, prefixes, self.prefix, java_hash_with_prefix)
                 return
         for _, _, log_offset, _, _, keys, store_ms, topic in entries:
             if keys:
@@ -365,7 +367,7 @@ class IndexService:
         for _, _, log_offset, _, _, keys, store_ms, topic in entries:
             prefix = prefixes.get(topic)
             if prefix is None:
-                prefix = self._prefix(topic)
+                prefix = self.prefix(topic)
             for key in keys:
                 key_hash = java_hash_with_prefix(prefix, key)
                 found.append(
@@ -379,6 +381,17 @@ class IndexService:
             part = found[done : done + file.room]
             file.put_all(part)
             done += len(part)
+
+    def put_hashed(self, compiled: Compiled, hashed: bytes) -> None:
+        """The same for keys that a compiled form has hashed (`HASHED`)."""
+        done, count = 0, len(hashed) // HASHED_BYTES
+        while done < count:
+            file = self.files[-1] if self.files else self._roll()
+            if file.full:
+                file = self._roll()
+            most = min(count - done, file.room)
+            file.put_hashed(compiled, hashed, done, most)
+            done += most
 
     def repair(self, file: IndexFile, wrong: WrongEntry | WrongLink | WrongSlot) -> bool:
         """Put right what was found wrong in a file in use; False if it is not any more."""
@@ -398,6 +411,12 @@ class IndexService:
     def end_offset(self) -> int:
         """Records above this log offset are not indexed; -1 while nothing is."""
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    @property
+    def looked_at(self) -> tuple[int, int]:
+        """(log offset below which `put_missing_keys` does nothing, last one for which it looks)."""
+        end = self.end_offset
+        return min(end, self._unsynced_from), end
 
     def put_missing_keys(
         self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
@@ -442,7 +461,8 @@ class IndexService:
         self._stats.index_files_created += 1
         return file
 
-    def _prefix(self, topic: str) -> int:
+    def prefix(self, topic: str) -> int:
+        """The hash of `topic#`, which the hashes of its keys begin with."""
         prefix = self._prefixes.get(topic)
         if prefix is None:
             if len(self._prefixes) >= _PREFIXES_KEPT:
@@ -473,7 +493,7 @@ class IndexService:
 
     def key_hash(self, topic: str, key: str) -> int:
         """The hash that is stored for a key."""
-        return slot_hash(java_hash_with_prefix(self._prefix(topic), key))
+        return slot_hash(java_hash_with_prefix(self.prefix(topic), key))
 
     # --- the flush thread -------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ import os
 import msgspec
 
 from aerobee.protocol.message.filler import FILLER_TOPIC
-from aerobee.protocol.message.record_check import CHECK_NOTHING, log_offset_of, store_ms_of
+from aerobee.protocol.message.record_check import CHECK_NOTHING, Checked, log_offset_of
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
@@ -196,6 +196,7 @@ class Recovery:
                 self._cross_check.boundaries,
                 self._check_crc,
                 tail=plan.tail,
+                take=self._dispatcher.taker(self._check_crc, dispatch_from),
             )
             self.report.read_from = start
             self.report.records_read = 0
@@ -238,19 +239,16 @@ class Recovery:
         )
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0
-        for batch, *_ in scan.batches(start):
-            self.report.records_read += len(batch)
-            self.last_store_ms = store_ms_of(batch[-1])
+        for batch in scan.batches(start):
+            self.report.records_read += batch.size
+            self.last_store_ms = batch.last_store_ms
             if len(scan.gaps) > gaps_seen:
                 sequences.lost += sum([gap.records for gap in scan.gaps[gaps_seen:]])
                 gaps_seen = len(scan.gaps)
-            if log_offset_of(batch[0]) < dispatch_from:
-                batch = [record for record in batch if log_offset_of(record) >= dispatch_from]
-            unusable = self._dispatcher.unusable
-            entries = self._dispatcher.entries(batch)
-            sequences.lost += self._dispatcher.unusable - unusable
-            self._note_fillers(entries)
-            self._dispatcher.merge(entries, sequences)
+            if batch.derived is None:
+                self._merge(batch.records, dispatch_from, sequences)
+            else:
+                self._dispatcher.merge_derived(batch.derived, sequences)
             log_offset = scan.end
             if log_offset >= next_report:
                 next_report = log_offset + _PROGRESS_BYTES
@@ -262,6 +260,15 @@ class Recovery:
         self.report.further_strays = sequences.further_strays
         self.report.entries_written += sequences.written
         self.report.entry_conflicts += sequences.conflicts
+
+    def _merge(self, records: list[Checked], dispatch_from: int, sequences: Sequences) -> None:
+        if log_offset_of(records[0]) < dispatch_from:
+            records = [record for record in records if log_offset_of(record) >= dispatch_from]
+        unusable = self._dispatcher.unusable
+        entries = self._dispatcher.entries(records)
+        sequences.lost += self._dispatcher.unusable - unusable
+        self._note_fillers(entries)
+        self._dispatcher.merge(entries, sequences)
 
     def _note_fillers(self, entries: list[Appended]) -> None:
         for queue, _, start, size, _, _, _, topic in entries:

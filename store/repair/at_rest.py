@@ -25,6 +25,7 @@ from typing import Self
 import msgspec
 
 from aerobee.config.model import Settings
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files, ReadOnlyFiles
 from aerobee.store.disk.lock import StoreLock
@@ -58,12 +59,15 @@ class StoreAtRest:
         clock: Clock | None = None,
         *,
         reading: bool = False,
+        compiled: Compiled | None = None,
     ) -> None:
         self._reading = reading
         # `abort` is ours from the first change on, and says nothing of the last run any more.
         self._changing = False
         self.files = files or (ReadOnlyFiles() if reading else Files())
         self.clock = clock or Clock()
+        #: What reads plain records for a rebuild or a recovery, where somebody has it.
+        self.compiled = compiled
         self.settings = settings
         #: Names of the settings that somebody chose.
         self.given = given
@@ -215,7 +219,7 @@ class StoreAtRest:
     def recover(self, progress: Progress | None = None) -> RecoveryReport:
         """Let recovery go over the store, and close it in order. The lock is given back for it."""
         self._lock.release()
-        parts = open_parts(self.settings, self.files, self.clock, progress)
+        parts = open_parts(self.settings, self.files, self.clock, progress, self.compiled)
         parts.close(clean=True)
         return parts.recovery
 

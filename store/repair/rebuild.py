@@ -18,8 +18,9 @@ import logging
 import os
 from dataclasses import dataclass, field
 
-from aerobee.protocol.message.record_check import store_ms_of
+from aerobee.protocol.message.record_check import Checked
 from aerobee.protocol.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, is_light
+from aerobee.store.compiled import Derived
 from aerobee.store.disk.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import MessageIllegal, StoreLayoutError
 from aerobee.store.inspect.layout import REBUILD
@@ -27,7 +28,7 @@ from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
@@ -110,7 +111,7 @@ def _build(
         commit_log_path=",".join(rest.settings.commit_log_directories),
         index_enabled=_INDEX in names,
     )
-    parts = make_parts(settings, files, rest.clock)
+    parts = make_parts(settings, files, rest.clock, rest.compiled)
     offsets: Offsets | None = None
     try:
         parts.segments.load(LOG_SIZE_KEYS)
@@ -183,26 +184,27 @@ class Build:
         cross_check = CrossCheck(segments, parts.queues)
         floor = self._old.known_end
         lasting = rest.store.marks.nothing_lost or not rest.store.left_open
+        start = segments.min_offset
+        check_crc = crc_checks(verify_property_crc=rest.settings.verify_property_crc)
         self._scan = LogScanner(
             MappedSegments(segments),
             min(floor, segments.max_offset),
             self._old.boundaries,
-            crc_checks(verify_property_crc=rest.settings.verify_property_crc),
+            check_crc,
             tail=Tail.FOLLOWED if lasting else Tail.TORN,
+            take=parts.dispatcher.taker(check_crc, start),
         )
-        start = segments.min_offset
         sequences = Sequences(start, start, cross_check.is_sound, cross_check.is_own)
         gaps_seen = 0
-        for batch, *_ in self._scan.batches(start):
-            self._report.records += len(batch)
-            self._last_store_ms = store_ms_of(batch[-1])
+        for batch in self._scan.batches(start):
+            self._report.records += batch.size
+            self._last_store_ms = batch.last_store_ms
             sequences.lost += sum([gap.records for gap in self._scan.gaps[gaps_seen:]])
             gaps_seen = len(self._scan.gaps)
-            unusable = parts.dispatcher.unusable
-            entries = parts.dispatcher.entries(batch)
-            sequences.lost += parts.dispatcher.unusable - unusable
-            entries = [self._taken(entry) for entry in entries]
-            parts.dispatcher.merge(entries, sequences)
+            if batch.derived is None:
+                self._merge(batch.records, sequences)
+            else:
+                parts.dispatcher.merge_derived(self._wanted(batch.derived), sequences)
             if progress is not None:
                 progress("reading the log", self._scan.end - start, floor - start)
         sequences.finish()
@@ -220,15 +222,35 @@ class Build:
                 "was changed. Restore the log, or look with 'aerobee store repair' at what is left."
             )
 
+    def _merge(self, records: list[Checked], sequences: Sequences) -> None:
+        dispatcher = self._parts.dispatcher
+        unusable = dispatcher.unusable
+        entries = dispatcher.entries(records)
+        sequences.lost += dispatcher.unusable - unusable
+        dispatcher.merge([self._taken(entry) for entry in entries], sequences)
+
     def _taken(self, entry: Appended) -> Appended:
         """The entry, without its queue if that is not to be made."""
         queue = entry[0]
-        if queue is None:
+        if queue is None or self._is_wanted(queue, 1):
             return entry
-        if self._with_queues and not self._is_deleted(queue):
-            return entry
-        self._report.deleted += self._with_queues
         return (None, *entry[1:])
+
+    def _wanted(self, derived: Derived) -> Derived:
+        """The same of what follows from many records."""
+        claims = [
+            (queue, runs)
+            for queue, runs in derived.claims
+            if self._is_wanted(queue, sum([len(data) for _, data in runs]) // ENTRY_BYTES)
+        ]
+        return derived._replace(claims=claims)
+
+    def _is_wanted(self, queue: ConsumeQueue, messages: int) -> bool:
+        """Whether a queue is to be made; if not, so many messages have none."""
+        if self._with_queues and not self._is_deleted(queue):
+            return True
+        self._report.deleted += messages * self._with_queues
+        return False
 
     def _is_deleted(self, queue: ConsumeQueue) -> bool:
         if self._topics is None or queue.topic in self._topics or is_light(queue.topic):

@@ -14,8 +14,9 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple, Protocol
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record_check import BLANK, Checked, RecordHead, end_of
+from aerobee.protocol.message.record_check import BLANK, Checked, RecordHead, end_of, store_ms_of
 from aerobee.protocol.message.record_layout import BLANK_BYTES, MIN_RECORD_BYTES
+from aerobee.store.compiled import Derived, Take
 from aerobee.store.scan.boundaries import Boundaries
 from aerobee.store.scan.resynchronise import Resynchroniser
 from aerobee.store.scan.segment_reader import Buffer, MappedReader, SegmentReader
@@ -24,11 +25,25 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 
 class Batch(NamedTuple):
-    """Sound records side by side, and the bytes they are in: the first begins at `at`."""
+    """Sound records side by side, and the bytes they are in: the first begins at `at`.
+
+    Of those that a compiled form took there is only what follows from them, `derived`.
+    """
 
     records: list[Checked]
     buffer: Buffer
     at: int
+    derived: Derived | None = None
+
+    @property
+    def size(self) -> int:
+        """How many records it is of."""
+        return len(self.records) if self.derived is None else self.derived.records
+
+    @property
+    def last_store_ms(self) -> int:
+        """Store time of the last of them."""
+        return store_ms_of(self.records[-1]) if self.derived is None else self.derived.store_ms
 
 
 class Tail(enum.Enum):
@@ -107,7 +122,8 @@ class LogScanner:
 
     With `to_the_last` segments are missing perhaps, and all are read, whatever is in those before;
     without, the first bad record above the floor is where the log ends. Nothing from `until` on is
-    looked at; a batch holds records of `step_bytes` at most.
+    looked at; a batch holds records of `step_bytes` at most. `take` is a compiled form's: what it
+    takes is not read here.
     """
 
     def __init__(
@@ -122,6 +138,7 @@ class LogScanner:
         until: int = 1 << 63,
         step_bytes: int = 1 << 62,
         reporter: Reporter | None = None,
+        take: Take | None = None,
     ) -> None:
         self._segments = segments
         self._floor = floor
@@ -132,6 +149,7 @@ class LogScanner:
         self._until = until
         self._step_bytes = step_bytes
         self._reporter = reporter or Reporter()
+        self._take = take
         self.gaps: list[Gap] = []
         # The end of what was read so far and is sound, or known as a gap; at last the log's end.
         self.end = segments.bounds[0]
@@ -168,6 +186,13 @@ class LogScanner:
         while log_offset < stop:
             reader.reading_at(log_offset - reader.start)
             end = min(self._until, log_offset + max(least, self._step_bytes))
+            if self._take is not None:
+                derived = reader.taken(log_offset, end, self._take)
+                if derived is not None:
+                    self._sound_from(log_offset)
+                    log_offset = self.end = derived.end
+                    yield Batch([], b"", 0, derived)
+                    continue
             records, buffer, at = reader.scan(log_offset, end, self._check_crc, least)
             if records:
                 least = MIN_RECORD_BYTES

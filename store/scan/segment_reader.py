@@ -29,6 +29,7 @@ from aerobee.protocol.message.record_layout import (
     MIN_RECORD_BYTES,
     SIZE_AND_MAGIC,
 )
+from aerobee.store.compiled import Derived, Take
 from aerobee.store.scan.sources import Window
 from aerobee.store.segments.mapped_file import MappedFile
 
@@ -143,6 +144,13 @@ class SegmentReader:
         buffer, index = self.at(position, min(least, self.limit - position))
         stop = min(len(buffer), index + room)
         return scan_records(buffer, index, log_offset, stop, check_crc), buffer, index
+
+    def taken(self, log_offset: int, end: int, take: Take) -> Derived | None:
+        """What `take` makes of the records from `log_offset` on that end at or before `end`."""
+        position = log_offset - self.start
+        room = min(end - self.start, self.limit) - position
+        buffer, index = self.at(position, min(MIN_RECORD_BYTES, self.limit - position))
+        return take(buffer, index, log_offset, min(len(buffer), index + room))
 
     def record_bytes(self, log_offset: int, size: int) -> tuple[Buffer, int]:
         """A buffer with `size` bytes from `log_offset` on, and where in it they begin."""

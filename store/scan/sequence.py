@@ -18,7 +18,7 @@ be 0, unless all queues that there were are known to be there (`complete`). With
 everything is believed: the records are our own of a moment ago (a reput that fell behind).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -174,10 +174,14 @@ class Sequences:
 
     def feed(self, queue: ConsumeQueue, offsets: list[int], entries: bytes) -> None:
         """The queue's next claims in log order, with an entry each. Raises OSError or Lagging."""
+        self.feed_runs(queue, runs_of(offsets, entries))
+
+    def feed_runs(self, queue: ConsumeQueue, runs: Iterable[Run]) -> None:
+        """The same as runs."""
         state = self._states.get(queue)
         if state is None:
             state = self._states[queue] = _State(queue.max_offset == 0)
-        for run in runs_of(offsets, entries):
+        for run in runs:
             self._run(queue, state, run)
 
     def finish(self) -> None:

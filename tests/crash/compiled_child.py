@@ -3,6 +3,7 @@ compiled form, as clients send them.
 
     python compiled_child.py BUILD DIR FLUSH --at STEP:VISIT    kill itself at a named step
     python compiled_child.py BUILD DIR FLUSH --observe          look at the files at each step
+    python compiled_child.py BUILD DIR FLUSH --recover ...      send nothing, open what is there
 
 BUILD is a folder of `tests/native_builds.py` with named steps. Prints what kill_child.py prints;
 who observes prints a line for each step, with how often it was passed, and a line for each fault.
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("flush")
     parser.add_argument("--at")
     parser.add_argument("--observe", action="store_true")
+    parser.add_argument("--recover", action="store_true")
     options = parser.parse_args()
     native_builds.use(options.build)
     hooks: Any = sys
@@ -64,7 +66,10 @@ def main() -> None:
     observer = Observer(options.directory)
     if options.observe:
         hooks.aerobee_step = observer
-    asyncio.run(write(options.directory, options.flush))
+    if options.recover:
+        recover(options.directory, options.flush)
+    else:
+        asyncio.run(write(options.directory, options.flush))
     for step, count in sorted(observer.passed.items()):
         say(f"step {count} {step}")
     for text in observer.wrong:
@@ -142,6 +147,14 @@ def _is_whole(record: bytes, place: int) -> bool:
         and one.body_crc == zlib.crc32(one.body) & 0x7FFFFFFF
         and one.topic == "Orders"
     )
+
+
+def recover(directory: Path, flush: str) -> None:
+    """Open the store through the compiled form, which may have all of its queues to make again."""
+    form = chosen()
+    assert form is not None, "the build is not there"
+    settings = settings_of(directory, flush)
+    assert MessageStore.open(settings, files=SameDirectory(), compiled=form.store).close()
 
 
 async def write(directory: Path, flush: str) -> None:

@@ -7,6 +7,7 @@ and then everything holds that test_kill_points.py asks of the plain form. The c
 which a record's size is there before the record.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,10 @@ STEPS = (
 #: Which time a step is passed; the last ones are in later segments.
 VISITS = (1, 2, 7, 9)
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
+#: What a recovery passes that has queues and index to make again, and at which times.
+RECOVERY_STEPS = {
+    "run derived": (1, 2), "index entry written": (1, 2, 7), "index slot written": (1, 2, 7),
+}  # fmt: skip
 
 
 def ran(build: Path, folder: Path, flush: str, *options: str) -> tuple[Said, list[str]]:
@@ -74,6 +79,26 @@ def test_killed_at_any_step_nothing_acknowledged_is_lost(
         assert not said.done, f"step {step} was not passed {visit} times"
         wrong += [f"{step}:{visit}: {text}" for text in check_killed(folder / "store", said)]
     campaign.note(SUITE, len(drawn), wrong=len(wrong))
+    assert not wrong
+
+
+def test_a_recovery_killed_at_any_step_is_made_up_for_by_the_next(
+    tmp_path: Path, steps: Path
+) -> None:
+    written, _ = ran(steps, tmp_path, "SYNC_FLUSH")
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(tmp_path / "store" / name)
+    for name in ("checkpoint", "offsets"):
+        (tmp_path / "store" / name).unlink()
+    wrong = []
+    for step, visits in RECOVERY_STEPS.items():
+        for visit in visits:
+            folder = tmp_path / f"{step} {visit}"
+            shutil.copytree(tmp_path / "store", folder / "store")
+            killed, _ = ran(steps, folder, "SYNC_FLUSH", "--recover", "--at", f"{step}:{visit}")
+            assert not killed.done, f"step {step} was not passed {visit} times"
+            found = check_killed(folder / "store", written)
+            wrong += [f"{step}:{visit}: {text}" for text in found]
     assert not wrong
 
 
