@@ -46,11 +46,12 @@ def left_in(tree: Path) -> set[str]:
     return {path.name for path in (tree / "aerobee" / "native").glob("*.so")}
 
 
+@pytest.mark.parametrize("compiler", ["/bin/false", "/nowhere/cc"])
 def test_without_a_compiler_one_line_is_said_and_the_wheel_is_plain(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, "auto")
-    monkeypatch.setenv("CC", "/bin/false")
+    monkeypatch.setenv("CC", compiler)
     data, said = built(tree, "standard")
     assert data == {"force_include": {}}
     assert len(said) == 1
