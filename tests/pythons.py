@@ -124,7 +124,7 @@ def test(python: Python, options: list[str]) -> bool:
         print(f"pythons: {python.version}, {form}", flush=True)
         passed, failed = _run(program, wish, options)
         good = good and passed > 0 and not failed
-        figures = {f"on_{python.version}_{form}": passed, "failed": failed}
+        figures = {"failed": failed, f"on_{python.version}_{form}": passed}
         campaign.note(SUITE, passed + failed, **figures)
     return good
 
@@ -132,7 +132,12 @@ def test(python: Python, options: list[str]) -> bool:
 def _run(program: Path, wish: str, options: list[str]) -> tuple[int, int]:
     """How many tests of the suites passed and failed. Figures of these runs are nobody's: rows of
     the suites are of a campaign's own run."""
-    environ = os.environ | {VARIABLE: wish, campaign.VARIABLE: "quick"}
+    environ = os.environ | {
+        VARIABLE: wish,
+        campaign.VARIABLE: "quick",
+        # The row's seed repeats each of its runs.
+        campaign.SEED_VARIABLE: str(campaign.seed()),
+    }
     for name in (campaign.FIGURES_VARIABLE, "PYTHONDONTWRITEBYTECODE"):
         environ.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:

@@ -65,9 +65,10 @@ def test_classifiers_name_what_the_campaign_has_run() -> None:
     prefix = "Programming Language :: Python :: 3."
     named = {line for line in project["classifiers"] if line.startswith(prefix)}
     assert f"{prefix}{oldest()[1]}" in named
-    (row,) = (
-        line for line in campaign.PAGE.read_text().splitlines() if line.startswith(f"| {SUITE} |")
-    )
+    # The campaign's row, or one of runs by hand.
+    page = campaign.PAGE.read_text().splitlines()
+    rows = [line for line in page if line.startswith((f"| {SUITE} |", f"| {SUITE}, "))]
     for line in named:
         version = line.rpartition(" ")[2]
-        assert all(f"on {version} {form}" in row for form in FORMS), f"{version} was not run"
+        was_run = any(all(f"on {version} {form}" in row for form in FORMS) for row in rows)
+        assert was_run, f"{version} was not run"
