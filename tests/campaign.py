@@ -135,6 +135,10 @@ SUITES: dict[str, Suite] = {
     "damaged files": Suite(
         150, 0, "cases", "150 of each original, and each class of damage in it at least once"
     ),
+    # --- tests/pythons.py ---
+    "each Python": Suite(
+        0, 0, "tests", "in campaigns only: unit, contract and native, as far as quick sizes go"
+    ),
     # --- tests/contract ---
     "bit maps": Suite(2, 40, "brokers", "of four lives each, others each time"),
     # --- tests/unit ---

@@ -99,7 +99,7 @@ def _made(kind: str) -> Path:
                 (folder / name).write_text(text)
             hatch_build.build(root, build.options)
             (root / "built").touch()
-    return root / "build" / "native" / "lib" / "aerobee" / "native"
+    return next((root / "build" / "native").glob("*/lib")) / "aerobee" / "native"
 
 
 def use(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The core of a broker that is fed reads by hand, in one form or the other, and what came of them.
 
-The wall clock stands still, so whatever the two forms do differently shows in the files, in the
-answers or in the counters.
+The wall clock stands still, and no sync begins while a read is served, so whatever the two forms do
+differently shows in the files, in the answers or in the counters.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import itertools
 import random
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from aerobee.protocol.frames import command
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import RemotingLimits
+from aerobee.store.flush.services import CommitLogSync
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import ManualClock
 
@@ -105,11 +107,24 @@ async def replayed(
         patch.setattr(time, "time_ns", lambda: 1_700_000_000 * 10**9)
         patch.setattr(time, "time", lambda: 1_700_000_000.0)
         patch.setattr(command, "_opaques", itertools.count(1))
-        return await _replayed(folder, reads, form, changes)
+        # Else it is a matter of chance how much of a read's sends a pull behind them sees.
+        reading = threading.RLock()
+        sync = CommitLogSync.sync
+
+        def sync_between_reads(self: CommitLogSync, least_pages: int = 0) -> bool:
+            with reading:
+                return sync(self, least_pages)
+
+        patch.setattr(CommitLogSync, "sync", sync_between_reads)
+        return await _replayed(folder, reads, form, changes, reading)
 
 
 async def _replayed(
-    folder: Path, reads: Sequence[Read], form: CompiledForm | None, changes: dict[str, Any]
+    folder: Path,
+    reads: Sequence[Read],
+    form: CompiledForm | None,
+    changes: dict[str, Any],
+    reading: threading.RLock,
 ) -> Outcome:
     loop = asyncio.get_running_loop()
     settings = Settings.for_tests(store_path=str(folder / "store"), **(SETTINGS | changes))
@@ -144,7 +159,9 @@ async def _replayed(
             connection, wire = connections[read.connection], wires[read.connection]
             if not connection.closed:
                 before = len(wire.written)
-                receive(connection, read.data)
+                with reading:
+                    receive(connection, read.data)
+                    await _served(connections)
                 while read.awaited and len(wire.written) == before:
                     await settled(broker, store, connections)
             await settled(broker, store, connections)
@@ -166,6 +183,14 @@ def receive(connection: Connection, data: bytes) -> None:
         room[:size] = left[:size]
         connection.buffer_updated(size)
         left = left[size:]
+
+
+async def _served(connections: Sequence[Connection]) -> None:
+    """Until what was read is served, but for what waits for a sync: no worker takes so long."""
+    for _ in range(50):
+        if not any(one._aside or one._holds for one in connections):
+            return
+        await asyncio.sleep(0.001)
 
 
 async def settled(

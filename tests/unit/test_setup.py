@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in
+  *"import aerobee.native"*) [ ! -e unbuilt ]; exit ;;
   "-m pip install"*)
     for word in $PIP_CONSTRAINT $PIP_BUILD_CONSTRAINT; do [ -f "$word" ] || exit 9; done
     for last; do :; done
@@ -63,6 +64,37 @@ def test_running_installs_what_running_needs_and_tests_the_rest(clone: Path) -> 
 def test_a_word_that_set_up_does_not_know_is_named(clone: Path) -> None:
     done = subprocess.run([clone / ".ci" / "setup", "tset"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "setup: 'tset' is neither 'dev' nor 'run'\n")
+
+
+def test_a_set_up_without_the_compiled_form_says_so_in_one_line(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AEROBEE_NATIVE", raising=False)
+    command = [clone / ".ci" / "setup"]
+    (clone / "unbuilt").touch()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "plain Python will run" in line]
+    assert len(lines) == 1
+    assert (clone / ".venv" / ".made-from").exists(), "and what is there is used"
+
+
+def test_a_changed_source_of_the_compiled_form_is_built(clone: Path) -> None:
+    set_up(clone)
+    for name in ("native/sends.pyx", "native/bytes.pxd", "hatch_build.py"):
+        before = len(set_up(clone))
+        (clone / name).write_text("# another state of it")
+        assert len(set_up(clone)) == before + 1, name
+
+
+def test_an_environment_of_another_name_is_its_own(clone: Path) -> None:
+    set_up(clone)
+    other = clone / ".cache" / "pythons" / "3.99"
+    (other / "bin").mkdir(parents=True)
+    shutil.copy(clone / ".venv" / "bin" / "python", other / "bin")
+    # It writes the command into .venv, which for this one is not there.
+    environ = {"PATH": "/usr/bin:/bin", "VENV": ".cache/pythons/3.99"}
+    subprocess.run([clone / ".ci" / "setup"], env=environ, check=True, capture_output=True)
+    assert (other / ".made-from").exists()
 
 
 def test_make_run_asks_for_what_running_needs() -> None:

@@ -1,0 +1,63 @@
+"""Which form of the hot path runs, as AEROBEE_NATIVE wishes, and who is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from aerobee.native.form import VARIABLE, is_built
+
+from .kit import Served, Wire, aerobee, metric
+
+Serve = Callable[..., Served]
+EX_CONFIG = 78
+# A process to which the compiled form is not there.
+UNBUILT = (
+    "import sys; sys.modules['aerobee.native.requests'] = None\n"
+    "from aerobee.cli.main import main; sys.exit(main())"
+)
+
+
+@pytest.mark.parametrize("wish", ["off", "auto", "required"])
+def test_log_and_metrics_say_which_form_runs(serve: Serve, wish: str) -> None:
+    if wish == "required" and not is_built():
+        pytest.skip("the compiled form was not built here")
+    form = "compiled" if is_built() and wish != "off" else "plain"
+    daemon = serve(environ={VARIABLE: wish}).ready()
+    assert f"hot path          {form}\n" in daemon.log
+    with Wire(daemon.port) as wire:
+        assert wire.send_message("T", b"by either").code == 0
+    page = daemon.get("/metrics")[1].decode()
+    (line,) = (line for line in page.splitlines() if line.startswith("aerobee_build_info{"))
+    assert f'form="{form}"' in line
+    assert metric(daemon, "aerobee_ready") == 1
+
+
+def test_without_the_compiled_form_auto_runs_the_plain_one(serve: Serve) -> None:
+    program = [sys.executable, "-c", UNBUILT]
+    daemon = serve(environ={VARIABLE: "auto"}, program=program).ready()
+    assert "hot path          plain\n" in daemon.log
+
+
+def test_without_the_compiled_form_required_ends_the_start(serve: Serve) -> None:
+    daemon = serve(environ={VARIABLE: "required"}, program=[sys.executable, "-c", UNBUILT])
+    assert daemon.wait() == EX_CONFIG
+    assert f"{VARIABLE}=required, but the compiled form was not built" in daemon.log
+    assert "Traceback" not in daemon.log
+
+
+def test_a_wish_that_is_none_ends_the_start(serve: Serve) -> None:
+    daemon = serve(environ={VARIABLE: "yes"})
+    assert daemon.wait() == EX_CONFIG
+    assert "auto, off, required" in daemon.log
+
+
+def test_version_says_what_was_built() -> None:
+    command = [*aerobee(), "--version"]
+    environ = os.environ | {VARIABLE: "off"}
+    said = subprocess.run(command, env=environ, capture_output=True, text=True).stdout
+    assert f"({'with' if is_built() else 'without'} the compiled hot path)" in said
