@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
@@ -29,32 +28,20 @@ _ODD = (
 )  # fmt: skip
 
 
-class _Drawn(NamedTuple):
-    frame: bytes
-    #: Whether its answer says what can be seen of what was sent.
-    looks: bool
-
-
 def traffic(
-    chance: random.Random,
-    requests: int,
-    connections: int = 2,
-    hurt: float = 0.0,
-    *,
-    looks_apart: bool = False,
+    chance: random.Random, requests: int, connections: int = 2, hurt: float = 0.0
 ) -> list[Read]:
     """Reads with so many requests in all, a part of them hurt; first the topics and the group are
-    made. With `looks_apart` no read has a send and behind it a request that looks for it: where
-    sends are seen once they are synced, what that finds goes by time."""
+    made."""
     reads = [Read(0, one, awaited=True) for one in _made()]
     streams = [
         [
-            one._replace(frame=_hurt(chance, one.frame)) if chance.random() < hurt else one
-            for one in (_request(chance, number) for number in range(requests // connections))
+            _hurt(chance, frame) if chance.random() < hurt else frame
+            for frame in (_request(chance, number) for number in range(requests // connections))
         ]
         for _ in range(connections)
     ]
-    pieces = [list(_cut(chance, stream, apart=looks_apart)) for stream in streams]
+    pieces = [list(_cut(chance, stream)) for stream in streams]
     while any(pieces):
         connection = chance.choice([n for n, left in enumerate(pieces) if left])
         reads.append(Read(connection, pieces[connection].pop(0)))
@@ -122,33 +109,30 @@ def _hurt(chance: random.Random, frame: bytes) -> bytes:
     return bytes(hurt)
 
 
-def _cut(chance: random.Random, stream: list[_Drawn], *, apart: bool) -> Iterator[bytes]:
+def _cut(chance: random.Random, frames: list[bytes]) -> Iterator[bytes]:
     """The stream in pieces: some frames at once, now and then cut anywhere."""
     at = 0
     left = b""
-    while at < len(stream) or left:
-        end = min(at + chance.choice((1, 1, 2, 2, 3, 12)), len(stream))
-        if apart:
-            first = at if left else at + 1
-            end = next((n for n in range(first, end) if stream[n].looks), end)
-        piece = left + b"".join(one.frame for one in stream[at:end])
-        at = end
+    while at < len(frames) or left:
+        count = chance.choice((1, 1, 2, 2, 3, 12))
+        piece = left + b"".join(frames[at : at + count])
+        at += count
         size = chance.randint(1, len(piece)) if chance.random() < 0.2 else len(piece)
         yield piece[:size]
         left = piece[size:]
 
 
-def _request(chance: random.Random, number: int) -> _Drawn:
+def _request(chance: random.Random, number: int) -> bytes:
     kind = chance.random()
     if kind < 0.55:
-        return _Drawn(_send(chance, number), looks=False)
+        return _send(chance, number)
     if kind < 0.7:
-        return _Drawn(_batch(chance, number), looks=False)
+        return _batch(chance, number)
     if kind < 0.98:
-        return _Drawn(_pull(chance, number), looks=True)
+        return _pull(chance, number)
     code = chance.choice((RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET, 9999))
     ext = {"topic": chance.choice(TOPICS), "queueId": str(chance.randrange(4))}
-    return _Drawn(Command(code=code, ext=ext, opaque=number).encode(), looks=True)
+    return Command(code=code, ext=ext, opaque=number).encode()
 
 
 def _serialization(chance: random.Random) -> int:

@@ -71,7 +71,7 @@ def test_drawn_traffic_comes_to_the_same(tmp_path: Path, form: CompiledForm, flu
     taken = total = 0
     for number in range(campaign.size(_SUITE)):
         seed = chance.getrandbits(32)
-        reads = traffic(random.Random(seed), _REQUESTS, looks_apart=flush == "SYNC_FLUSH")
+        reads = traffic(random.Random(seed), _REQUESTS)
         taken += compare(tmp_path / str(number), form, reads, f"seed {seed}", flush)
         total += _REQUESTS
     campaign.note(_SUITE, campaign.size(_SUITE), taken=taken, requests=total)
