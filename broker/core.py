@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -64,7 +63,6 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
-from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.message_store import MessageStore
 

@@ -188,7 +188,7 @@ def receive(connection: Connection, data: bytes) -> None:
 async def _served(connections: Sequence[Connection]) -> None:
     """Until what was read is served, but for what waits for a sync: no worker takes so long."""
     for _ in range(50):
-        if not any(one._aside or one._holds for one in connections):
+        if not any(one.aside or one.holds for one in connections):
             return
         await asyncio.sleep(0.001)
 
