@@ -338,13 +338,19 @@ cdef class Sockets:
         cdef Requests requests = self.requests
         cdef Py_ssize_t taken, before = requests.out.size
         connection = one.connection
-        taken = requests.serve(
-            &self.buffer[0], size, one.born_host,
-            self.may_pull and not (self.overloaded and connection.overloaded),
-            self.plain.may_wait if requests.syncs else 0,
-            self.high_water - <int64_t> connection.unwritten,
-            self.clock, min(began + SLICE_S, self.until),
-        )
+        try:
+            taken = requests.serve(
+                &self.buffer[0], size, one.born_host,
+                self.may_pull and not (self.overloaded and connection.overloaded),
+                self.plain.may_wait if requests.syncs else 0,
+                self.high_water - <int64_t> connection.unwritten,
+                self.clock, min(began + SLICE_S, self.until),
+            )
+        except BaseException:
+            # What it had answered until then is not to leave with the next one's.
+            requests.out.size = before
+            requests.waiting = []
+            raise
         if not taken:
             return 0
         connection.commands_in += requests.done

@@ -24,7 +24,6 @@ import json
 import os
 import random
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +49,7 @@ from tests.crash.link import (
     pull_fields,
     send_fields,
 )
+from tests.crash.mounts import mount, unmount
 from tests.crash.recorded_disk import memory_folder
 from tests.crash.records import Record, records_of
 from tests.service.kit import Served
@@ -59,8 +59,9 @@ _BATCH, _QUERY, _HEART_BEAT, _DELETE = 320, 12, 34, 215
 #: What a watched figure may differ by between two thirds of a life, beside a hundredth of it.
 MEMORY_SLACK_BYTES, DESCRIPTOR_SLACK, THREAD_SLACK = 12 << 20, 12, 3
 _STEP_S = 0.02
-# Of the disk, beyond what is used of it: where retention begins to delete before the time.
-_FORCED_AT = 0.01
+# A disk for stores that retention keeps small, and how much of it may be used.
+_DISK_BYTES = 1 << 30
+_FORCED_AT = 0.3
 
 
 class Sample(NamedTuple):
@@ -319,14 +320,24 @@ class OpenLoop:
             result.wrong.append(f"the open loop: {said}")
 
 
-def retention_settings(folder: Path) -> tuple[str, ...]:
-    """Arguments of a daemon that deletes its oldest segments as soon as there are some hundred."""
-    usage = shutil.disk_usage(folder)
-    ratio = usage.used / usage.total + _FORCED_AT
-    return (
-        *("--set", f"retention.disk_force_ratio={ratio:.3f}"),
-        *("--set", "retention.clean_interval_ms=1000"),
-    )
+#: Arguments of a daemon that deletes its oldest segments as soon as a part of its disk is used.
+_RETENTION = (
+    *("--set", f"retention.disk_max_used_percent={_FORCED_AT * 100 - 10:.0f}"),
+    *("--set", f"retention.disk_force_ratio={_FORCED_AT}"),
+    *("--set", "retention.clean_interval_ms=1000"),
+)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of its own, in memory. Only root may make one."""
+    target = folder / "disk"
+    target.mkdir()
+    mount("aerobee-soak", target, "tmpfs", f"size={_DISK_BYTES}")
+    try:
+        yield target
+    finally:
+        unmount(target)
 
 
 def run(folder: Path, seed: int, seconds: float, lives: int, rate: float = 0) -> Result:
@@ -335,7 +346,7 @@ def run(folder: Path, seed: int, seconds: float, lives: int, rate: float = 0) ->
     store = folder / "store"
     if rate:
         loads.build()
-    more = retention_settings(folder) if rate else ()
+    more = _RETENTION if rate else ()
     for number in range(lives):
         daemon = Served(folder / f"life-{number}", *more, store=store)
         try:
@@ -405,8 +416,8 @@ def main() -> int:
     asked = parser.parse_args()
     campaign.set_seed(asked.seed)
     print(f"seed {asked.seed}", flush=True)
-    with memory_folder() as folder:
-        result = run(folder, asked.seed, asked.minutes * 60, asked.lives, asked.rate)
+    with memory_folder() as folder, small_disk(folder) if asked.rate else nullcontext(folder) as at:
+        result = run(at, asked.seed, asked.minutes * 60, asked.lives, asked.rate)
     note(result, round(asked.minutes * 60))
     for number, (memory, descriptors, threads) in enumerate(result.slopes):
         print(

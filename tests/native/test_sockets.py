@@ -1,0 +1,142 @@
+"""Sockets that are read in rounds (`native/sockets.pyx`): whose answers go where, whatever happens
+to others in the same round."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker import core
+from aerobee.broker.registration.addresses import Advertised, Identity
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
+from aerobee.native.form import CompiledForm, chosen
+from aerobee.protocol.bodies.topics import SINGLE_TAG, TopicConfig
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.headers.send import SendMessageHeader
+from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.server import RemotingServer
+from aerobee.store.message_store import MessageStore
+from tests.native.replayed import SETTINGS
+
+
+@pytest.fixture(scope="module")
+def form() -> CompiledForm:
+    found = chosen()
+    if found is None:
+        pytest.skip("the compiled form was not built, or AEROBEE_NATIVE is off")
+    return found
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path, form: CompiledForm) -> AsyncIterator[tuple[int, MessageStore]]:
+    """The port of a broker with the topic Orders, and its store."""
+    settings = Settings.for_tests(store_path=str(folder / "store"), **SETTINGS)
+    store = MessageStore.open(settings, compiled=form.store)
+    identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
+    broker = core.BrokerCore(settings, store, identity, BrokerStats(), asyncio.get_running_loop())
+    sockets = broker.compiled_requests(form).sockets
+    limits = RemotingLimits()
+    server = RemotingServer(broker.main_router, limits, "sockets", broker.turns, sockets)
+    try:
+        broker.complete_tables()
+        broker.topics.update(TopicConfig("Orders", 4, 4, 6, SINGLE_TAG, 0, False))
+        await server.start("127.0.0.1", 0)
+        yield server.port, store
+    finally:
+        await server.close()
+        await broker.close()
+        assert store.close()
+
+
+def send(opaque: int, topic: str = "Orders") -> bytes:
+    header = SendMessageHeader(
+        "makers", topic, "TBW102", 4, opaque % 4, 0, 1_700_000_000_000, 0, "", 0, False, 0, False
+    )
+    code = RequestCode.SEND_MESSAGE_V2
+    return Command(code=code, ext=header.to_ext(), body=b"body", opaque=opaque).encode()
+
+
+async def connected(port: int, count: int) -> list[socket.socket]:
+    """Clients that are known to the server."""
+    loop = asyncio.get_running_loop()
+    clients = []
+    for number in range(count):
+        client = socket.socket()
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        # Asked once, so that what its queue is told later is plain.
+        client.send(b"".join(send(1000 * (number + 1) + queue) for queue in range(4)))
+        assert len(await answers(client, 4)) == 4
+        clients.append(client)
+    return clients
+
+
+async def answers(client: socket.socket, count: int) -> list[Command]:
+    """So many answers; fewer if the connection ends."""
+    decoder, found = FrameDecoder(), []
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            try:
+                data = await asyncio.get_running_loop().sock_recv(client, 65536)
+            except ConnectionResetError:
+                break
+            if not data:
+                break
+            found += decoder.feed(data)
+    return found
+
+
+async def test_each_connection_of_a_round_gets_its_own_answers(
+    tmp_path: Path, form: CompiledForm
+) -> None:
+    async with served(tmp_path, form) as (port, store):
+        clients = await connected(port, 40)
+        before = store.stats.appended_messages
+        for number, client in enumerate(clients):
+            client.send(b"".join(send(10 * number + one) for one in range(1 + number % 5)))
+        for number, client in enumerate(clients):
+            found = await answers(client, 1 + number % 5)
+            assert [one.opaque for one in found] == [
+                10 * number + one for one in range(1 + number % 5)
+            ]
+            assert {one.code for one in found} == {ResponseCode.SUCCESS}
+            client.close()
+        assert store.stats.appended_messages - before == sum(1 + one % 5 for one in range(40))
+
+
+async def test_a_failure_ends_its_own_connection_and_no_answer_of_it_reaches_another(
+    tmp_path: Path, form: CompiledForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = TopicTable.get
+
+    def failing(self: TopicTable, name: str) -> TopicConfig | None:
+        if name == "Boom":
+            raise RuntimeError("a bug")
+        return get(self, name)
+
+    async with served(tmp_path, form) as (port, store):
+        good, bad, other = await connected(port, 3)
+        monkeypatch.setattr(TopicTable, "get", failing)
+        before = store.stats.appended_messages
+        # All are there before the loop looks again.
+        good.send(send(1))
+        bad.send(send(2) + send(3, "Boom"))
+        other.send(send(4))
+        assert [one.opaque for one in await answers(good, 1)] == [1]
+        assert [one.opaque for one in await answers(other, 1)] == [4]
+        assert await answers(bad, 2) == []
+        other.send(send(5))
+        assert [one.opaque for one in await answers(other, 1)] == [5]
+        # What was stored of the bad one's is stored: it has no answer, and may come again.
+        assert store.stats.appended_messages - before == 4
+        for client in (good, bad, other):
+            client.close()
