@@ -9,7 +9,7 @@ import pytest
 from aerobee.native.form import VARIABLE
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def plain_form() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "off")
