@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aerobee.native.form import chosen
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.protocol.message.filler import FILLER_TOPIC
 from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
@@ -43,6 +42,7 @@ from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.rebuild import rebuild
 from aerobee.store.scan.sequence import runs_of
 from tests import campaign
+from tests.forms import compiled_form
 from tests.unit.store.support import (
     ManualClock,
     adopt,
@@ -63,10 +63,7 @@ Claims = list[tuple[Any, list[tuple[int, bytes]]]]
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    found = chosen()
-    if found is None:
-        pytest.skip("the compiled form was not built, or AEROBEE_NATIVE is off")
-    return found.store
+    return compiled_form().store
 
 
 # --- runs of records ----------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.native.form import CompiledForm, chosen
+from aerobee.native.form import CompiledForm
 from tests import campaign
+from tests.forms import compiled_form
 from tests.native.drawn import traffic
 from tests.native.replayed import Outcome, Read, replayed
 
@@ -22,10 +23,7 @@ _REQUESTS = 1_200
 
 @pytest.fixture(scope="module")
 def form() -> CompiledForm:
-    found = chosen()
-    if found is None:
-        pytest.skip("the compiled form was not built, or AEROBEE_NATIVE is off")
-    return found
+    return compiled_form()
 
 
 def both(

@@ -16,7 +16,7 @@ from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
-from aerobee.native.form import CompiledForm, chosen
+from aerobee.native.form import CompiledForm
 from aerobee.protocol.bodies.topics import SINGLE_TAG, TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
@@ -25,15 +25,13 @@ from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.message_store import MessageStore
+from tests.forms import compiled_form
 from tests.native.replayed import SETTINGS
 
 
 @pytest.fixture(scope="module")
 def form() -> CompiledForm:
-    found = chosen()
-    if found is None:
-        pytest.skip("the compiled form was not built, or AEROBEE_NATIVE is off")
-    return found
+    return compiled_form()
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from aerobee.native.form import CompiledForm, chosen
+from aerobee.native.form import CompiledForm
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
@@ -16,6 +16,7 @@ from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer, Sockets
 from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.turns import SLICE_S, Turns
+from tests.forms import compiled_form
 
 AnswerOf = Callable[[Connection, Command], Answer]
 
@@ -122,10 +123,7 @@ class Bench:
 @pytest.fixture(params=["transports", "sockets"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     """On the loop's transports, and on the compiled form's sockets where it was built."""
-    form = chosen() if request.param == "sockets" else None
-    if request.param == "sockets" and form is None:
-        pytest.skip("the compiled form was not built, or AEROBEE_NATIVE is off")
-    bench = Bench(form)
+    bench = Bench(compiled_form() if request.param == "sockets" else None)
     yield bench
     await bench.close()
 
