@@ -66,6 +66,8 @@ _LATE = {
     *_REPLIES,
 }
 _SETTLE_S = 10.0
+#: Within so many turns of the loop whatever waits for nothing but its turn is served.
+_ASIDE_TURNS = 100
 #: What requests put into the log beside their own message: an event of an offset that was moved,
 #: a message that a job has staged, or one whose time has come.
 _MOVED, _OTHERS = 21, ("OFFSET_MOVED",)
@@ -252,6 +254,11 @@ class Target:
             buffer[: len(piece)] = piece
             heard.connection.buffer_updated(len(piece))
             position += len(piece)
+        # On a busy machine a turn of the loop may be over before this peer was served.
+        for _ in range(_ASIDE_TURNS):
+            if not heard.connection.waiting_commands:
+                return
+            await asyncio.sleep(0)
 
     async def settle(self, batch: Sequence[Heard]) -> None:
         """Wait until all are answered; pulls that would wait for messages are let go."""
