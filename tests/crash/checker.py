@@ -94,8 +94,9 @@ def _beyond_bound(history: History, young: list[Sent], promise: Promise) -> list
     ]
     wrong = []
     for since, bound in ((first.at, promise.tail_s), *((at, promise.loss_s) for at in followers)):
-        if promise.cut_at - since > bound:
-            age = promise.cut_at - since
+        down = min(promise.down[1], promise.cut_at) - max(promise.down[0], since)
+        age = promise.cut_at - since - max(down, 0.0)
+        if age > bound:
             text = f"{first.name} was lost {age:.3f} s after it should have begun, {bound} allowed"
             wrong.append(Violation("I1", text))
             break

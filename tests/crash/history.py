@@ -103,13 +103,15 @@ class Promise:
     `durable`: every acked message survives (SYNC_FLUSH, or no power was lost). Otherwise a suffix
     may be gone: what was acked within `tail_s` before `cut_at`, and of what has 20 KiB or more
     behind it only `loss_s`. `damaged`: records the test damaged. `expiry`: segments may have gone.
-    `holes`: of as young messages also those that others follow, if the store names the gap.
+    `holes`: of as young messages also those that others follow, if the store names the gap. `down`:
+    from when to when no daemon ran; nobody could sync, so that time does not count.
     """
 
     durable: bool = True
     cut_at: float = 0.0
     loss_s: float = 0.0
     tail_s: float = 0.0
+    down: tuple[float, float] = (0.0, 0.0)
     damaged: int = 0
     expiry: bool = False
     holes: bool = False

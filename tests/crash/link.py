@@ -24,6 +24,7 @@ class Link:
 
     def __init__(self, port: int, timeout_s: float = 30.0) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout_s)
+        self.own_port: int = self._socket.getsockname()[1]
         self._decoder = FrameDecoder()
         self._timeout_s = timeout_s
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class Recording:
     log_path: Path
     #: How late the machine woke somebody who wanted nothing of us.
     late_s: float = 0.0
+    #: From when to when no daemon was there that could have synced: killed, and started again.
+    down: tuple[float, float] = (0.0, 0.0)
 
     @property
     def first(self) -> int:
@@ -86,6 +89,7 @@ class Recording:
             cut_at=at,
             loss_s=_LOSS_S + 2 * self.late_s,
             tail_s=_TAIL_S + 2 * self.late_s,
+            down=self.down,
             commits=self.plan.flush == "SYNC_FLUSH",
             expiry=self.plan.expiry,
             segment_bytes=65_536,
@@ -116,10 +120,14 @@ def record(folder: Path, plan: Plan) -> Recording:
         if plan.expiry:
             use_up(disk.root, _USED)
         disk.mark(0)
+        down = (0.0, 0.0)
         if plan.restart:
-            _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGKILL)
-        _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
-    return Recording(plan, disk.block_log(), history, image, disk.log_path, lateness.worst_s)
+            _, killed = _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGKILL)
+            ready, _ = _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
+            down = (killed, ready)
+        else:
+            _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
+    return Recording(plan, disk.block_log(), history, image, disk.log_path, lateness.worst_s, down)
 
 
 def use_up(directory: Path, share: float) -> Path:
@@ -150,16 +158,20 @@ def record_recovery(folder: Path, judge: Judge, disk: Disk) -> BlockLog:
 
 def _daemon_turn(
     folder: Path, store: Path, plan: Plan, traffic: Traffic, end: signal.Signals
-) -> None:
+) -> tuple[float, float]:
+    """A daemon's life; when it was ready, and when it was told to end."""
     more = _EXPIRY if plan.expiry else None
     daemon = start_daemon(folder / "daemon", store, plan.flush, plan.control, more)
     try:
         daemon.ready()
+        ready = time.monotonic()
         if not traffic.history.topics:
             traffic.prepare(daemon.port)
         traffic.run(daemon.port, plan.messages, plan.sizes, plan.pause_s, plan.burst)
+        ended = time.monotonic()
         os.kill(daemon.process.pid, end)
         daemon.wait()
         assert not plan.expiry or "segment deleted" in daemon.log, daemon.log
+        return ready, ended
     finally:
         daemon.close()

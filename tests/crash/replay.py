@@ -36,7 +36,7 @@ def keep(recording: Recording) -> Path:
     shutil.copy(recording.image, folder / "image")
     shutil.copy(recording.log_path, folder / "log")
     with (folder / "run").open("wb") as file:
-        pickle.dump((recording.plan, recording.history), file)
+        pickle.dump((recording.plan, recording.history, recording.down), file)
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
@@ -45,9 +45,10 @@ def load(folder: Path) -> Recording:
     from tests.crash.recording import Recording
 
     with (folder / "run").open("rb") as file:
-        plan, history = pickle.load(file)
+        plan, history, down = pickle.load(file)
     image, log_path = folder / "image", folder / "log"
-    return Recording(plan, BlockLog.read(image, log_path), history, image, log_path)
+    log = BlockLog.read(image, log_path)
+    return Recording(plan, log, history, image, log_path, down=down)
 
 
 def main() -> int:

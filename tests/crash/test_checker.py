@@ -229,6 +229,17 @@ def test_async_flush_may_lose_a_suffix_that_is_young_enough() -> None:
     assert rules(known, found, replace(lost_from_9, tail_s=2.5)) == {"I1"}
 
 
+def test_while_no_daemon_runs_nothing_could_be_synced() -> None:
+    known = replace(history(), seen=[])
+    found = found_of(sends()[:9])
+    late = Promise(durable=False, cut_at=12.0, loss_s=1.6, tail_s=1.6)
+    assert rules(known, found, late) == {"I1"}
+    for down, wrong in (
+        ((10.0, 12.5), set()), ((8.0, 11.0), set()), ((11.0, 12.0), {"I1"}), ((1.0, 8.5), {"I1"}),
+    ):  # fmt: skip
+        assert rules(known, found, replace(late, down=down)) == wrong, down
+
+
 def test_async_flush_loses_at_most_the_short_bound_behind_four_pages() -> None:
     known = replace(history(), seen=[])
     for one in known.sends:

@@ -9,6 +9,7 @@ AEROBEE_SPARK_VERSION (`4.3`, or several with blanks between) narrows the versio
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -125,10 +126,12 @@ def new_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the working tree, as it would be published."""
+    """The plain one, built from the working tree as it would be published: a job's archive, from
+    which nothing compiled can be imported."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)],
+                   env=os.environ | {"AEROBEE_NATIVE": "off"}, check=True)  # fmt: skip
     (built,) = folder.glob("*.whl")
     return built
 
