@@ -233,19 +233,24 @@ class _Lane:
             if not self._arrived:
                 yield
                 continue
-            key = next(iter(self._arrived))
-            arrived = self._arrived.pop(key)
-            pulls = self._held.pop(key, [])
-            self._judged = key
-            goes = yield from self._judge(key, arrived, pulls)
-            for start in range(0, len(pulls), _STEP):
-                # Out of the table before any replay: a replay may hold the same pull's successor.
-                some = pulls[start : start + _STEP]
-                staying = self._parted(some, goes)
-                if staying:
-                    self._held.setdefault(key, []).extend(staying)
-                yield
-            self._judged = None
+            yield from self._judge_one()
+
+    def _judge_one(self) -> Generator[None, None, None]:
+        """Judges the pulls of one queue. What it knows of them goes with it: the steps are never
+        at their end, and would keep the last queue's pulls and their connections."""
+        key = next(iter(self._arrived))
+        arrived = self._arrived.pop(key)
+        pulls = self._held.pop(key, [])
+        self._judged = key
+        goes = yield from self._judge(key, arrived, pulls)
+        for start in range(0, len(pulls), _STEP):
+            # Out of the table before any replay: a replay may hold the same pull's successor.
+            some = pulls[start : start + _STEP]
+            staying = self._parted(some, goes)
+            if staying:
+                self._held.setdefault(key, []).extend(staying)
+            yield
+        self._judged = None
 
     def _parted(self, pulls: list[HeldPull], goes: Callable[[HeldPull], bool]) -> list[HeldPull]:
         """Those that stay; the others are leaving."""
