@@ -8,8 +8,8 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 Made = TypeVar("Made")
 
 def gather(
-    entries: list[Appended], arrival: Callable[[str, int, int, int], Made], /
-) -> tuple[list[Made], list[tuple[ConsumeQueue, int, bytes]]]: ...
+    entries: list[Appended], arrival: Callable[[str, int, int, int], Made] | None, /
+) -> tuple[list[Made], int, list[tuple[ConsumeQueue, int, bytes]]]: ...
 def put_keys(
     entries: list[Appended],
     file: IndexFile,

@@ -76,14 +76,14 @@ cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t st
 
 
 def gather(list entries, object arrival):
-    """What has arrived, as `arrival` makes it, and the entries of each queue that was touched:
-    (queue, first queue offset, bytes)."""
+    """What has arrived, as `arrival` makes it (nothing, for None), how many have a queue, and the
+    entries of each queue that was touched: (queue, first queue offset, bytes)."""
     cdef dict places = {}
     cdef list arrivals = [], of_queue
     cdef tuple entry
     cdef bytes packed
     cdef uint8_t *to
-    cdef Py_ssize_t number
+    cdef Py_ssize_t number, count = 0
     for entry in entries:
         queue = entry[0]
         if queue is not None:
@@ -92,7 +92,9 @@ def gather(list entries, object arrival):
                 places[queue] = [entry]
             else:
                 (<list> found).append(entry)
-            arrivals.append(arrival(queue.topic, queue.queue_id, entry[1], entry[4]))
+            count += 1
+            if arrival is not None:
+                arrivals.append(arrival(queue.topic, queue.queue_id, entry[1], entry[4]))
     touched = []
     for queue, of in places.items():
         of_queue = of
@@ -106,7 +108,7 @@ def gather(list entries, object arrival):
             to += ENTRY_BYTES
         touched.append((queue, (<tuple> of_queue[0])[1], packed))
         step(b"entries made")
-    return arrivals, touched
+    return arrivals, count, touched
 
 
 def put_keys(list entries, object file, dict prefixes, object prefix_of, object hash_of):

@@ -393,6 +393,7 @@ cdef class Sends:
         cdef uint8_t *to
         cdef uint8_t *record
         cdef list entries = []
+        cdef object store_ms = self.store_ms
         for index in range(count):
             item = &self.items[index]
             properties = stored_size(&item.properties, shared)
@@ -403,7 +404,7 @@ cdef class Sends:
             places[index] = self.start + self.wrote + total
             entries.append((
                 queue, queue_offset + index, places[index], size, item.properties.tags_code,
-                keys_of(&item.properties.unique, &item.properties.words), self.store_ms, route.name,
+                keys_of(&item.properties.unique, &item.properties.words), store_ms, route.name,
             ))
             total += size
         if self.wrote + total + BLANK_BYTES > self.end:

@@ -84,9 +84,10 @@ class Compiled(Protocol):
         """For one reading of a log, of which nothing below `derive_from` is derived."""
 
     def gather(
-        self, entries: "list[Appended]", arrival: Callable[[str, int, int, int], Made], /
-    ) -> "tuple[list[Made], list[tuple[ConsumeQueue, int, bytes]]]":
-        """What has arrived, and of each queue its first slot and the entries for it."""
+        self, entries: "list[Appended]", arrival: Callable[[str, int, int, int], Made] | None, /
+    ) -> "tuple[list[Made], int, list[tuple[ConsumeQueue, int, bytes]]]":
+        """What has arrived (nothing, for None), how many that were, and of each queue its first
+        slot and the entries for it."""
 
     def put_keys(
         self,

@@ -421,11 +421,12 @@ class MessageStore:
             arrivals += further
         return arrivals
 
-    def dispatch_round(self) -> tuple[list[Arrival], bool]:
-        """As `dispatch`, some thousand messages at most; and whether there is more."""
+    def dispatch_round(self, tell: bool = True) -> tuple[list[Arrival], bool]:
+        """As `dispatch`, some thousand messages at most; and whether there is more. Without `tell`
+        what became visible need not be listed."""
         limit = self._sync.durable if self._sync_flush else self._mark.committed
         before = self._reput.dispatched
-        arrivals = self._reput.dispatch(limit)
+        arrivals = self._reput.dispatch(limit, tell)
         if self._kept_arrivals:
             arrivals = self._kept_arrivals + arrivals
             self._kept_arrivals = []

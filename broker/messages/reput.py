@@ -50,7 +50,7 @@ class ReputService:
 
     def _round(self) -> bool:
         """One round; whether there is more."""
-        arrivals, self._behind = self._store.dispatch_round()
+        arrivals, self._behind = self._store.dispatch_round(len(self._held) > 0)
         if arrivals:
             self._held.arrived(arrivals)
         return self._behind

@@ -48,11 +48,11 @@ class ExtendedReput(Reput):
         super().__init__(log, dispatcher, index, health, stats, queue_ends)
         self._maps = maps
 
-    def dispatch(self, limit: int) -> list[Arrival]:
+    def dispatch(self, limit: int, tell: bool = True) -> list[Arrival]:
         """As Reput.dispatch."""
         if self._maps is not None:
             self._round_most = self._maps.begin_round(ROUND_MOST)
-        return super().dispatch(limit)
+        return super().dispatch(limit, tell)
 
     def _gather(
         self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]

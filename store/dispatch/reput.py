@@ -66,9 +66,10 @@ class Reput:
         # Store time of the newest dispatched record.
         self.dispatched_ms = log.last_store_ms
 
-    def dispatch(self, limit: int) -> list[Arrival]:
+    def dispatch(self, limit: int, tell: bool = True) -> list[Arrival]:
         """Dispatch what lies below `limit`, a round of `ROUND_MOST` messages or so; those that have
-        become visible, in log order. There is more as long as `dispatched` moves.
+        become visible, in log order. There is more as long as `dispatched` moves. Without `tell`
+        nobody wants to know what arrived, and the list may be empty.
 
         Never raises OSError: a failure is the health's affair.
         """
@@ -81,7 +82,7 @@ class Reput:
         if not entries:
             return []
         try:
-            return self._dispatch_fed(entries)
+            return self._dispatch_fed(entries, tell)
         except OSError as error:
             self._failed(error)
             return []
@@ -91,26 +92,26 @@ class Reput:
             self._log.stop_feeding()
             raise
 
-    def _dispatch_fed(self, entries: list[Appended]) -> list[Arrival]:
+    def _dispatch_fed(self, entries: list[Appended], tell: bool) -> list[Arrival]:
         index = self._index
         if index is not None:
             index.reserve(sum([len(entry[5]) for entry in entries]))
-        arrivals = self._write_entries(entries)
+        arrivals, count = self._write_entries(entries, tell)
         if index is not None:
             index.put_entries(entries)
             index.finish()
         self._done(entries)
         # Numbering goes on by one with each message that has a queue.
-        self.mark = (self.dispatched, self.mark[1] + len(arrivals))
+        self.mark = (self.dispatched, self.mark[1] + count)
         return arrivals
 
-    def _write_entries(self, entries: list[Appended]) -> list[Arrival]:
-        """Write the queues' entries; what has arrived. Raises OSError."""
+    def _write_entries(self, entries: list[Appended], tell: bool) -> tuple[list[Arrival], int]:
+        """Write the queues' entries; what has arrived, and how many. Raises OSError."""
         if self._compiled is not None:
-            arrivals, packed = self._compiled.gather(entries, Arrival)
+            arrivals, count, packed = self._compiled.gather(entries, Arrival if tell else None)
             for queue, first, data in packed:
                 queue.write_entries(first, data)
-            return arrivals
+            return arrivals, count
         touched: list[tuple[ConsumeQueue, int]] = []
         try:
             arrivals = self._gather(entries, touched)
@@ -119,7 +120,7 @@ class Reput:
         finally:
             for queue, _ in touched:
                 queue.pending = []
-        return arrivals
+        return arrivals, len(arrivals)
 
     def _gather(
         self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]

@@ -73,7 +73,7 @@ def dispatch_ahead_of_durable() -> None:
         old_wait(acks, *arguments)
         acks._loop.call_soon(acks._after_durable)
 
-    def dispatch_round(store: Any) -> Any:
+    def dispatch_round(store: Any, *_: Any) -> Any:
         return store._reput.dispatch(store.written), False
 
     old_wait = replace(Acks, "wait", wait)
