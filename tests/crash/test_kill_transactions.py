@@ -99,7 +99,9 @@ class Run:
 
             def is_over() -> bool:
                 begun = history.transactions
-                known = len(begun) >= history.goal and all(one.half for one in begun[first:])
+                known = len(begun) >= history.goal and all(
+                    one.half or one.refused for one in begun[first:]
+                )
                 return known and self._pending(daemon) == 0
 
             with self._clients.at_work(daemon.port):

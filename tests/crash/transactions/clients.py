@@ -85,7 +85,8 @@ class Producer:
 
     def _prepared(self, one: Transaction, answer: Command) -> None:
         if answer.code != SUCCESS:
-            return  # it may be stored or not
+            self._history.was_refused(one)  # it may be stored or not
+            return
         half = int(answer.ext["queueOffset"]), int(answer.ext["msgId"][16:], 16)
         self._history.was_prepared(one, *half)
         if one.kind in ("at a check", "never"):

@@ -77,6 +77,8 @@ class Transaction:
     queue_id: int
     body: bytes
     half: tuple[int, int] | None = None
+    #: Its preparation was answered otherwise, by a machine that was too late, say.
+    refused: bool = False
     mark: int = -1
     decisions: list[Decision] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
@@ -163,6 +165,11 @@ class History:
             one.half = queue_offset, log_offset
             self.prepared += 1
             self._changed.notify_all()
+
+    def was_refused(self, one: Transaction) -> None:
+        """Its producer was not told that its half message is stored."""
+        with self._lock:
+            one.refused = True
 
     def decides(self, one: Transaction, what: int, *, contrary: bool = False) -> Decision:
         """A decision is about to be sent."""
