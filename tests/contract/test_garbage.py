@@ -17,18 +17,22 @@ from tests.service.kit import wait_until
 _HEART_BEAT, _UNKNOWN = 34, 29_999
 
 
+def _connections() -> list[Connection]:
+    return [one for one in gc.get_objects() if isinstance(one, Connection)]
+
+
 def _left(ports: Collection[int]) -> list[Connection]:
-    """The connections of these clients that are still there; the broker has others, to the name
-    server, that come when they come."""
-    found = [one for one in gc.get_objects() if isinstance(one, Connection)]
-    return [one for one in found if one.peer[1] in ports]
+    """The connections of these clients that are still there."""
+    return [one for one in _connections() if one.peer[1] in ports]
 
 
-def _told(ports: Collection[int]) -> str:
-    """What the first of them is, and who holds it."""
-    first = _left(ports)[0]
-    holders = [repr(one)[:300] for one in gc.get_referrers(first) if not inspect.isframe(one)]
-    return f"{first} closed={first.closed} is held by {holders}"
+def _holders() -> list[str]:
+    """Each closed connection that is still there, and who holds it."""
+    said = []
+    for one in [one for one in _connections() if one.closed]:
+        holders = [repr(by)[:300] for by in gc.get_referrers(one) if not inspect.isframe(by)]
+        said.append(f"{one} is held by {holders}")
+    return said
 
 
 def _visit(port: int) -> int:
@@ -60,11 +64,15 @@ def test_a_closed_connection_is_freed_without_a_collection() -> None:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
+            before = len(_connections())
             ports = {_visit(port) for _ in range(5)}
             try:
-                wait_until(lambda: not _left(ports), "all are freed without a collection")
+                wait_until(
+                    lambda: not _left(ports) and len(_connections()) <= before,
+                    "all are freed without a collection",
+                )
             except AssertionError as error:
-                raise AssertionError(_told(ports)) from error
+                raise AssertionError(_holders()) from error
         finally:
             if was_enabled:
                 gc.enable()

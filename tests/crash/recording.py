@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.crash.aside import Lateness
 from tests.crash.block_log import BlockLog, CrashState, Disk, choose_states
@@ -111,6 +112,13 @@ class Recording:
         )
 
 
+class _Life(NamedTuple):
+    """When a daemon was ready and when it was told to end, in seconds of the monotonic clock."""
+
+    ready: float
+    told_to_end: float
+
+
 def record(folder: Path, plan: Plan) -> Recording:
     """Run it below `folder`."""
     image = make_file_system(folder / "base", plan.layout)
@@ -120,13 +128,9 @@ def record(folder: Path, plan: Plan) -> Recording:
         if plan.expiry:
             use_up(disk.root, _USED)
         disk.mark(0)
-        down = (0.0, 0.0)
-        if plan.restart:
-            _, killed = _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGKILL)
-            ready, _ = _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
-            down = (killed, ready)
-        else:
-            _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
+        ends = [signal.SIGKILL, signal.SIGTERM] if plan.restart else [signal.SIGTERM]
+        lives = [_daemon_turn(folder, disk.root / STORE, plan, traffic, end) for end in ends]
+    down = (lives[0].told_to_end, lives[1].ready) if plan.restart else (0.0, 0.0)
     return Recording(plan, disk.block_log(), history, image, disk.log_path, lateness.worst_s, down)
 
 
@@ -158,8 +162,7 @@ def record_recovery(folder: Path, judge: Judge, disk: Disk) -> BlockLog:
 
 def _daemon_turn(
     folder: Path, store: Path, plan: Plan, traffic: Traffic, end: signal.Signals
-) -> tuple[float, float]:
-    """A daemon's life; when it was ready, and when it was told to end."""
+) -> _Life:
     more = _EXPIRY if plan.expiry else None
     daemon = start_daemon(folder / "daemon", store, plan.flush, plan.control, more)
     try:
@@ -168,10 +171,10 @@ def _daemon_turn(
         if not traffic.history.topics:
             traffic.prepare(daemon.port)
         traffic.run(daemon.port, plan.messages, plan.sizes, plan.pause_s, plan.burst)
-        ended = time.monotonic()
+        told_to_end = time.monotonic()
         os.kill(daemon.process.pid, end)
         daemon.wait()
         assert not plan.expiry or "segment deleted" in daemon.log, daemon.log
-        return ready, ended
+        return _Life(ready, told_to_end)
     finally:
         daemon.close()

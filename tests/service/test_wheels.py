@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -53,3 +55,14 @@ def test_the_compiled_wheel_fits_its_python_and_has_every_module(tmp_path: Path)
     assert {name for name in names if name.endswith(".so")} == compiled
     assert expected_sources() <= names
     assert not [name for name in names if name.endswith(".c")]
+    # An executor that is given it as an archive can load no module of it, and runs plain.
+    asked = (
+        "import aerobee; from aerobee.native import form; "
+        "print(aerobee.__file__, form.chosen_decode())"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    ran = subprocess.run(
+        [sys.executable, "-c", asked], env=environ | {"PYTHONPATH": str(wheel)}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.stdout.split() == [f"{wheel}/aerobee/__init__.py", "None"], ran.stderr

@@ -9,8 +9,6 @@ AEROBEE_SPARK_VERSION (`4.3`, or several with blanks between) narrows the versio
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.native.form import VARIABLE
 from tests import campaign
 from tests.interop.brokers import Broker
 from tests.interop.conftest import make_broker
 from tests.parts import need
+from tests.pythons import FORMS
+from tests.wheels import build
 
-from .kit import ROOT, VERSIONS, Driver, missing, whole_versions
+from .kit import VERSIONS, Driver, missing, whole_versions
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -129,11 +130,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The plain one, built from the working tree as it would be published: a job's archive, from
     which nothing compiled can be imported."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)],
-                   env=os.environ | {"AEROBEE_NATIVE": "off"}, check=True)  # fmt: skip
-    (built,) = folder.glob("*.whl")
-    return built
+    return build("wheel", folder, Path(sys.executable), {VARIABLE: FORMS["plain"]})
 
 
 @pytest.fixture(scope="session")
