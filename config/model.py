@@ -68,8 +68,10 @@ class Settings(
     @classmethod
     def for_tests(cls, **changes: Any) -> Self:
         """The defaults with `changes`, resolved; ranges are not checked, so that a test may be
-        faster or smaller than an operator should be. No scrub, which reads when it likes."""
-        return cls(**({"scrub_bytes_per_second": 0} | changes)).resolve()
+        faster or smaller than an operator should be. No scrub, which reads when it likes; one that
+        is asked for has a processor of its own."""
+        usual = {"scrub_bytes_per_second": 0, "scrub_processor_percent": 100}
+        return cls(**(usual | changes)).resolve()
 
     def with_changes(self, **changes: Any) -> Self:
         """A copy with `changes`, resolved, unchecked."""

@@ -98,8 +98,14 @@ class ScrubSettings:
         unit="bytes",
         within=(0, 1 << 40),
         live=True,
-        why="""How much of the log is read a second, at most. 16 MiB/s take 5 to 20 percent of a
-        processor, more the smaller the messages. 0: no scrub, only reads find damage.""",
+        why="How much of the log is read a second, at most. 0: no scrub, only reads find damage.",
+    )
+    scrub_processor_percent: int = setting(
+        5,
+        within=(1, 100),
+        live=True,
+        why="""How much of one processor the scrub takes, at most; the smaller the messages, the
+        fewer bytes that are. With 5 percent some 10,000 messages a second are read.""",
     )
     scrub_interval_hours: int = setting(
         168,

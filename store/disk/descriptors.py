@@ -16,6 +16,7 @@ import os
 import resource
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from aerobee.store.disk.files import Files
 
@@ -34,10 +35,10 @@ class QueueFile:
     """One consume queue segment; `start` is its byte offset in the queue. Open while `fd` >= 0."""
 
     __slots__ = (
+        "directory",
         "end",
         "fd",
         "high",
-        "path",
         "start",
         "synced_high",
         "synced_writes",
@@ -48,9 +49,11 @@ class QueueFile:
     )
 
     def __init__(self, directory: str, name: str, size: int) -> None:
-        self.path = os.path.join(directory, name)
+        # Its queue's text, not one more: a store may have a hundred thousand files.
+        self.directory = directory
         self.start = int(name)
-        self.end = self.start + size
+        # Of most queues there is one file: those have one number between them.
+        self.end = self.start + size if self.start else size
         self.fd = -1
         # Writes so far and those covered by a sync; equal when the file is clean.
         self.writes = 0
@@ -62,6 +65,11 @@ class QueueFile:
         # By how many threads.
         self.syncing = 0
         self.unlinked = False
+
+    @property
+    def path(self) -> str:
+        """Where it is: its name is its first byte, in twenty digits (store/FORMAT.md 3)."""
+        return os.path.join(self.directory, f"{self.start:020d}")
 
 
 class DescriptorCache:
@@ -79,6 +87,8 @@ class DescriptorCache:
         self.dirty: dict[QueueFile, None] = {}
         # Those among them in which something else stood before.
         self.rewritten: dict[QueueFile, None] = {}
+        # Directories that have new names in them, or have lost some, in the order of that.
+        self._changed_directories: list[str] = []
         # The file that the store's caller is syncing to close it, and why such a sync failed.
         self._evicted: QueueFile | None = None
         self._eviction_ended = threading.Condition(self._lock)
@@ -93,9 +103,22 @@ class DescriptorCache:
         return file.fd if file.fd >= 0 else self._reopen(file)
 
     def create(self, file: QueueFile, size: int) -> None:
-        """Make the file, `size` bytes of nothing; its directory is the caller's to sync."""
+        """Make the file, `size` bytes of nothing, in a directory that is there; `file` and
+        directory are to be synced."""
         self._reopen(file, size)
+        self._changed_directories.append(file.directory)
         self.wrote(file, 0)
+
+    def note_directories(self, directories: Iterable[str]) -> None:
+        """These have new names in them, or have lost some, and are to be synced."""
+        self._changed_directories += directories
+
+    def take_directories(self) -> list[str]:
+        """Flush thread: what is to be synced by now. The list stays the same one: what the caller's
+        thread notes meanwhile is kept, and taken the next time."""
+        taken = self._changed_directories[:]
+        del self._changed_directories[: len(taken)]
+        return taken
 
     def wrote(self, file: QueueFile, high: int, *, rewritten: bool = False) -> None:
         """Note a write that reached up to byte `high` of the file."""

@@ -10,7 +10,8 @@ compares.
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from aerobee.config.model import Settings
 from aerobee.protocol.message.record_layout import (
@@ -169,6 +170,20 @@ def _head_at(files: Files, fd: int, position: int) -> tuple[int, int] | None:
     return (size, own) if magic == MESSAGE_MAGIC else None
 
 
+def _derived(queues: ConsumeQueueTable, index: IndexService | None) -> Iterator[str]:
+    """Directories and files of queues and index, one by one: they may be a hundred thousand."""
+    yield queues.directory
+    yield queues.ext_directory
+    yield from sorted({os.path.dirname(queue.directory) for queue in queues})
+    for queue in queues:
+        yield queue.directory
+        for file in queue.segments:
+            yield file.path
+    if index is not None:
+        yield index.directory
+        yield from index.paths
+
+
 def check_rights(
     files: Files,
     root: str,
@@ -192,13 +207,8 @@ def check_rights(
     for table in tables:  # replaced as a whole, by its temporary file
         used += [(os.path.dirname(table), True), (table, False)]
         used += [(table + BACKUP, True), (table + TEMPORARY, True)]
-    derived = [queues.directory, queues.ext_directory]
-    derived += sorted({os.path.dirname(queue.directory) for queue in queues})
-    for queue in queues:
-        derived += [queue.directory, *(file.path for file in queue.segments)]
-    if index is not None:
-        derived += [index.directory, *index.paths]
-    for path, write in [*used, *((path, True) for path in derived)]:
+    derived = ((path, True) for path in _derived(queues, index))
+    for path, write in chain(used, derived):
         if files.exists(path) and not files.may_use(path, write=write):
             raise StoreNotWritable(
                 f"{path} cannot be {'written' if write else 'read'} by this user: look at its "

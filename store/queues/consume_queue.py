@@ -11,12 +11,13 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
 
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
+from aerobee.store.queues.kept_ends import KeptEnds
 from aerobee.store.queues.queue_view import (
     BLANK_CHUNK,
     CHUNK_ENTRIES,
@@ -31,16 +32,7 @@ from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_f
 _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
 # Missing files are made again; more of them than this in a row are a matter for a person.
 _MISSING_MOST = 1000
-_NOTHING_KNOWN: Mapping[QueueFile, int] = {}
-
-
-class _Kept(NamedTuple):
-    """Entries of a file from a slot on, as they are while the file has been written so often."""
-
-    file: QueueFile
-    writes: int
-    first: int
-    data: bytes
+_NOTHING_KNOWN: Mapping[QueueFile, int] = MappingProxyType({})
 
 
 class ConsumeQueue(QueueView):
@@ -50,12 +42,12 @@ class ConsumeQueue(QueueView):
         "_cache",
         "_files",
         "_kept",
+        "_kept_at",
         "_tail",
         "delayed",
         "directory",
         "max_offset",
         "min_offset",
-        "new_directories",
         "next_offset",
         "odd_sizes",
         "pending",
@@ -80,8 +72,9 @@ class ConsumeQueue(QueueView):
         self._files = files
         self._cache = cache
         self._tail: QueueFile | None = None
-        # The first and the last entries while a start judges them, so that it opens each file once.
-        self._kept: tuple[_Kept, ...] = ()
+        # The first and the last entries while a start judges them.
+        self._kept: KeptEnds | None = None
+        self._kept_at = 0
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
@@ -98,10 +91,9 @@ class ConsumeQueue(QueueView):
         # What is to be mended: an empty file at the end goes, files of another size or without a
         # name before it are made.
         self.unfinished: str | None = None
-        self.unmade: list[QueueFile] = []
-        self.odd_sizes: dict[QueueFile, int] = {}  # those that somebody has cut or lengthened
-        # Directories whose new names are there, to be synced; see `take_new_names`.
-        self.new_directories: list[str] = []
+        self.unmade: tuple[QueueFile, ...] = ()
+        # Those that somebody has cut or lengthened.
+        self.odd_sizes: Mapping[QueueFile, int] = _NOTHING_KNOWN
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -155,10 +147,9 @@ class ConsumeQueue(QueueView):
             self._write_split(slot, BLANK_CHUNK[: (first - slot) * ENTRY_BYTES])
 
     def _create(self, start: int) -> QueueFile:
-        self.new_directories += self._files.make_directories(self.directory)
+        self._cache.note_directories(self._files.make_directories(self.directory))
         file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
         self._cache.create(file, self.segment_bytes)
-        self.new_directories.append(self.directory)
         self.segments = (*self.segments, file)
         self._tail = file
         return file
@@ -216,14 +207,10 @@ class ConsumeQueue(QueueView):
         end = min(position + count * ENTRY_BYTES, file.end, self.max_offset * ENTRY_BYTES)
         if end <= position:
             return b""
-        for kept in self._kept:
-            begin = position - kept.first * ENTRY_BYTES
-            if (
-                file is kept.file
-                and file.writes == kept.writes
-                and 0 <= begin <= end - position + begin <= len(kept.data)
-            ):
-                return kept.data[begin : begin + end - position]
+        if self._kept is not None:
+            kept = self._kept.find(self._kept_at, file, position, end - position)
+            if kept is not None:
+                return kept
         return self._files.read(self._cache.fd(file), position - file.start, end - position)
 
     #: As `read_entries`, with tags codes in the place of what says where they are.
@@ -253,19 +240,18 @@ class ConsumeQueue(QueueView):
     def trimmed(self) -> None:
         """The queue begins later than it did. Raises OSError."""
 
-    def take_new_names(self) -> list[str]:
-        """Flush thread: the directories that have new names in them, to be synced. OSError."""
-        return take_directories(self.new_directories)
+    def dispose(self) -> None:
+        """Flush thread: remove files that were let go of. Raises OSError."""
 
     def recovered(self) -> None:
         """A recovery is done with the queue: numbering goes on at its end. Raises OSError."""
         self.next_offset = self.max_offset
-        self._kept = ()
+        self._kept = None
 
     # --- loading ----------------------------------------------------------------------------
 
     def load(self, names: list[str]) -> list[str]:
-        """Take the files in `names`; names that are none of ours are returned.
+        """Take the files in `names`; names that are none of ours are returned. `find_end` is next.
 
         Raises StoreSizeMismatch or StoreLayoutError; nothing is changed.
         """
@@ -281,7 +267,6 @@ class ConsumeQueue(QueueView):
                 self.unfinished = file_path  # a crash while it was made
                 continue
             self._take_in(QueueFile(self.directory, name, self.segment_bytes), found)
-        self._find_end()
         return foreign
 
     def _take_in(self, file: QueueFile, found: int) -> None:
@@ -289,7 +274,7 @@ class ConsumeQueue(QueueView):
 
         A power cut may take the length or the name of a file and leave a later one's."""
         if found and found != self.segment_bytes:
-            self.odd_sizes[file] = found
+            self.odd_sizes = {**self.odd_sizes, file: found}
         if file.start % self.segment_bytes:
             self.refuse_sizes()
             raise StoreLayoutError(
@@ -304,18 +289,21 @@ class ConsumeQueue(QueueView):
             )
         while missing < file.start:
             absent = QueueFile(self.directory, segment_name(missing), self.segment_bytes)
-            self.unmade.append(absent)
+            self.unmade = (*self.unmade, absent)
             self.segments = (*self.segments, absent)
             missing = absent.end
         if found != self.segment_bytes:
-            self.unmade.append(file)
+            self.unmade = (*self.unmade, file)
         self.segments = (*self.segments, file)
 
-    def _find_end(self, known: Mapping[QueueFile, int] = _NOTHING_KNOWN) -> None:
+    def find_end(
+        self, kept: KeptEnds | None = None, known: Mapping[QueueFile, int] = _NOTHING_KNOWN
+    ) -> None:
         """`max_offset` behind the last slot that is not empty; numbering survives empty files.
 
-        `known`: behind which byte files have been found to be empty."""
-        self._kept = ()
+        The ends are kept in `kept`. `known`: behind which byte files have been found to be empty.
+        Raises OSError."""
+        self._kept = None
         if not self.segments:
             return
         self._tail = self.segments[-1]
@@ -329,21 +317,20 @@ class ConsumeQueue(QueueView):
             if high:
                 entries = -(-high // ENTRY_BYTES)
                 self.max_offset = file.start // ENTRY_BYTES + entries
-                self._keep_ends(file)
+                if kept is not None:
+                    self._keep_ends(file, kept)
                 return
 
-    def _keep_ends(self, last: QueueFile) -> None:
+    def _keep_ends(self, last: QueueFile, kept: KeptEnds) -> None:
         """Remember the first entries, and the last ones, which are in `last`."""
         near_end = max(last.start // ENTRY_BYTES, self.max_offset - FEW_ENTRIES)
         ends = [(last, near_end)]
         if self.segments[0] not in self.unmade:
             ends.append((self.segments[0], self.first_offset))
-        self._kept = tuple(
-            [
-                _Kept(file, file.writes, first, self.read_entries(first, FEW_ENTRIES))
-                for file, first in ends
-            ]
+        self._kept_at = kept.add(
+            [(file, first, self.read_entries(first, FEW_ENTRIES)) for file, first in ends]
         )
+        self._kept = kept
 
     def refuse_sizes(self) -> None:
         """Raise StoreSizeMismatch if there is a file of another size."""
@@ -358,21 +345,18 @@ class ConsumeQueue(QueueView):
             self.unfinished = None
         for file in self.unmade:
             if file in self.odd_sizes:
-                found = self.odd_sizes.pop(file)
                 fd = self._cache.fd(file)
-                self._files.set_size(
-                    fd, min(found, self.segment_bytes) // ENTRY_BYTES * ENTRY_BYTES
-                )
+                found = min(self.odd_sizes[file], self.segment_bytes)
+                self._files.set_size(fd, found // ENTRY_BYTES * ENTRY_BYTES)
                 self._files.set_size(fd, self.segment_bytes)
                 self._cache.wrote(file, self.segment_bytes)
                 continue
             if self._files.exists(file.path):
                 self._files.remove(file.path)
             self._cache.create(file, self.segment_bytes)
-            self.new_directories.append(self.directory)
         if self.unmade:
-            self.unmade = []
-            self._find_end()
+            self.unmade, self.odd_sizes = (), _NOTHING_KNOWN
+            self.find_end()
 
     def unsynced_files(self, log_offset: int) -> list[QueueFile]:
         """Files with entries at or above `log_offset`, which nobody may have synced.
@@ -382,16 +366,16 @@ class ConsumeQueue(QueueView):
         first = self.first_at(log_offset)
         if self.first_named(self.first_offset, first) is None:
             first = self.first_offset
-            self.new_directories += [os.path.dirname(self.directory), self.directory]
+            self._cache.note_directories([os.path.dirname(self.directory), self.directory])
         found = [file for file in self.segments if file.end > first * ENTRY_BYTES]
         if any(file.start >= first * ENTRY_BYTES for file in found):
-            self.new_directories.append(self.directory)
+            self._cache.note_directories([self.directory])
         return found
 
-    def dropped_caches(self, ends: Mapping[QueueFile, int]) -> None:
+    def dropped_caches(self, kept: KeptEnds, ends: Mapping[QueueFile, int]) -> None:
         """What was cached of files is forgotten: take their `ends`, in bytes, from what the disk
         has, which may be less. Raises OSError."""
-        self._find_end(ends)
+        self.find_end(kept, ends)
 
     def sync_further_files(self) -> None:
         """Before a recovery: sync what is kept beside the entries, and read it anew. OSError."""
@@ -408,11 +392,3 @@ class ConsumeQueue(QueueView):
             return None
         index = (position - self.segments[0].start) // self.segment_bytes
         return self.segments[index] if 0 <= index < len(self.segments) else None
-
-
-def take_directories(noted: list[str]) -> list[str]:
-    """Take out what is noted now. The list stays the same one: what the owner's thread notes in it
-    meanwhile is kept, and taken the next time."""
-    taken = noted[:]
-    del noted[: len(taken)]
-    return taken

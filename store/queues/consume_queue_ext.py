@@ -86,7 +86,6 @@ class ConsumeQueueExt:
         "_staged",
         "directory",
         "expired",
-        "new_directories",
         "segment_bytes",
         "segments",
         "unfinished",
@@ -104,9 +103,8 @@ class ConsumeQueueExt:
         # Where the next entry goes; staged entries begin at `_first_staged`.
         self._next = self._first_staged = 0
         self._staged: list[bytes] = []
-        # For the flush thread: files to remove, directories with new names in them.
+        # For the flush thread: files to remove.
         self.expired: list[QueueFile] = []
-        self.new_directories: list[str] = []
         # Files that a crash left without length.
         self.unfinished: list[str] = []
 
@@ -162,12 +160,11 @@ class ConsumeQueueExt:
         self._next = self._first_staged
 
     def _create(self, start: int) -> None:
-        self.new_directories += self._files.make_directories(self.directory)
+        self._cache.note_directories(self._files.make_directories(self.directory))
         file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
         if self._files.exists(file.path):
             self._files.remove(file.path)  # of a queue whose own files are gone
         self._cache.create(file, self.segment_bytes)
-        self.new_directories.append(self.directory)
         self.segments = {**self.segments, start: file}
 
     # --- reading ----------------------------------------------------------------------------
@@ -323,7 +320,7 @@ class ConsumeQueueExt:
     def _remove(self, file: QueueFile) -> None:
         self._cache.discard(file)
         self._files.remove(file.path)
-        self.new_directories.append(self.directory)
+        self._cache.note_directories([self.directory])
 
     def sync_and_drop_cache(self) -> None:
         """As MappedFile.sync_and_drop_cache, for the files that may have been written last."""

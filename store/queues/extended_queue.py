@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
-from aerobee.store.queues.consume_queue import ConsumeQueue, take_directories
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt, ExtEntry, is_address
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 
@@ -88,9 +88,8 @@ class ExtendedQueue(ConsumeQueue):
         if entry is not None and is_address(entry.tags_code):
             self.ext.expire_below(entry.tags_code)
 
-    def take_new_names(self) -> list[str]:
+    def dispose(self) -> None:
         self.ext.dispose()
-        return take_directories(self.ext.new_directories) + super().take_new_names()
 
     def sync_further_files(self) -> None:
         self.ext.sync_and_drop_cache()

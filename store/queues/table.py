@@ -25,6 +25,7 @@ from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, Sto
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt
 from aerobee.store.queues.extended_queue import ExtendedQueue
+from aerobee.store.queues.kept_ends import KeptEnds
 from aerobee.store.queues.queue_view import ENTRY_BYTES
 
 log = logging.getLogger("aerobee.store")
@@ -146,6 +147,9 @@ class ConsumeQueueTable:
                     continue
                 queue = self.queues[topic, int(name)] = self._make(topic, int(name))
                 self.foreign += queue.load(self._files.names(path))
+        kept = KeptEnds(len(self.queues))
+        for queue in self:
+            queue.find_end(kept)
         self._judge_sizes()
         self.leftovers += self._extension_leftovers()
 
@@ -252,20 +256,18 @@ class ConsumeQueueTable:
         return synced
 
     def _sync_directories(self) -> None:
-        taken: list[tuple[ConsumeQueue, list[str]]] = []
-        try:
+        if self._ext_segment_bytes is not None:
             for queue in self:
-                names = queue.take_new_names()
-                if names:
-                    taken.append((queue, names))
-            for directory in dict.fromkeys([name for _, names in taken for name in names]):
+                queue.dispose()
+        taken = self.cache.take_directories()
+        try:
+            for directory in dict.fromkeys(taken):
                 try:
                     self._files.sync_directory(directory)
                 except FileNotFoundError:  # its topic has been deleted meanwhile
                     continue
         except OSError:
-            for queue, names in taken:
-                queue.new_directories += names
+            self.cache.note_directories(taken)
             raise
 
     def sync_and_drop_caches(
@@ -282,8 +284,9 @@ class ConsumeQueueTable:
         files = [file for one in unsynced.values() for file in one]
         paths = [file.path for file in files]
         ends = dict(zip(files, self._files.synced_ends(paths, self._segment_bytes), strict=True))
+        kept = KeptEnds(len(self.queues))
         for queue in unsynced:
-            queue.dropped_caches(ends)
+            queue.dropped_caches(kept, ends)
         for queue in self:
             queue.sync_further_files()
 

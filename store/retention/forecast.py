@@ -250,6 +250,7 @@ class _Look:
         )
         try:
             queue.load([file.name for file in found.files])
+            queue.find_end()
             log_min = self._places[0].start if self._places else 0
             begin = queue.first_at(log_min)
             gone_now = _begin_after(now, queue.first_at, begin)

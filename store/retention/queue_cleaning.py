@@ -235,7 +235,6 @@ class QueueCleaner:
         file = QueueFile(queue.directory, segment_name(start), queue.segment_bytes)
         self._store.queues.cache.create(file, queue.segment_bytes)
         queue.segments = (*before, file)
-        queue.new_directories.append(queue.directory)
         first = start // ENTRY_BYTES
         queue.next_offset = queue.max_offset = queue.min_offset = first
         return QueueTrim(queue, before, first)

@@ -12,6 +12,7 @@ Threads: the scrub's own. Queues are read through copies and descriptors of its 
 """
 
 import logging
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -39,8 +40,10 @@ from aerobee.store.scan.sequence import Run, runs_of
 
 log = logging.getLogger("aerobee.store.scrub")
 
-# Records gathered before their queues are read: longer runs, but each takes 200 bytes.
-_MOST_GATHERED = 8192
+# Records gathered before their queues are read: longer runs, but each takes up to 350 bytes.
+_MOST_GATHERED = 4096
+# Copies of queues that are kept; the next one is made in some microseconds.
+_MOST_COPIES = 512
 # Queue files open at a time.
 _DESCRIPTORS = 64
 # Differences of one segment that are kept; more of them are a queue that has to be made again.
@@ -92,8 +95,9 @@ class EntryCheck:
         self._copies: dict[ConsumeQueue, Snapshot] = {}
         self._gathered: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
         self._count = 0
-        # Slots that hold what they should, as ranges [first, end) in order.
-        self._right: dict[ConsumeQueue, list[list[int]]] = {}
+        # Slots that hold what they should, as ranges in order: first, end, first, end and so on.
+        # Plain numbers, for a segment may have messages of a hundred thousand queues.
+        self._right: dict[ConsumeQueue, array[int]] = {}
         #: Claims to slots of which some hold something else.
         self.runs: list[tuple[ConsumeQueue, Run]] = []
         self.orphans: list[Orphan] = []
@@ -155,11 +159,11 @@ class EntryCheck:
             return
         ranges = self._right.get(queue)
         if ranges is None:
-            self._right[queue] = [[low, high]]
-        elif ranges[-1][1] == low:
-            ranges[-1][1] = high
+            self._right[queue] = array("q", (low, high))
+        elif ranges[-1] == low:
+            ranges[-1] = high
         else:
-            ranges.append([low, high])
+            ranges.extend((low, high))
 
     # --- entries against records --------------------------------------------------------------
 
@@ -170,12 +174,12 @@ class EntryCheck:
             yield
 
     def _orphans_of(self, queue: ConsumeQueue, copy: ConsumeQueue) -> Iterator[None]:
-        right = self._right.get(queue, [])
-        if len(right) == 1 and self._reaches_out(copy, *right[0]):
+        right = self._right.get(queue, array("q"))
+        if len(right) == 2 and self._reaches_out(copy, right[0], right[1]):
             return
         low = max(copy.first_at(self._start), copy.min_offset)
         end = copy.first_at(self._end)
-        for begin, stop in [*right, [end, end]]:
+        for begin, stop in zip([*right[::2], end], [*right[1::2], end], strict=True):
             # What lies between two ranges of slots that are right.
             while low < min(begin, end):
                 yield
@@ -207,17 +211,20 @@ class EntryCheck:
                 return False
             return True
 
-        copies = [self._copy(queue) for queue in self._queues]
-        return Boundaries(lambda: copies, names_back)
+        return Boundaries(lambda: [self._new_copy(queue) for queue in self._queues], names_back)
 
     # --- reading ----------------------------------------------------------------------------
 
     def _copy(self, queue: ConsumeQueue) -> Snapshot:
         copy = self._copies.get(queue)
         if copy is None:
-            copy = Snapshot(self._files, self._cache, queue, self._failed)
-            self._copies[queue] = copy
+            if len(self._copies) >= _MOST_COPIES:
+                self._copies.clear()
+            copy = self._copies[queue] = self._new_copy(queue)
         return copy
+
+    def _new_copy(self, queue: ConsumeQueue) -> Snapshot:
+        return Snapshot(self._files, self._cache, queue, self._failed)
 
     def _read(self, copy: Snapshot, low: int, high: int) -> bytes | None:
         """The entries of slots [low, high); None if the files are gone or cannot be read."""

@@ -12,8 +12,8 @@ Only what is durable and dispatched is read. The bytes come by pread on descript
 nothing is held while waiting: a segment may be deleted meanwhile, its topic too.
 
 The work comes in steps of well under a millisecond, between which the thread waits, as long as the
-rate asks for and at least a little: the interpreter is not kept from the event loop for longer than
-one step. `stats.scrub_steps` tells how long they were.
+rates of bytes and of processor time ask for and at least a little: the interpreter is not kept from
+the event loop for longer than one step. `stats.scrub_steps` tells how long they were.
 """
 
 import logging
@@ -237,9 +237,8 @@ class Scrub:
                 spent = time.thread_time_ns() - began
                 if spent < _STEP_NS:
                     continue
-                self._stats.scrub_steps.add(spent)
                 fresh, read = check.bytes_read - read, check.bytes_read
-                if self._wait(fresh):
+                if self._wait(fresh, spent):
                     return False
                 began = time.thread_time_ns()
         except OSError as error:
@@ -374,34 +373,43 @@ class Scrub:
             fresh = source.bytes_read - read
             if spent < _STEP_NS and not fresh:
                 continue
-            self._stats.scrub_steps.add(spent)
             read += fresh
             self._stats.scrub_bytes += fresh
             if source.bytes_read - forgotten >= _FORGET_BYTES:
                 forgotten = source.bytes_read
                 self._forget(segment, source)
-            if self._wait(fresh) or self._segments.find(segment.start) is not segment:
+            if self._wait(fresh, spent) or self._segments.find(segment.start) is not segment:
                 return False
             began = time.thread_time_ns()
         self._forget(segment, source)
         return True
 
-    def _wait(self, fresh: int) -> bool:
-        """Wait as long as the rate asks for so many bytes; whether the store is being closed."""
+    def _wait(self, fresh: int, spent_ns: int) -> bool:
+        """Wait as long as the rates ask for after a step that read so many bytes and took so much
+        processor time; whether the store is being closed."""
+        self._stats.scrub_steps.add(spent_ns)
         now = self._clock.monotonic()
-        rate = self._settings.scrub_bytes_per_second
-        self._free_at = max(now, self._free_at) + fresh / rate
+        due = self._due_s(fresh, spent_ns)
+        self._free_at = max(now, self._free_at) + due
         while not self._stopping.wait(
             min(max(_LEAST_WAIT_S, self._free_at - now), _LONGEST_WAIT_S)
         ):
             now = self._clock.monotonic()
             if self._free_at <= now:
                 return False
-            # The rate may be changed meanwhile: what is left to wait is for bytes at that rate.
-            changed = self._settings.scrub_bytes_per_second
-            self._free_at = now + (self._free_at - now) * rate / changed
-            rate = changed
+            # The rates may be changed meanwhile: what is left to wait is for this step at those.
+            changed = self._due_s(fresh, spent_ns)
+            self._free_at = now + (self._free_at - now) * changed / due
+            due = changed
         return True
+
+    def _due_s(self, fresh: int, spent_ns: int) -> float:
+        """Seconds that a step may take by the rate of bytes and by that of processor time."""
+        settings = self._settings
+        return max(
+            fresh / settings.scrub_bytes_per_second,
+            spent_ns / 1e7 / settings.scrub_processor_percent,
+        )
 
     def _forget(self, segment: MappedFile, source: Source) -> None:
         if segment.end <= self._recent_from():

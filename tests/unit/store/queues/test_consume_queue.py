@@ -200,14 +200,14 @@ class CountedLooks(OrderedDict[QueueFile, None]):
 
 def test_making_room_looks_at_a_file_or_two_however_many_are_open(tmp_path: Path) -> None:
     files = Files()
-    (tmp_path / "file").touch()
+    names = [f"{number:020d}" for number in range(400)]
+    for name in names:
+        (tmp_path / name).touch()
     cache = DescriptorCache(files, capacity=300)
     cache._open = opened = CountedLooks()
     for _ in range(3):
-        for number in range(400):
-            file = QueueFile(str(tmp_path), f"{number:020d}", FILE)
-            file.path = str(tmp_path / "file")
-            cache.fd(file)
+        for name in names:
+            cache.fd(QueueFile(str(tmp_path), name, FILE))
             assert len(cache) <= 300
     assert opened.looks < 3 * 1200
     cache.close()

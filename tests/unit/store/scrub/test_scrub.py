@@ -581,6 +581,21 @@ def test_rate_is_kept(tmp_path: Path) -> None:
         assert time.monotonic() - began > 0.8 * (written - 65_536) / (4 << 20)
 
 
+def test_share_of_a_processor_is_kept(tmp_path: Path) -> None:
+    settings = {"commit_log_segment_bytes": 1 << 20}
+    store = MessageStore.open(small_settings(tmp_path, **settings))
+    for n in range(3000):
+        store.put(message(b"x", queue_id=n % 7))
+    store.dispatch()
+    store.close()
+    began = time.monotonic()
+    with opened(tmp_path, scrub_processor_percent=10, **settings) as store:
+        waited = time.monotonic() - began
+        spent = store.stats.scrub_steps.sum_ns / 1e9
+        assert spent > 0
+        assert waited > 0.9 * spent / 0.10
+
+
 def test_work_between_two_waits_is_short(tmp_path: Path) -> None:
     """The longest of many steps may have the garbage collector in it, nine of ten may not."""
     settings = {"commit_log_segment_bytes": 1 << 22, "consume_queue_segment_bytes": 200_000}
