@@ -35,6 +35,8 @@ MAX_TOPIC_BYTES = 127
 REMOVED_SUFFIX = ".removed"
 _I32_MAX = 0x7FFFFFFF
 _UNCOUNTED = (0, -1)
+# Queues whose files a start syncs with several threads: what that takes for each is not little.
+_SYNCED_AT_A_TIME = 512
 
 
 class ConsumeQueueTable:
@@ -278,15 +280,20 @@ class ConsumeQueueTable:
         if self._files.exists(self.directory):
             # A topic's directory may be there without anything in it that would say so.
             self._files.sync_directory(self.directory)
-        unsynced = {
-            queue: queue.unsynced_files(log_offset) for queue in self if not is_synced(queue)
-        }
-        files = [file for one in unsynced.values() for file in one]
-        paths = [file.path for file in files]
-        ends = dict(zip(files, self._files.synced_ends(paths, self._segment_bytes), strict=True))
         kept = KeptEnds(len(self.queues))
-        for queue in unsynced:
-            queue.dropped_caches(kept, ends)
+        queues = list(self.queues.values())
+        for start in range(0, len(queues), _SYNCED_AT_A_TIME):
+            unsynced = {
+                queue: queue.unsynced_files(log_offset)
+                for queue in queues[start : start + _SYNCED_AT_A_TIME]
+                if not is_synced(queue)
+            }
+            files = [file for one in unsynced.values() for file in one]
+            paths = [file.path for file in files]
+            ends = self._files.synced_ends(paths, self._segment_bytes)
+            found = dict(zip(files, ends, strict=True))
+            for queue in unsynced:
+                queue.dropped_caches(kept, found)
         for queue in self:
             queue.sync_further_files()
 
