@@ -4,7 +4,9 @@ AEROBEE_NATIVE=off leaves it out, `required` makes a failure the build's; else a
 compiler or zlib's headers gets a wheel of plain Python, and one line that says so.
 
 What is built below build/ is of one Python, so that those of several neither meet nor mix; it is
-made anew when a source changes, or anything else that it was made from.
+made anew when a source changes, or anything else that it was made from. Cython's C, half of the work,
+is the same whatever the options and the Python: it is kept by the content of what it was made from,
+and a build finds it there if any build before has made it.
 """
 
 import os
@@ -18,6 +20,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = ("decode", "derive", "dispatch", "pulls", "reads", "requests", "sends", "sockets")
+#: Cython's C of all builds in a working tree.
+KEPT = Path("build", "native", "c")
 
 
 class NativeHook(BuildHookInterface[Any]):
@@ -76,9 +80,12 @@ def replace_beside(folder: Path, built: Iterable[Path]) -> None:
                 (folder / (module + suffix)).unlink(missing_ok=True)
 
 
-def build(root: Path, options: Sequence[str] = ("-O2", "-g0")) -> list[Path]:
+def build(
+    root: Path, options: Sequence[str] = ("-O2", "-g0"), kept: Path | None = None
+) -> list[Path]:
     """Compile the modules of native/ in `root`, with these options of the C compiler and its
-    linker; where they are, below build/. Raises what the tools do."""
+    linker; where they are, below build/. `kept` is the folder with the C of earlier builds, else
+    one below build/. Raises what the tools do."""
     import Cython
 
     before = Path.cwd()
@@ -87,16 +94,17 @@ def build(root: Path, options: Sequence[str] = ("-O2", "-g0")) -> list[Path]:
         work = Path("build", "native", str(sys.implementation.cache_tag))
         about = repr((Cython.__version__, sys.version, *options, Path(__file__).read_text()))
         made_from = work / "made-from"
-        is_new = not made_from.exists() or made_from.read_text() != about
-        built = _compiled(work, options, is_new)
+        if not made_from.exists() or made_from.read_text() != about:
+            shutil.rmtree(work, ignore_errors=True)
+        built = _compiled(work, options, kept or KEPT)
         made_from.write_text(about)
         return [root / path for path in built]
     finally:
         os.chdir(before)
 
 
-def _compiled(work: Path, options: Sequence[str], anew: bool) -> list[str]:
-    """The modules, from the working directory's sources; what is older than its source, or all."""
+def _compiled(work: Path, options: Sequence[str], kept: Path) -> list[str]:
+    """The modules, from the working directory's sources; made is what is older than its source."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -114,13 +122,13 @@ def _compiled(work: Path, options: Sequence[str], anew: bool) -> list[str]:
         ],
         build_dir=str(work),
         include_path=["."],
-        force=anew,
+        cache=str(kept),
         quiet=True,
     )
     command = build_ext(Distribution({"name": "aerobee", "ext_modules": extensions}))
     command.build_temp = str(work)
     command.build_lib = str(work / "lib")
-    command.force = anew
+    command.parallel = True  # a compiler for each core
     command.ensure_finalized()
     command.run()
     outputs: list[str] = command.get_outputs()
