@@ -4,9 +4,9 @@ AEROBEE_NATIVE=off leaves it out, `required` makes a failure the build's; else a
 compiler or zlib's headers gets a wheel of plain Python, and one line that says so.
 
 What is built below build/ is of one Python, so that those of several neither meet nor mix; it is
-made anew when a source changes, or anything else that it was made from. Cython's C, half of the work,
-is the same whatever the options and the Python: it is kept by the content of what it was made from,
-and a build finds it there if any build before has made it.
+made anew when a source changes, or anything else that it was made from. Cython's C, half of the
+work, is the same whatever the options and the Python: it is kept by the content of what it was made
+from, and a build finds it there if any build before has made it.
 """
 
 import os

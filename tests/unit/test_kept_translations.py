@@ -1,4 +1,4 @@
-"""Cython's C is kept by the content of what it was made from: across builds, never across changes."""
+"""Cython's C is kept by the content of what it was made from: for builds, not over changes."""
 
 from __future__ import annotations
 
