@@ -9,6 +9,7 @@ work, is the same whatever the options and the Python: it is kept by the content
 from, and a build finds it there if any build before has made it.
 """
 
+import hashlib
 import os
 import shutil
 import sys
@@ -103,8 +104,45 @@ def build(
         os.chdir(before)
 
 
+def _translations(work: Path, kept: Path) -> list[tuple[Path, Path]]:
+    """Of each module where its C is made, and where it is kept: under a name that follows from all
+    that it is made from. In Cython's own cache the name has the path of Cython besides, which is
+    another in each build by pip."""
+    import Cython
+
+    folder = Path("aerobee", "native")
+    declared = [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.pxd"))]
+    found = []
+    for module in MODULES:
+        source = (folder / f"{module}.pyx").read_bytes()
+        about = hashlib.sha256(repr((Cython.__version__, source, declared)).encode())
+        name = f"{module}-{about.hexdigest()[:32]}.c"
+        found.append((work / folder / f"{module}.c", kept / name))
+    return found
+
+
+def _take_kept(c: Path, as_kept: Path) -> None:
+    """Have the C that is kept, with the time of now if it is another one than was there; or none,
+    so that it is made, whatever the times say."""
+    if not as_kept.exists():
+        c.unlink(missing_ok=True)
+    elif not c.exists() or c.read_bytes() != as_kept.read_bytes():
+        _replace(c, as_kept)
+
+
+def _replace(target: Path, source: Path) -> None:
+    """Put a copy of the source there, whole at any time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = target.with_name(f"{target.name}.{os.getpid()}.new")
+    shutil.copyfile(source, new)
+    os.replace(new, target)
+
+
 def _compiled(work: Path, options: Sequence[str], kept: Path) -> list[str]:
     """The modules, from the working directory's sources; made is what is older than its source."""
+    translations = _translations(work, kept)
+    for c, as_kept in translations:
+        _take_kept(c, as_kept)
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -122,9 +160,10 @@ def _compiled(work: Path, options: Sequence[str], kept: Path) -> list[str]:
         ],
         build_dir=str(work),
         include_path=["."],
-        cache=str(kept),
         quiet=True,
     )
+    for c, as_kept in translations:
+        _replace(as_kept, c)
     command = build_ext(Distribution({"name": "aerobee", "ext_modules": extensions}))
     command.build_temp = str(work)
     command.build_lib = str(work / "lib")
