@@ -14,7 +14,7 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract native budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-neighbours bench-pending bench-spark pair sanitize pythons wheels manual clean $(SUITES)
+.PHONY: help setup run test campaign check lint types compiled unit bring peers spark bench bench-neighbours bench-pending bench-spark pair sanitize pythons wheels manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
@@ -40,7 +40,7 @@ run:
 # One pytest run over all suites, so that its closing line speaks for all of them. What they need is
 # brought meanwhile; a test waits for the part it needs. Sizes are the quick ones of tests/campaign.py.
 test: bring
-	@$(MAKE) --no-print-directory lint types
+	@$(MAKE) --no-print-directory lint types compiled
 	$(PYTEST) tests $(PARALLEL) --durations=20 $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.parts wait
 
@@ -81,6 +81,12 @@ lint: setup
 
 types: setup
 	.venv/bin/mypy -p aerobee
+
+# Pytest rewrites and compiles each test module once: a quarter of a minute, which in a clean clone
+# each worker would take for itself.
+compiled: setup
+	@mkdir -p .cache
+	@$(PYTEST) tests --collect-only --quiet >.cache/collected || { cat .cache/collected; exit 1; }
 
 unit: setup
 	$(PYTEST) tests/unit tests/test_layers.py $(PARALLEL) --durations=5 $(ARGS)

@@ -4,9 +4,12 @@ AEROBEE_NATIVE=off leaves it out, `required` makes a failure the build's; else a
 compiler or zlib's headers gets a wheel of plain Python, and one line that says so.
 
 What is built below build/ is of one Python, so that those of several neither meet nor mix; it is
-made anew when a source changes, or anything else that it was made from.
+made anew when a source changes, or anything else that it was made from. Cython's C, half of the
+work, is the same whatever the options and the Python: it is kept by the content of what it was made
+from, and a build finds it there if any build before has made it.
 """
 
+import hashlib
 import os
 import shutil
 import sys
@@ -18,6 +21,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = ("decode", "derive", "dispatch", "pulls", "reads", "requests", "sends", "sockets")
+#: Cython's C of all builds in a working tree.
+KEPT = Path("build", "native", "c")
 
 
 class NativeHook(BuildHookInterface[Any]):
@@ -76,9 +81,12 @@ def replace_beside(folder: Path, built: Iterable[Path]) -> None:
                 (folder / (module + suffix)).unlink(missing_ok=True)
 
 
-def build(root: Path, options: Sequence[str] = ("-O2", "-g0")) -> list[Path]:
+def build(
+    root: Path, options: Sequence[str] = ("-O2", "-g0"), kept: Path | None = None
+) -> list[Path]:
     """Compile the modules of native/ in `root`, with these options of the C compiler and its
-    linker; where they are, below build/. Raises what the tools do."""
+    linker; where they are, below build/. `kept` is the folder with the C of earlier builds, else
+    one below build/. Raises what the tools do."""
     import Cython
 
     before = Path.cwd()
@@ -87,16 +95,54 @@ def build(root: Path, options: Sequence[str] = ("-O2", "-g0")) -> list[Path]:
         work = Path("build", "native", str(sys.implementation.cache_tag))
         about = repr((Cython.__version__, sys.version, *options, Path(__file__).read_text()))
         made_from = work / "made-from"
-        is_new = not made_from.exists() or made_from.read_text() != about
-        built = _compiled(work, options, is_new)
+        if not made_from.exists() or made_from.read_text() != about:
+            shutil.rmtree(work, ignore_errors=True)
+        built = _compiled(work, options, kept or KEPT)
         made_from.write_text(about)
         return [root / path for path in built]
     finally:
         os.chdir(before)
 
 
-def _compiled(work: Path, options: Sequence[str], anew: bool) -> list[str]:
-    """The modules, from the working directory's sources; what is older than its source, or all."""
+def _translations(work: Path, kept: Path) -> list[tuple[Path, Path]]:
+    """Of each module where its C is made, and where it is kept: under a name that follows from all
+    that it is made from. In Cython's own cache the name has the path of Cython besides, which is
+    another in each build by pip."""
+    import Cython
+
+    folder = Path("aerobee", "native")
+    declared = [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.pxd"))]
+    found = []
+    for module in MODULES:
+        source = (folder / f"{module}.pyx").read_bytes()
+        about = hashlib.sha256(repr((Cython.__version__, source, declared)).encode())
+        name = f"{module}-{about.hexdigest()[:32]}.c"
+        found.append((work / folder / f"{module}.c", kept / name))
+    return found
+
+
+def _take_kept(c: Path, as_kept: Path) -> None:
+    """Have the C that is kept, with the time of now if it is another one than was there; or none,
+    so that it is made, whatever the times say."""
+    if not as_kept.exists():
+        c.unlink(missing_ok=True)
+    elif not c.exists() or c.read_bytes() != as_kept.read_bytes():
+        _replace(c, as_kept)
+
+
+def _replace(target: Path, source: Path) -> None:
+    """Put a copy of the source there, whole at any time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = target.with_name(f"{target.name}.{os.getpid()}.new")
+    shutil.copyfile(source, new)
+    os.replace(new, target)
+
+
+def _compiled(work: Path, options: Sequence[str], kept: Path) -> list[str]:
+    """The modules, from the working directory's sources; made is what is older than its source."""
+    translations = _translations(work, kept)
+    for c, as_kept in translations:
+        _take_kept(c, as_kept)
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -114,13 +160,14 @@ def _compiled(work: Path, options: Sequence[str], anew: bool) -> list[str]:
         ],
         build_dir=str(work),
         include_path=["."],
-        force=anew,
         quiet=True,
     )
+    for c, as_kept in translations:
+        _replace(as_kept, c)
     command = build_ext(Distribution({"name": "aerobee", "ext_modules": extensions}))
     command.build_temp = str(work)
     command.build_lib = str(work / "lib")
-    command.force = anew
+    command.parallel = True  # a compiler for each core
     command.ensure_finalized()
     command.run()
     outputs: list[str] = command.get_outputs()

@@ -55,7 +55,7 @@ SUITES: dict[str, Suite] = {
         2_000, 20_000, "states", "each plan has 200, with its share of extremes and damage"
     ),
     "broker model": Suite(
-        240, 4_000, "states", "each plan has 60, of lives that are others each time"
+        160, 4_000, "states", "each plan has 40, of a life that is another each time"
     ),
     "n-th call": Suite(
         6, 1, "runs", "every 6th call of each kind; the beginning is drawn, so six runs meet all"
@@ -100,7 +100,7 @@ SUITES: dict[str, Suite] = {
         2, 6, "runs", "each kind under both modes; what else varies is drawn by the seed"
     ),
     "kill points": Suite(
-        3, 200, "kills", "three of each call in each mode and of each function, which are drawn"
+        2, 200, "kills", "two of each call in each mode and of each function, which are drawn"
     ),
     "kill tools": Suite(
         10, 0, "kills", "each tool at changes from its beginning to its end, which are drawn"
@@ -133,7 +133,7 @@ SUITES: dict[str, Suite] = {
         3, 0, "runs", "each number of bits, each size of segments and each way to end"
     ),
     "damaged files": Suite(
-        150, 0, "cases", "150 of each original, and each class of damage in it at least once"
+        100, 0, "cases", "100 of each original, and each class of damage in it at least once"
     ),
     # --- tests/pythons.py ---
     "each Python": Suite(

@@ -27,10 +27,14 @@ _BUILDS = _ROOT / ".cache" / "native"
 
 
 class Build(NamedTuple):
-    """One kind: options of the C compiler, and what is changed in which file."""
+    """One kind: options of the C compiler, and what is changed in which file.
+
+    One with changes begins with a copy of the kind `like`, the same without them, so that only what
+    is changed is compiled."""
 
     options: tuple[str, ...]
     changes: Mapping[str, tuple[tuple[str, str], ...]] = {}
+    like: str | None = None
 
 
 _STEPS = ("-O0", "-DAEROBEE_STEPS")
@@ -50,12 +54,14 @@ BUILDS = {
                 ),
             )
         },
+        like="steps",
     ),
     "sanitized": Build(_SANITIZED),
     # A frame is believed to be there whole, whatever was read of it.
     "overrun": Build(
         _SANITIZED,
         {"requests.pyx": ((" or total > size - position - 4", ""),)},
+        like="sanitized",
     ),
 }
 
@@ -71,9 +77,22 @@ def folder_of(kind: str) -> Path:
 
 
 def _made(kind: str) -> Path:
-    import hatch_build  # with the tools of builds, which other processes need not have
-
     build = BUILDS[kind]
+    texts = _texts(build)
+    about = repr((sys.version, build.options, sorted(texts.items()))).encode()
+    root = _BUILDS / f"{kind}-{hashlib.sha256(about).hexdigest()[:16]}"
+    _BUILDS.mkdir(parents=True, exist_ok=True)
+    with (_BUILDS / f"{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "built").exists():
+            for old in _BUILDS.glob(f"{kind}-*"):
+                shutil.rmtree(old)
+            _make(root, build, texts)
+    return _modules_in(root)
+
+
+def _texts(build: Build) -> dict[str, str]:
+    """The sources as this build has them, by name."""
     texts = {
         path.name: path.read_text()
         for path in sorted(_SOURCES.iterdir())
@@ -83,23 +102,34 @@ def _made(kind: str) -> Path:
         for old, new in changes:
             assert texts[name].count(old) == 1, f"{name} has no longer one {old!r}"
             texts[name] = texts[name].replace(old, new)
-    about = repr((sys.version, build.options, sorted(texts.items()))).encode()
-    root = _BUILDS / f"{kind}-{hashlib.sha256(about).hexdigest()[:16]}"
+    return texts
+
+
+def _make(root: Path, build: Build, texts: Mapping[str, str]) -> None:
+    import hatch_build  # with the tools of builds, which other processes need not have
+
     folder = root / "aerobee" / "native"
-    _BUILDS.mkdir(parents=True, exist_ok=True)
-    with (_BUILDS / f"{kind}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (root / "built").exists():
-            for old in _BUILDS.glob(f"{kind}-*"):
-                shutil.rmtree(old)
-            folder.mkdir(parents=True)
-            for package in (folder.parent, folder):
-                (package / "__init__.py").touch()
-            for name, text in texts.items():
-                (folder / name).write_text(text)
-            hatch_build.build(root, build.options)
-            (root / "built").touch()
+    if build.like is None:
+        folder.mkdir(parents=True)
+        for package in (folder.parent, folder):
+            (package / "__init__.py").touch()
+    else:
+        shutil.copytree(_root_of(_made(build.like)), root)
+        (root / "built").unlink()
+    for name, text in texts.items():
+        # What is the same keeps its time, and is not compiled again.
+        if not (folder / name).exists() or (folder / name).read_text() != text:
+            (folder / name).write_text(text)
+    hatch_build.build(root, build.options, _ROOT / hatch_build.KEPT)
+    (root / "built").touch()
+
+
+def _modules_in(root: Path) -> Path:
     return next((root / "build" / "native").glob("*/lib")) / "aerobee" / "native"
+
+
+def _root_of(modules: Path) -> Path:
+    return next(folder for folder in modules.parents if (folder / "built").exists())
 
 
 def use(folder: Path) -> None:

@@ -204,8 +204,9 @@ async def settled(
             await broker.topics.flush()
             await broker.groups.flush()
             served = not any(one.aside or one.holds for one in connections)
-            if not served:
-                await asyncio.sleep(0.001)  # by a worker
+            # By a worker, or by a disk that takes its time: spinning would take the time of others.
+            if not served or len(broker.acks):
+                await asyncio.sleep(0.001)
             busy = (
                 broker.turns.waiting
                 or store.dispatched < store.written
