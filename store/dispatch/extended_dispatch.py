@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from aerobee.store.disk.health import Health
 from aerobee.store.dispatch.bit_maps import FilterBitMaps
 from aerobee.store.dispatch.dispatcher import Dispatcher
-from aerobee.store.dispatch.reput import ROUND_MOST, Reput
+from aerobee.store.dispatch.reput import ROUND_MOST, Reput, Touched
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -54,9 +54,7 @@ class ExtendedReput(Reput):
             self._round_most = self._maps.begin_round(ROUND_MOST)
         return super().dispatch(limit, tell)
 
-    def _gather(
-        self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]
-    ) -> list[Arrival]:
+    def _gather(self, entries: list[Appended], touched: Touched) -> list[Arrival]:
         arrivals: list[Arrival] = []
         last_log, maps = -1, self._maps
         for queue, queue_offset, log_offset, size, tags_code, _, store_ms, topic in entries:
@@ -65,15 +63,16 @@ class ExtendedReput(Reput):
             if queue is None:
                 continue
             assert isinstance(queue, ExtendedQueue)
-            if not queue.pending:
-                touched.append((queue, queue_offset))
+            of_queue = touched.get(queue)
+            if of_queue is None:
+                of_queue = touched[queue] = queue_offset, []
             code = tags_code
             if own:
                 bit_map = maps.of(topic, log_offset, size) if maps is not None else b""
                 code = queue.code_for(tags_code, store_ms, bit_map)
-            queue.pending.append(_pack_entry(log_offset, size, code))
+            of_queue[1].append(_pack_entry(log_offset, size, code))
             arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
-        _write_staged([queue for queue, _ in touched])
+        _write_staged(list(touched))
         return arrivals
 
 

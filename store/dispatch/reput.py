@@ -16,6 +16,7 @@ Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by t
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.compiled import Compiled
@@ -36,6 +37,9 @@ from aerobee.store.stats import StoreStats
 ROUND_MOST = 1024
 
 _pack_entry = ENTRY.pack
+
+#: Entries of one round by their queue, with the slot of the first, in order.
+Touched: TypeAlias = dict[ConsumeQueue, tuple[int, list[bytes]]]
 
 
 class Reput:
@@ -108,34 +112,25 @@ class Reput:
     def _write_entries(self, entries: list[Appended], tell: bool) -> tuple[list[Arrival], int]:
         """Write the queues' entries; what has arrived, and how many. Raises OSError."""
         if self._compiled is not None:
-            arrivals, count, packed = self._compiled.gather(entries, Arrival if tell else None)
-            for queue, first, data in packed:
+            arrivals, count, made = self._compiled.gather(entries, Arrival if tell else None)
+            for queue, first, data in made:
                 queue.write_entries(first, data)
             return arrivals, count
-        touched: list[tuple[ConsumeQueue, int]] = []
-        try:
-            arrivals = self._gather(entries, touched)
-            for queue, first in touched:
-                queue.write_entries(first, b"".join(queue.pending))
-        finally:
-            for queue, _ in touched:
-                queue.pending = []
+        touched: Touched = {}
+        arrivals = self._gather(entries, touched)
+        for queue, (first, packed) in touched.items():
+            queue.write_entries(first, b"".join(packed))
         return arrivals, len(arrivals)
 
-    def _gather(
-        self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]
-    ) -> list[Arrival]:
-        """Collect entries in their queues' `pending`; queues and their first slots go to `touched`.
-
-        Raises OSError.
-        """
+    def _gather(self, entries: list[Appended], touched: Touched) -> list[Arrival]:
+        """Collect the queues' entries in `touched`. Raises OSError."""
         arrivals: list[Arrival] = []
         for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
             if queue is not None:
-                packed = queue.pending
-                if not packed:
-                    touched.append((queue, queue_offset))
-                packed.append(_pack_entry(log_offset, size, tags_code))
+                of_queue = touched.get(queue)
+                if of_queue is None:
+                    of_queue = touched[queue] = queue_offset, []
+                of_queue[1].append(_pack_entry(log_offset, size, tags_code))
                 arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
         return arrivals
 

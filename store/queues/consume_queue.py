@@ -50,7 +50,6 @@ class ConsumeQueue(QueueView):
         "min_offset",
         "next_offset",
         "odd_sizes",
-        "pending",
         "queue_id",
         "segment_bytes",
         "segments",
@@ -86,8 +85,6 @@ class ConsumeQueue(QueueView):
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
-        # Entries of the dispatch that is going on, in order (reput's).
-        self.pending: list[bytes] = []
         # What is to be mended: an empty file at the end goes, files of another size or without a
         # name before it are made.
         self.unfinished: str | None = None
