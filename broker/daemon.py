@@ -104,6 +104,7 @@ class Daemon:
         self._undo: list[tuple[str, Callable[[], Awaitable[None] | None]]] = []
         self._serving = False
         self._stop_asked = False
+        self._returns = False
         self.health.add(
             "serving",
             lambda: None if self._serving else "the broker is starting or stopping",
@@ -138,6 +139,10 @@ class Daemon:
         off, because the next start would have to begin it anew.
         """
         self._stop_asked = True
+
+    def will_return(self) -> None:
+        """The `stop` to come is followed by a start at once: clients are to keep their routes."""
+        self._returns = True
 
     async def read_settings_again(self) -> None:
         """Take over what the configuration says now (config/reload.py). Once it serves."""
@@ -207,7 +212,7 @@ class Daemon:
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
         self.registrar = Registrar(settings, identity, self.core.topics, servers)
-        self._undo.append(("registration", self.registrar.stop))
+        self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, name_server)
         add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
@@ -290,6 +295,9 @@ class Daemon:
         await self.core.save_tables()
         await self.main_server.close()
         await self.vip_server.close()
+
+    async def _leave_name_servers(self) -> None:
+        await self.registrar.stop(returns=self._returns)
 
     def _start_checks(self, scheduler: Scheduler, monitor: LoopMonitor) -> None:
         settings = self.settings
