@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +48,7 @@ from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports, listeners, reachable
 from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
-from aerobee.native.form import VARIABLE, CompiledForm, NativeError, chosen
+from aerobee.native.form import CompiledForm, NativeError, chosen
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.disk.files import Files
@@ -340,7 +339,8 @@ def _form() -> CompiledForm | None:
     try:
         return chosen()
     except NativeError as error:
-        raise ConfigError(VARIABLE, os.environ.get(VARIABLE, ""), str(error)) from None
+        # The text names the variable and its value.
+        raise ConfigError("", "", str(error)) from None
 
 
 def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:

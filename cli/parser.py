@@ -8,7 +8,7 @@ from aerobee import __version__
 from aerobee.cli.bench.parser import add_bench
 from aerobee.cli.parser_types import assignment, count, duration, port, seconds, text
 from aerobee.cli.store.parser import add_store
-from aerobee.native.form import is_built
+from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
 
@@ -62,8 +62,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _version() -> str:
-    """Of the program, and which form of the hot path it has."""
-    return f"aerobee {__version__} ({'with' if is_built() else 'without'} the compiled hot path)"
+    """Of the program, and which form of the hot path would run."""
+    return f"aerobee {__version__} ({wish_text()})"
 
 
 def build_parser() -> argparse.ArgumentParser:
