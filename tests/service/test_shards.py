@@ -122,6 +122,8 @@ def test_one_is_killed_and_comes_back_while_the_other_serves(
     ).stdout.splitlines()  # fmt: skip
     assert [line.split()[0] for line in view] == ["SHARD", "shard-0", "shard-1", "nameserver"]
     assert f"127.0.0.1:{daemon.port + 10}" in view[2]
+    # One cell for each column, so that a script can cut them.
+    assert view[3].split()[1:4] == ["-", "-", "ready"]
 
     first, second = pids(daemon)
     os.kill(second, signal.SIGKILL)
