@@ -39,7 +39,7 @@ _TICK_S = 1.0
 _EXIT_FAILED = 1
 _CODES_PASSED_ON = frozenset({1, 3, 78})
 # A child that had no handler yet dies of the signal that stops it; nothing was open by then.
-_STOPPED = frozenset({0, -signal.SIGTERM})
+_STOPPED = frozenset({0, -signal.SIGTERM, -signal.SIGUSR2})
 
 
 class Supervisor:
