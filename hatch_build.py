@@ -1,7 +1,7 @@
 """Builds the compiled form (aerobee/native) into the wheel, or beside its sources.
 
 AEROBEE_NATIVE=off leaves it out, `required` makes a failure the build's; else a machine without a C
-compiler or zlib's headers gets a wheel of plain Python, and one line that says so.
+compiler or zlib's headers gets a wheel of plain Python. One line says which of these it was.
 
 What is built below build/ is of one Python, so that those of several neither meet nor mix; it is
 made anew when a source changes, or anything else that it was made from. Cython's C, half of the
@@ -50,17 +50,20 @@ class NativeHook(BuildHookInterface[Any]):
         """The modules, made as AEROBEE_NATIVE wishes; none where plain Python is to run."""
         wish = os.environ.get("AEROBEE_NATIVE") or "auto"
         if wish not in ("auto", "off", "required"):
-            raise ValueError(f"AEROBEE_NATIVE is {wish!r}, it may be one of auto, off, required")
+            self.app.abort(f"AEROBEE_NATIVE is {wish!r}, it may be one of auto, off, required")
         if wish == "off":
             return []
-        if wish == "required":
-            return build(root)
         from setuptools.errors import BaseError, CCompilerError
 
         try:
             return build(root)
         except (BaseError, CCompilerError, OSError) as error:
             # No compiler, or not what it needs. Sources that Cython refuses are a fault of ours.
+            if wish == "required":
+                self.app.abort(
+                    "AEROBEE_NATIVE=required, but the compiled form cannot be built, which needs a "
+                    f"C compiler and the headers of zlib and Python ({error})"
+                )
             self.app.display_warning(
                 f"the compiled form is left out, plain Python will run ({error})"
             )

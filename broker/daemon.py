@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +48,7 @@ from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports, listeners, reachable
 from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
-from aerobee.native.form import VARIABLE, CompiledForm, NativeError, chosen
+from aerobee.native.form import CompiledForm, NativeError, chosen
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.disk.files import Files
@@ -104,6 +103,7 @@ class Daemon:
         self._undo: list[tuple[str, Callable[[], Awaitable[None] | None]]] = []
         self._serving = False
         self._stop_asked = False
+        self._returns = False
         self.health.add(
             "serving",
             lambda: None if self._serving else "the broker is starting or stopping",
@@ -138,6 +138,10 @@ class Daemon:
         off, because the next start would have to begin it anew.
         """
         self._stop_asked = True
+
+    def will_return(self) -> None:
+        """The `stop` to come is followed by a start at once: clients are to keep their routes."""
+        self._returns = True
 
     async def read_settings_again(self) -> None:
         """Take over what the configuration says now (config/reload.py). Once it serves."""
@@ -207,7 +211,7 @@ class Daemon:
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
         self.registrar = Registrar(settings, identity, self.core.topics, servers)
-        self._undo.append(("registration", self.registrar.stop))
+        self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, name_server)
         add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
@@ -291,6 +295,9 @@ class Daemon:
         await self.main_server.close()
         await self.vip_server.close()
 
+    async def _leave_name_servers(self) -> None:
+        await self.registrar.stop(returns=self._returns)
+
     def _start_checks(self, scheduler: Scheduler, monitor: LoopMonitor) -> None:
         settings = self.settings
         self.health.add(
@@ -332,7 +339,8 @@ def _form() -> CompiledForm | None:
     try:
         return chosen()
     except NativeError as error:
-        raise ConfigError(VARIABLE, os.environ.get(VARIABLE, ""), str(error)) from None
+        # The text names the variable and its value.
+        raise ConfigError("", "", str(error)) from None
 
 
 def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:

@@ -3,8 +3,9 @@
 SIGTERM and SIGINT stop in order, after a recovery that is under way; a second one leaves at once,
 and the next start recovers as after a crash. SIGHUP has the configuration read again
 (`config/reload.py`), and one that comes while starting is heeded afterwards; where the terminal it
-was started from is gone, it stops in order (`config/hangup.py`). `faulthandler` is on, so that a
-fault in mapped memory names its place in the log.
+was started from is gone, it stops in order (`config/hangup.py`). A supervisor of ours has SIGUSR2
+beside: stop in order, to be started again at once (`shards/supervisor.py`). `faulthandler` is on,
+so that a fault in mapped memory names its place in the log.
 
 Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
 78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
@@ -73,7 +74,7 @@ async def _serve(loaded: Loaded, load: Load, supervised: bool) -> int:
     daemon = Daemon(loaded.settings, notifier, Reload(loaded.settings, load))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    hung_up = _on_signals(loop, stop, daemon)
+    hung_up = _on_signals(loop, stop, daemon, supervised)
     if supervised:
         heed_supervisor(loop, hung_up)
     reload_asked = asyncio.Event()
@@ -158,7 +159,7 @@ def _exit_with(error: Exception, code: int) -> int:
 
 
 def _on_signals(
-    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon, supervised: bool
 ) -> Callable[[], None]:
     """Have signals stop the daemon; returns what does the same when its terminal is gone."""
 
@@ -178,6 +179,13 @@ def _on_signals(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
+
+    def restart_asked() -> None:
+        daemon.will_return()
+        stop_asked(signal.SIGUSR2)
+
+    if supervised:
+        loop.add_signal_handler(signal.SIGUSR2, restart_asked)
 
     def hung_up() -> None:
         # The kernel and the shell both send the signal: the second one is not somebody's haste.

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
 from aerobee.cli.bench.parser import add_bench
-from aerobee.cli.parser_types import assignment, count, duration, port, seconds, text
+from aerobee.cli.parser_types import assignment, count, duration, port, seconds, shards, text
 from aerobee.cli.store.parser import add_store
-from aerobee.native.form import is_built
+from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
+from aerobee.shards import SHARDS_MAX
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -62,8 +63,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _version() -> str:
-    """Of the program, and which form of the hot path it has."""
-    return f"aerobee {__version__} ({'with' if is_built() else 'without'} the compiled hot path)"
+    """Of the program, and which form of the hot path would run."""
+    return f"aerobee {__version__} ({wish_text()})"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -114,9 +115,9 @@ def _add_serve(commands: "Commands") -> None:
     add("--nameserver-port", type=port, metavar="N", help="embedded name server (9876)")
     add("--http-port", type=port, metavar="N", help="metrics and health (5557)")
     add(
-        "--shards", type=count, default=1, metavar="N",
+        "--shards", type=shards, default=1, metavar="N",
         help="run N brokers on this machine, each with store, ports and name of its own, under one "
-        "supervisor (1)",
+        f"supervisor (1; at most {SHARDS_MAX})",
     )  # fmt: skip
     # What the supervisor calls each of them with.
     add("--as-shard", type=number, help=argparse.SUPPRESS)

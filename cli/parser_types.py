@@ -2,6 +2,8 @@
 
 import argparse
 
+from aerobee.shards import SHARDS_MAX
+
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -25,6 +27,16 @@ def count(text: str) -> int:
     value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return value
+
+
+def shards(text: str) -> int:
+    """How many brokers one supervisor runs."""
+    value = count(text)
+    if value > SHARDS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be at most {SHARDS_MAX}, not {text}: run several supervisors"
+        )
     return value
 
 

@@ -17,9 +17,13 @@ def show_shards(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json({"shards": shards})
     else:
-        rows = [[shard.get(column) for column in _COLUMNS] for shard in shards]
+        rows = [[_cell(shard.get(column)) for column in _COLUMNS] for shard in shards]
         print_table(_COLUMNS, rows)
     return OK
+
+
+def _cell(value: object) -> object:
+    return "-" if value in (None, "") else value
 
 
 def _ask(address: str, timeout_s: float) -> list[dict[str, Any]]:

@@ -30,6 +30,10 @@ _HEAD: Final = """\
 #
 # SIGHUP (systemctl reload) makes a running broker read it again: what can be changed while it runs
 # says so here, the rest is logged and takes effect at the next start.
+#
+# One thing is not a setting, since it is decided before any is read: the environment's
+# AEROBEE_NATIVE, which form of the hot path runs. auto (the default): the compiled one where it was
+# built; off: plain Python; required: the compiled one, or no start.
 """
 _EFFECTS: Final = {
     "now": "",

@@ -30,6 +30,7 @@ from aerobee.config.settings.service import (
     LogSettings,
     MetricsSettings,
     NameServerSettings,
+    ShardSettings,
 )
 from aerobee.config.settings.setting import Setting, Value, settings_of
 from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES, StoreSettings
@@ -47,6 +48,7 @@ class Settings(
     TopicSettings,
     StoreSettings,
     NameServerSettings,
+    ShardSettings,
     HttpSettings,
     MetricsSettings,
     LogSettings,

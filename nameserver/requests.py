@@ -58,6 +58,7 @@ from aerobee.protocol.headers.admin import (
     RegisterBrokerHeader,
     RegisterBrokerResponse,
     RouteHeader,
+    UnregisterBrokerHeader,
     WipeWritePermResponse,
 )
 from aerobee.remoting.connection import Connection
@@ -231,8 +232,9 @@ class Requests:
         return body
 
     def _unregister(self, _owner: object, command: Command) -> Steps:
-        header = BrokerIdentityHeader.from_ext(command.ext)
-        self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
+        header = UnregisterBrokerHeader.from_ext(command.ext)
+        leave = self._routes.leave_for_restart if header.returns else self._routes.unregister
+        leave(header.broker_name, header.broker_id, header.broker_addr)
         return self._unregistered(header.broker_name, command)
 
     def _unregistered(self, name: str, command: Command) -> Steps:

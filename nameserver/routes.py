@@ -1,7 +1,8 @@
 """The route table: brokers, clusters, topics and their queues. Pure; the clock is given.
 
 A broker registers every 30 s with its whole topic table (protocol/WIRE.md 5.2). It is dropped when
-the connection it registered on closes, when it has been silent for two minutes, or when it says so.
+the connection it registered on closes, when it has been silent for two minutes, or when it says so;
+one that says that it restarts stays, and counts as silent.
 With the last address of a broker name go the name, its place in the cluster and its queues; topics
 that lose their last broker this way are remembered for a while, so that the answer to a client can
 say why there is no route.
@@ -197,6 +198,14 @@ class RouteTable:
         live = self._find_live(name, broker_id, address)
         if live is not None:
             self._remove(live, "it unregistered")
+
+    def leave_for_restart(self, name: str, broker_id: int, address: str) -> None:
+        """A broker leaves to come back in a moment: its routes stay, whatever becomes of its
+        connection. If it does not come back it expires like one that is silent."""
+        live = self._find_live(name, broker_id, address)
+        if live is not None:
+            self.live[address] = live._replace(owner=None, updated_ms=self._clock_ms())
+            log.info("broker restarts name=%s address=%s", name, address)
 
     def connection_closed(self, owner: object, reason: str) -> None:
         """Drop the brokers that registered last on this connection."""

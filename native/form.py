@@ -55,6 +55,21 @@ def is_built() -> bool:
     return any("requests" + suffix in names for suffix in EXTENSION_SUFFIXES)
 
 
+def wish_text() -> str:
+    """What a start with this environment would run, for people; costs next to nothing."""
+    try:
+        wanted = _is_wanted()
+    except NativeError as error:
+        return str(error)
+    built = is_built()
+    if wanted and built:
+        return "with the compiled hot path"
+    text = "without the compiled hot path"
+    if not wanted:
+        return f"{text}: {VARIABLE}=off"
+    return f"{text}, and {VARIABLE}=required" if _is_required() else text
+
+
 def form_name(form: CompiledForm | None) -> str:
     """As people and /metrics are told."""
     return "plain" if form is None else "compiled"
@@ -101,9 +116,13 @@ def _is_wanted() -> bool:
     return wish != "off"
 
 
+def _is_required() -> bool:
+    return os.environ.get(VARIABLE) == "required"
+
+
 def _miss(error: ImportError) -> None:
     """The compiled form is not there; it is an error if it is required."""
-    if os.environ.get(VARIABLE) == "required":
+    if _is_required():
         raise NativeError(
             f"{VARIABLE}=required, but the compiled form was not built ({error}): install a "
             "wheel that has it, or build it where a C compiler is (docs/native.md), or set "

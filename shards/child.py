@@ -13,6 +13,9 @@ terminal reaches the supervisor alone, which then stops all in their order.
 
     DOWN --start--> STARTING --READY=1--> READY --SIGTERM--> STOPPING --exit--> DOWN
                         '----exit, or SIGTERM----'--exit----------------------->'
+
+A shard that is to be started again gets SIGUSR2 in the place of SIGTERM: it stops in the same way,
+and tells the name servers that it returns.
 """
 
 import asyncio
@@ -135,13 +138,13 @@ class Child:
         """End its pause."""
         self._wake.set()
 
-    def stop(self) -> None:
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Tell it to stop in order; once more: at once."""
         if self._process is None:
             return
         self._deadline = time.monotonic() + _STOP_S
         self._become(State.STOPPING)
-        self._send(signal.SIGTERM)
+        self._send(by)
 
     def reload(self) -> None:
         """Have it read its configuration again; one that is starting, as soon as it is ready,

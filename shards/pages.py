@@ -27,6 +27,10 @@ ANSWER_S: Final = 5.0
 # Several times what metrics.series_per_family lets a page be by default.
 _PAGE_BYTES_MAX: Final = 32 << 20
 _JSON: Final = "application/json"
+# The kernel takes connections for a loop that is stuck. It refuses or resets them for a process
+# that has just ended, which the supervisor may hear of a moment later.
+_ENDED: Final = (0, b'"it has just ended, or its HTTP port is closed"')
+_NOT_STUCK: Final = frozenset({200, _ENDED[0]})
 
 
 class Place(NamedTuple):
@@ -78,7 +82,8 @@ class Pages:
         for child, place, answer in zip(
             self._supervisor.shards, self._places, answers, strict=True
         ):
-            stuck = child.state is State.READY and (answer is None or answer[0] != 200)
+            turns = answer is not None and answer[0] in _NOT_STUCK
+            stuck = child.state is State.READY and not turns
             all_live = all_live and not stuck
             shown.append({**_about(child, place), "live": not stuck})
         return _json(200 if all_live else 503, {"live": all_live, "shards": shown})
@@ -123,15 +128,17 @@ class Pages:
         )
 
     async def _ask(self, child: Child, place: Place, path: str) -> tuple[int, bytes] | None:
-        """Status and body of one shard's page; None when it has not given one."""
+        """Status and body of one shard's page; None when it has not given one, `_ENDED` where
+        nobody listens."""
         if child.state is not State.READY:
             return None
         try:
             async with asyncio.timeout(self._answer_s):
                 return await fetch(place.http_host, place.http_port, path)
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, ValueError) as error:
+            # A time-out is an OSError too.
             log.info("no answer name=%s path=%s error=%r", child.name, path, error)
-            return None
+            return _ENDED if isinstance(error, ConnectionError) else None
 
 
 async def fetch(host: str, port: int, path: str) -> tuple[int, bytes]:

@@ -27,11 +27,11 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.memory import Memory, worst_cases
 from aerobee.config.model import Settings
 from aerobee.config.ports import Listener, listeners, reachable
+from aerobee.shards import SHARDS_MAX
 from aerobee.shards.layout import shard_directory
 
 #: Between the ports of two shards.
 STRIDE: Final = 10
-SHARDS_MAX: Final = 256
 _PORT_HIGH: Final = 65_535
 # The supervisor itself, and the page of metrics that it makes of theirs.
 _SUPERVISOR_BYTES: Final = 64 << 20
@@ -75,8 +75,7 @@ def shard_changes(
 def check_plan(settings: Settings, count: int) -> None:
     """Raises ConfigError when there are no ports for so many shards."""
     last = count - 1
-    if count > SHARDS_MAX:
-        raise ConfigError("--shards", str(count), f"is above {SHARDS_MAX}: run several supervisors")
+    assert 1 < count <= SHARDS_MAX
     for key, port, end in (
         ("broker.listen_port", settings.listen_port, settings.listen_port + last * STRIDE + 1),
         ("http.port", settings.http_port, settings.http_port + 1 + last),

@@ -93,7 +93,11 @@ class _Process:
         with_name_server = bool(name_server_address(settings))
         try:
             supervisor = Supervisor(
-                Notifier(os.environ), self._make_child, len(shards), with_name_server
+                Notifier(os.environ),
+                self._make_child,
+                len(shards),
+                with_name_server,
+                restart_pause_s=settings.shards_restart_pause_ms / 1000,
             )
         except OSError as error:  # the path of a socket may be too long
             return _exit_with(error, _EXIT_FAILED)

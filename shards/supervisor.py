@@ -12,6 +12,9 @@ Stop: the shards, all at once, then the name server, at which they unregister.
 
 Rolling restart (SIGUSR2): one child after the other is stopped in order and started, each ready
 before the next one stops, the name server last. It ends at the first that does not become ready.
+A shard says that it returns when it stops, so that clients which ask for routes meanwhile do not
+lose it. Between two shards there is a pause, because clients come back to a shard only with their
+next heartbeat, and to one that a foreign name server has dropped with their next look at routes.
 """
 
 import asyncio
@@ -36,7 +39,7 @@ _TICK_S = 1.0
 _EXIT_FAILED = 1
 _CODES_PASSED_ON = frozenset({1, 3, 78})
 # A child that had no handler yet dies of the signal that stops it; nothing was open by then.
-_STOPPED = frozenset({0, -signal.SIGTERM})
+_STOPPED = frozenset({0, -signal.SIGTERM, -signal.SIGUSR2})
 
 
 class Supervisor:
@@ -49,9 +52,12 @@ class Supervisor:
         shards: int,
         with_name_server: bool,
         pause_first_s: float = _PAUSE_FIRST_S,
+        restart_pause_s: float = 0.0,
     ) -> None:
-        """`make_child(name, changed, extend)` makes each child (`Child`)."""
+        """`make_child(name, changed, extend)` makes each child (`Child`); `restart_pause_s` is the
+        pause between two shards in a rolling restart."""
         self._notifier = notifier
+        self._restart_pause_s = restart_pause_s
         self._pause_first_s = pause_first_s
 
         def make(name: str) -> Child:
@@ -225,19 +231,39 @@ class Supervisor:
 
     async def _restart_each(self) -> None:
         log.info("rolling restart begins")
-        for child in self.children:
-            came = child.next_start
-            child.restart_asked = child.state is not State.DOWN
-            child.wake()
-            child.stop()
-            if not await asyncio.shield(came):
-                log.error(
-                    "rolling restart ends name=%s did not become ready; the others go on as they "
-                    "were", child.name,
-                )  # fmt: skip
+        for number, shard in enumerate(self.shards):
+            if number and not await self._pause_before(shard):
                 return
-            log.info("restarted name=%s", child.name)
+            if not await self._restart(shard, signal.SIGUSR2):
+                return
+        if self.name_server and not await self._restart(self.name_server, signal.SIGTERM):
+            return
         log.info("rolling restart is done")
+
+    async def _restart(self, child: Child, by: signal.Signals) -> bool:
+        """Whether it is ready again; if not, that is the end of a rolling restart."""
+        came = child.next_start
+        child.restart_asked = child.state is not State.DOWN
+        child.wake()
+        child.stop(by)
+        if not await asyncio.shield(came):
+            log.error(
+                "rolling restart ends name=%s did not become ready; the others go on as they "
+                "were", child.name,
+            )  # fmt: skip
+            return False
+        log.info("restarted name=%s", child.name)
+        return True
+
+    async def _pause_before(self, shard: Child) -> bool:
+        """Whether all others are ready after the pause, so that this one may go."""
+        log.info("waits for clients next=%s in_s=%.1f", shard.name, self._restart_pause_s)
+        await asyncio.sleep(self._restart_pause_s)
+        others = [one for one in self.shards if one is not shard]
+        down = [one.name for one in others if one.state is not State.READY]
+        if down:
+            log.error("rolling restart ends next=%s not_ready=%s", shard.name, ",".join(down))
+        return not down
 
     # --- signs of life
 

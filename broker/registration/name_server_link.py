@@ -53,7 +53,7 @@ class Requests(Protocol):
 
     async def full(self) -> Command: ...
     def query_version(self) -> Command: ...
-    def unregister(self) -> Command: ...
+    def unregister(self, returns: bool) -> Command: ...
     async def before_first(self, caller: Caller) -> None: ...
 
 
@@ -129,15 +129,17 @@ class NameServerLink:
             return
         answer.add_done_callback(self._sent)
 
-    async def close(self) -> None:
-        """Say goodbye where registered, and end the connection. The task must have ended."""
+    async def close(self, *, returns: bool = False) -> None:
+        """Say goodbye where registered, and end the connection. The task must have ended.
+
+        `returns`: the broker is started again at once, a name server of ours keeps its routes."""
         caller, self._caller = self._caller, None
         if caller is None:
             return
         if self.registered and not caller.closed:
             try:
                 timeout_s = min(_UNREGISTER_S, self._options.timeout_s)
-                await caller.call(self._requests.unregister(), timeout_s)
+                await caller.call(self._requests.unregister(returns), timeout_s)
             except RemotingError as error:
                 log.info("not unregistered name_server=%s why=%s", self.server, error)
         self.registered = False

@@ -3,7 +3,8 @@
 At the start, after a look whether another broker has this one's name there (namesake.py), ten
 seconds later, then every `register_interval_ms`; at once when a topic changes: a new or changed
 topic travels alone, anything else (a deletion) as the whole table. Every name server has a link of
-its own, so one that hangs delays no other. At the stop the broker unregisters.
+its own, so one that hangs delays no other. At the stop the broker unregisters, or says that it
+returns in a moment.
 
 One body serves all name servers until the topics change. Its topics are those of the list that
 administrators get, made in steps. When the broker as a whole may not be read
@@ -38,7 +39,11 @@ from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.fastjson import JsonError, loads
-from aerobee.protocol.headers.admin import BrokerIdentityHeader, RegisterBrokerHeader
+from aerobee.protocol.headers.admin import (
+    BrokerIdentityHeader,
+    RegisterBrokerHeader,
+    UnregisterBrokerHeader,
+)
 from aerobee.remoting.caller import Caller, caller_set
 
 log = logging.getLogger("aerobee.broker.registration")
@@ -100,8 +105,8 @@ class Registrar:
         except TimeoutError:
             log.warning("not all name servers have answered yet: %s", self.errors)
 
-    async def stop(self) -> None:
-        """Unregister everywhere and end the connections."""
+    async def stop(self, *, returns: bool = False) -> None:
+        """Unregister everywhere and end the connections; `returns` as in `NameServerLink.close`."""
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None
@@ -109,7 +114,7 @@ class Registrar:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(link.close() for link in self._links))
+        await asyncio.gather(*(link.close(returns=returns) for link in self._links))
 
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
         """The topic table has changed: these topics, or (empty) something else about it.
@@ -162,9 +167,17 @@ class Registrar:
             version_body(self._topics.data_version),
         )
 
-    def unregister(self) -> Command:
+    def unregister(self, returns: bool) -> Command:
         """UNREGISTER_BROKER."""
-        return make_request(RequestCode.UNREGISTER_BROKER, self._identity_header().to_ext())
+        settings = self._settings
+        header = UnregisterBrokerHeader(
+            broker_name=settings.broker_name,
+            broker_addr=self._identity.endpoint,
+            cluster_name=settings.cluster_name,
+            broker_id=settings.broker_id,
+            returns=returns,
+        )
+        return make_request(RequestCode.UNREGISTER_BROKER, header.to_ext())
 
     async def before_first(self, caller: Caller) -> None:
         """Warn if another live broker is registered as this one there."""

@@ -56,6 +56,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
 def _draw_rates(axes: Any, times: list[float], document: Mapping[str, Any]) -> None:
     axes.set_ylabel("messages/s")
     axes.set_xlabel("s")
+    highest = 0.0
     for name, label in (
         ("publishRate", "publish"),
         ("consumeRate", "receive"),
@@ -63,8 +64,9 @@ def _draw_rates(axes: Any, times: list[float], document: Mapping[str, Any]) -> N
     ):
         if any(document[name]):
             axes.plot(times, document[name], label=label)
-    axes.margins(y=0.1)
-    axes.set_ylim(bottom=0)
+            highest = max(highest, *document[name])
+    # A margin would be a part of the range of rates, nothing where they are the same all the time.
+    axes.set_ylim(0, 1.1 * highest or 1)
 
 
 def _draw_latencies(axes: Any, times: list[float], document: Mapping[str, Any]) -> None:

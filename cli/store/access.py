@@ -16,7 +16,7 @@ from aerobee.cli.output import CommandFailed
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import load_settings
 from aerobee.config.model import Settings
-from aerobee.native.form import VARIABLE, NativeError, chosen
+from aerobee.native.form import NativeError, chosen
 from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import Files, is_full, is_refused
@@ -48,7 +48,8 @@ def compiled_form() -> Compiled | None:
     try:
         form = chosen()
     except NativeError as error:
-        raise ConfigError(VARIABLE, os.environ.get(VARIABLE, ""), str(error)) from None
+        # The text names the variable and its value.
+        raise ConfigError("", "", str(error)) from None
     return None if form is None else form.store
 
 

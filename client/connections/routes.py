@@ -180,15 +180,20 @@ class RouteCache:
         """The queues to read from, sorted; NoRoute when the topic is unknown."""
         return read_queues(topic, await self.route(topic, refresh=refresh))
 
-    async def refresh(self, topics: Sequence[str]) -> None:
-        """Ask again for these topics; what cannot be learnt now stays as it was."""
+    async def refresh(self, topics: Sequence[str]) -> bool:
+        """Ask again for these topics; what cannot be learnt now stays as it was. True when a broker
+        that had one of them is missing now."""
+        missing = False
         for topic in topics:
+            before = self._routes.get(topic)
             try:
-                await self.route(topic, refresh=True)
+                after = await self.route(topic, refresh=True)
+                missing |= before is not None and not _names(before) <= _names(after)
             except ClientError as error:
                 # A retry topic appears in the routes a moment after the group's first heartbeat.
                 level = logging.DEBUG if is_retry_topic(topic) else logging.WARNING
                 log.log(level, "route not refreshed topic=%s error=%s", topic, error)
+        return missing
 
     def brokers(self) -> dict[str, BrokerRoute]:
         """Every broker mentioned by a cached route, by name."""
@@ -206,6 +211,10 @@ class RouteCache:
             return None
         addresses = broker.addresses
         return addresses.get(preferred_id) or addresses[min(addresses)]
+
+
+def _names(route: TopicRoute) -> set[str]:
+    return {broker.name for broker in route.brokers}
 
 
 def write_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:

@@ -50,6 +50,9 @@ from aerobee.remoting.tls import client_context
 log = logging.getLogger(__name__)
 
 _SUSPECT_INTERVAL_S: Final = 1.0
+# A broker that has gone from the routes is mostly one that restarts: asked for again after so long,
+# then after twice as long each time, up to the usual interval.
+_MISSING_FIRST_S: Final = 1.0
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 # What `call` asks of name servers; everything else is for brokers.
 _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
@@ -103,6 +106,9 @@ class Session:
         self.running = False
         self._started = False
         self._suspected_at = -_SUSPECT_INTERVAL_S
+        # While a broker is missing: when routes are asked for again.
+        self._missing_s: float | None = None
+        self._missing_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Start heartbeats and route refreshes on the running loop."""
@@ -117,6 +123,8 @@ class Session:
         if not self.running:
             return
         self.running = False
+        if self._missing_timer is not None:
+            self._missing_timer.cancel()
         await self._unregister()
         await self.tasks.close()
         self.pool.close()
@@ -272,7 +280,21 @@ class Session:
 
     async def _refresh_routes(self) -> None:
         topics = {topic for member in self._members.values() for topic in member.topics}
-        await self.routes.refresh(sorted(topics))
+        missing = await self.routes.refresh(sorted(topics))
+        if missing:
+            self._missing_s = _MISSING_FIRST_S
+        if self._missing_s is not None:
+            self._look_for_missing(self._missing_s)
+
+    def _look_for_missing(self, seconds: float) -> None:
+        if self._missing_timer is not None:
+            self._missing_timer.cancel()
+        if not self.running or seconds >= self.options.route_refresh_interval_s:
+            self._missing_s = self._missing_timer = None
+            return
+        loop = asyncio.get_running_loop()
+        self._missing_timer = loop.call_later(seconds, self._refreshes.wake)
+        self._missing_s = 2 * seconds
 
     # Requests of the broker
 

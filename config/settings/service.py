@@ -44,6 +44,22 @@ class NameServerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    """Several brokers on one machine (`aerobee serve --shards N`)."""
+
+    section: ClassVar[str] = "shards"
+
+    shards_restart_pause_ms: int = setting(
+        35_000,
+        within=(0, 3_600_000),
+        why="""In a rolling restart (SIGUSR2) the time between a shard that is ready again and the
+        stop of the next one. RocketMQ's clients send heartbeats and ask for routes every 30 s: by
+        then all of them consume from the first again and know of it, whatever name server they
+        ask. Aerobee's own clients are back after 3 s.""",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class HttpSettings:
     """One HTTP port for metrics and health."""
 

@@ -104,12 +104,18 @@ class RegisterBrokerResponse(Header):
 
 
 class BrokerIdentityHeader(Header):
-    """UNREGISTER_BROKER, QUERY_DATA_VERSION."""
+    """QUERY_DATA_VERSION."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Int64
+
+
+class UnregisterBrokerHeader(BrokerIdentityHeader):
+    """UNREGISTER_BROKER. `returns` is our own, RocketMQ's name servers pass over it."""
+
+    returns: bool = False
 
 
 class QueryDataVersionResponse(Header):

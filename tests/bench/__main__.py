@@ -26,9 +26,8 @@ from ..interop.kit import missing
 from . import backlog, life, report, restart
 from .alone import CannotMeasure, measured
 from .loads import CACHE, LOADS, Load, build, calibrate
-from .ratios import PAIRS_MIN
 from .servers import KINDS, SERVERS, JavaServer, OurServer, flush_of, running, shape
-from .turns import WARM_UP_BOUND, Rounds, rounds, warm_up
+from .turns import TURNS, TURNS_MIN, WARM_UP_BOUND, Rounds, check_turns, rounds, warm_up
 
 EVENTS = ("P13", "P14", "P15", "P15B", "P16")
 STORES = CACHE / "starts"
@@ -69,6 +68,8 @@ class Bench:
 
     def notes(self) -> Iterator[str]:
         """What has to be known beside the rows."""
+        if self._options.turns != TURNS:
+            yield f"Of each load {self._options.turns} turns, not {TURNS}."
         if self._unlevel:
             bound_s = WARM_UP_BOUND * self._options.warm_up
             yield f"Not level after {bound_s:g} s of warm-up: {', '.join(self._unlevel)}."
@@ -113,8 +114,9 @@ def kinds_of(only: str | None) -> list[str]:
 
 def bench(options: argparse.Namespace, folder: Path) -> None:
     """Prints the table, and replaces the page's. Raises what its parts raise."""
-    if options.turns < PAIRS_MIN or options.secs <= 0 or options.starts < 1:
-        raise CannotMeasure(f"{PAIRS_MIN} turns at least, longer than nothing, and one start")
+    check_turns(options.turns, options.secs)
+    if options.starts < 1:
+        raise CannotMeasure("--starts must be at least 1")
     run = Bench(options, kinds_of(options.only), folder)
     build()
     begun = time.monotonic()
@@ -131,8 +133,9 @@ def bench(options: argparse.Namespace, folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--turns", type=int, default=9, help="of each broker, for each load")
-    parser.add_argument("--secs", type=float, default=1, help="that a turn takes")
+    turns_help = f"of each broker, for each load ({TURNS}; at least {TURNS_MIN})"
+    parser.add_argument("--turns", type=int, default=TURNS, help=turns_help)
+    parser.add_argument("--secs", type=float, default=1, help="that a turn takes (1)")
     parser.add_argument("--warm-up", type=float, default=10, help="seconds for each, at least")
     parser.add_argument("--loads", default="", help="some of P1 to P16, like P2,P15")
     parser.add_argument("--only", choices=list(KINDS))

@@ -30,11 +30,10 @@ from typing import Any
 from ..interop.processes import Child, wait_until
 from ..ports import free_port
 from . import report
-from .alone import CannotMeasure, interrupts_later, measured
+from .alone import interrupts_later, measured
 from .loads import CACHE, LOADS, QUEUES, Load, LoadFailed, StartFailed, build, calibrate, generate
-from .ratios import PAIRS_MIN
 from .servers import OurServer, running, shape
-from .turns import Rounds, TakesTurns, rounds, warm_up
+from .turns import TURNS, TURNS_MIN, Rounds, TakesTurns, check_turns, rounds, warm_up
 
 PROGRAMS = CACHE / "neighbours"
 FREE_BYTES_MIN = 20 << 30
@@ -227,8 +226,7 @@ def lines_of(options: argparse.Namespace, folder: Path) -> Iterator[str]:
 
 def compare(options: argparse.Namespace, folder: Path) -> None:
     """Prints the table, and replaces the page's."""
-    if options.turns < PAIRS_MIN or options.secs <= 0:
-        raise CannotMeasure(f"{PAIRS_MIN} turns at least, longer than nothing")
+    check_turns(options.turns, options.secs)
     build()
     before = calibrate()
     lines = []
@@ -244,7 +242,8 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="neighbours", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--turns", type=int, default=9, help="of each server, for each load")
+    turns_help = f"of each server, for each load ({TURNS}; at least {TURNS_MIN})"
+    parser.add_argument("--turns", type=int, default=TURNS, help=turns_help)
     parser.add_argument("--secs", type=float, default=1, help="that a turn takes")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds for each, at least")
     parser.add_argument("--loads", default="P2,P5")

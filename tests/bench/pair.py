@@ -113,7 +113,10 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     """Prints the comparison. Raises CannotMeasure, StartFailed, LoadFailed, Lost."""
     loads = chosen(options.loads)
     if options.pairs < PAIRS_MIN or options.secs <= 0:
-        raise CannotMeasure(f"{PAIRS_MIN} pairs at least, of turns longer than nothing")
+        raise CannotMeasure(
+            f"{PAIRS_MIN} pairs at least (PAIRS=, --pairs), because fewer give no interval of 99 % "
+            "(tests/bench/ratios.py), of turns longer than nothing (--secs)"
+        )
     states = working_tree(ROOT), commit(ROOT, options.base, CACHE)
     for state in states:
         print(f"{state.name}: {state.what}, Python {state.python}", flush=True)

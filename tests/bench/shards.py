@@ -23,10 +23,9 @@ from aerobee.client.blocking import Admin, PullConsumer
 from ..ports import free_port
 from ..service.kit import Served
 from . import report
-from .alone import CannotMeasure, interrupts_later, measured
+from .alone import interrupts_later, measured
 from .loads import CACHE, LOADS, QUEUES, Load, build, calibrate, generate
-from .ratios import PAIRS_MIN
-from .turns import Rounds, TakesTurns, rounds, warm_up
+from .turns import TURNS, TURNS_MIN, Rounds, TakesTurns, check_turns, rounds, warm_up
 
 STRIDE = 10
 SETTINGS = ("store.commit_log_segment_bytes=268435456", "store.index_slots=5000000",
@@ -124,8 +123,7 @@ def row(load: Load, found: Rounds) -> str:
 
 def compare(options: argparse.Namespace, folder: Path) -> None:
     """Prints the table, and replaces the page's."""
-    if options.turns < PAIRS_MIN or options.secs <= 0:
-        raise CannotMeasure(f"{PAIRS_MIN} turns at least, longer than nothing")
+    check_turns(options.turns, options.secs)
     build()
     before = calibrate()
     loads = [load for load in LOADS if load.name in options.loads.upper().split(",")]
@@ -139,7 +137,8 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--turns", type=int, default=9, help="of each, for each load")
+    turns_help = f"of each, for each load ({TURNS}; at least {TURNS_MIN})"
+    parser.add_argument("--turns", type=int, default=TURNS, help=turns_help)
     parser.add_argument("--secs", type=float, default=1, help="that a turn takes")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds for each, at least")
     parser.add_argument("--loads", default="P2,P5")

@@ -16,9 +16,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from .alone import CannotMeasure
 from .loads import Load, LoadFailed, Lost, cpu_seconds, refuse_errors
 
 TURN_LIMIT_S = 120
+#: Turns of each server, and the fewest: a median that two disturbed turns do not move. An interval
+#: that is to hold the true ratio, as `make pair` gives one, needs more (ratios.py).
+TURNS = 9
+TURNS_MIN = 5
 _IDLE_S, _IDLE_SHARE, _IDLE_WAIT_S = 0.05, 0.1, 2.0
 _FIRST_REQUESTS = 512
 #: A rate is level when the median of three turns is that of the three before, but for so much.
@@ -123,6 +128,17 @@ class TakesTurns(ABC):
             time.sleep(_IDLE_S)
             if self._cpu_s() - before < _IDLE_S * _IDLE_SHARE:
                 return
+
+
+def check_turns(turns: int, secs: float) -> None:
+    """Raises CannotMeasure."""
+    if turns < TURNS_MIN:
+        raise CannotMeasure(
+            f"--turns {turns} is too few: at least {TURNS_MIN}, of which two may be disturbed; "
+            "shorter turns (--secs) or fewer loads (--loads) take less time"
+        )
+    if secs <= 0:
+        raise CannotMeasure("--secs must be above 0")
 
 
 def rounds(

@@ -53,11 +53,21 @@ def test_without_the_compiled_form_required_ends_the_start(serve: Serve) -> None
 def test_a_wish_that_is_none_ends_the_start(serve: Serve) -> None:
     daemon = serve(environ={VARIABLE: "yes"})
     assert daemon.wait() == EX_CONFIG
-    assert "auto, off, required" in daemon.log
+    assert f"aerobee: {VARIABLE} is 'yes', it may be one of auto, off, required" in daemon.log
 
 
-def test_version_says_what_was_built() -> None:
-    command = [*aerobee(), "--version"]
-    environ = os.environ | {VARIABLE: "off"}
-    said = subprocess.run(command, env=environ, capture_output=True, text=True).stdout
-    assert f"({'with' if is_built() else 'without'} the compiled hot path)" in said
+def version(wish: str) -> str:
+    done = subprocess.run(
+        [*aerobee(), "--version"],
+        env=os.environ | {VARIABLE: wish},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_version_says_which_form_would_run() -> None:
+    assert f"({'with' if is_built() else 'without'} the compiled hot path)" in version("auto")
+    assert f"(without the compiled hot path: {VARIABLE}=off)" in version("off")
+    assert "it may be one of auto, off, required" in version("yes")

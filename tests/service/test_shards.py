@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +15,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aerobee.client import Message
-from aerobee.client.blocking import Admin, Producer, PullConsumer
+from aerobee.client import ClientError, ConsumeFrom, Message, PushOptions, ReceivedMessage
+from aerobee.client.blocking import Admin, Producer, PullConsumer, PushConsumer
 from tests.ports import free_port
 
 from .kit import SMALL_STORE, Served, aerobee, wait_until
 
 MESSAGES = 40
+# A producer passes over a broker that failed for 10 s; routes are asked for every 30 s, which is
+# what clients are not to need here.
+BACK_S = 20.0
 
 
 @pytest.fixture
@@ -118,6 +122,8 @@ def test_one_is_killed_and_comes_back_while_the_other_serves(
     ).stdout.splitlines()  # fmt: skip
     assert [line.split()[0] for line in view] == ["SHARD", "shard-0", "shard-1", "nameserver"]
     assert f"127.0.0.1:{daemon.port + 10}" in view[2]
+    # One cell for each column, so that a script can cut them.
+    assert view[3].split()[1:4] == ["-", "-", "ready"]
 
     first, second = pids(daemon)
     os.kill(second, signal.SIGKILL)
@@ -158,7 +164,7 @@ def refused(store: Path, *arguments: str) -> str:
 def test_a_rolling_restart_and_the_end_of_the_supervisor(
     serve_shards: Callable[..., Served],
 ) -> None:
-    daemon = serve_shards().ready()
+    daemon = serve_shards("--set", "shards.restart_pause_ms=0").ready()
     before = pids(daemon)
     daemon.process.send_signal(signal.SIGUSR2)
     wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted")
@@ -173,6 +179,74 @@ def test_a_rolling_restart_and_the_end_of_the_supervisor(
     daemon.process.kill()
     wait_until(lambda: not any(map(is_alive, after)), "they end without their supervisor")
     assert not (daemon.store / "shard-1" / "abort").exists()
+
+
+class Traffic:
+    """Sends all the time, and what a group consumes of it, by the names of brokers."""
+
+    def __init__(self, name_server: str, topic: str) -> None:
+        self.sent: dict[str, list[bytes]] = {}
+        self.consumed: set[bytes] = set()
+        self.failures: list[ClientError] = []
+        self._topic = topic
+        self._ended = threading.Event()
+        options = PushOptions(consume_from=ConsumeFrom.FIRST)
+        self._consumer = PushConsumer(name_server, "readers", self._consume, options)
+        self._producer = Producer(name_server)
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> Traffic:
+        self._consumer.start()
+        self._consumer.subscribe(self._topic)
+        self._producer.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._producer.close()
+        self._consumer.close()
+
+    def mark(self) -> dict[str, int]:
+        """How many were sent to each broker by now."""
+        return {name: len(bodies) for name, bodies in self.sent.items()}
+
+    def flows_since(self, mark: dict[str, int]) -> bool:
+        """Whether each broker has got messages since, and some of these are consumed."""
+        return all(self.consumed.intersection(self.sent[name][at:]) for name, at in mark.items())
+
+    def _consume(self, messages: list[ReceivedMessage]) -> None:
+        self.consumed.update(message.body for message in messages)
+
+    def _send(self) -> None:
+        number = 0
+        while not self._ended.wait(0.01):
+            number += 1
+            body = b"%d" % number
+            try:
+                result = self._producer.send(Message(self._topic, body))
+            except ClientError as error:
+                self.failures.append(error)
+            else:
+                self.sent.setdefault(result.queue.broker_name, []).append(body)
+
+
+def test_clients_do_not_notice_a_rolling_restart(serve_shards: Callable[..., Served]) -> None:
+    daemon = serve_shards("--set", "shards.restart_pause_ms=1000").ready()
+    name_server = f"127.0.0.1:{daemon.name_server_port}"
+    with Admin(name_server) as admin:
+        admin.create_topic("Both", queues=2)
+    with Traffic(name_server, "Both") as traffic:
+        wait_until(lambda: len(traffic.sent) == 2, "both are sent to")
+        wait_until(lambda: traffic.flows_since(dict.fromkeys(traffic.sent, 0)), "and read")
+        daemon.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted")
+        mark = traffic.mark()
+        wait_until(lambda: traffic.flows_since(mark), "both are used again", BACK_S)
+    assert not traffic.failures
+    bodies = {body for some in traffic.sent.values() for body in some}
+    assert pull_all(name_server, "Both") >= bodies
 
 
 def test_ports_that_are_taken_are_said_all_at_once(

@@ -16,6 +16,7 @@ FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in
   *"import aerobee.native"*) [ ! -e unbuilt ]; exit ;;
+  *"import sysconfig"*) echo include; echo ./cc ;;
   "-m pip install"*)
     for word in $PIP_CONSTRAINT $PIP_BUILD_CONSTRAINT; do [ -f "$word" ] || exit 9; done
     for last; do :; done
@@ -40,7 +41,21 @@ def clone(tmp_path: Path) -> Path:
     python.parent.mkdir(parents=True)
     python.write_text(FAKE_PYTHON)
     python.chmod(0o755)
+    give_compiler(root)
     return root
+
+
+def give_compiler(root: Path) -> None:
+    """What compiles anything."""
+    (root / "cc").write_text("#!/bin/sh\ncat >/dev/null\n")
+    (root / "cc").chmod(0o755)
+
+
+@pytest.fixture(autouse=True)
+def no_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is wished by whoever runs the tests."""
+    for name in ("AEROBEE_NATIVE", "CC"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def set_up(root: Path, *words: str) -> list[str]:
@@ -67,15 +82,49 @@ def test_a_word_that_set_up_does_not_know_is_named(clone: Path) -> None:
 
 
 def test_a_set_up_without_the_compiled_form_says_so_in_one_line(
-    clone: Path, monkeypatch: pytest.MonkeyPatch
+    clone: Path,
 ) -> None:
-    monkeypatch.delenv("AEROBEE_NATIVE", raising=False)
     command = [clone / ".ci" / "setup"]
     (clone / "unbuilt").touch()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [line for line in done.stdout.splitlines() if "plain Python will run" in line]
     assert len(lines) == 1
     assert (clone / ".venv" / ".made-from").exists(), "and what is there is used"
+
+
+def test_the_compiled_form_is_built_once_there_is_a_compiler(clone: Path) -> None:
+    (clone / "unbuilt").touch()
+    (clone / "cc").unlink()
+    assert set_up(clone) == [".[dev]"]
+    assert set_up(clone) == [".[dev]"], "without a compiler nothing is tried again"
+    give_compiler(clone)
+    assert set_up(clone) == [".[dev]"] * 2
+    assert set_up(clone) == [".[dev]"] * 2, "a build that fails all the same is not repeated"
+
+
+def test_off_builds_nothing_and_leaves_what_is_built(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up(clone)
+    monkeypatch.setenv("AEROBEE_NATIVE", "off")
+    assert set_up(clone) == [".[dev]"]
+    (clone / ".venv" / ".made-from").unlink()
+    assert set_up(clone) == [".[dev]"] * 2
+    monkeypatch.setenv("AEROBEE_NATIVE", "auto")
+    assert set_up(clone) == [".[dev]"] * 3, "what was left out is wanted now"
+
+
+@pytest.mark.parametrize(("wish", "says"), [("required", "it needs a C compiler"), ("yes", "auto")])
+def test_a_wish_that_cannot_be_met_ends_in_one_line(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, wish: str, says: str
+) -> None:
+    (clone / "cc").unlink()
+    monkeypatch.setenv("AEROBEE_NATIVE", wish)
+    done = subprocess.run([clone / ".ci" / "setup"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert not (clone / "installed").exists()
 
 
 def test_a_changed_source_of_the_compiled_form_is_built(clone: Path) -> None:

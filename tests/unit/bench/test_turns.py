@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from tests.bench.alone import CannotMeasure
 from tests.bench.loads import LOADS, Load, LoadFailed, Lost
 from tests.bench.turns import (
     RATIOS,
+    TURNS_MIN,
     TakesTurns,
     Turn,
+    check_turns,
     equal_requests,
     is_level,
     rounds,
@@ -146,3 +149,12 @@ def test_ratios_above_one_are_better_but_for_latencies() -> None:
     java = Turn(100, 40, 1, p50_us=2, p99_us=8, out_per_s=100)
     found = {figure: ratio(ours, java) for figure, ratio in RATIOS.items()}
     assert found == {"rate": 2, "out": 3, "processor": 4, "p50": 0.5, "p99": 0.25}
+
+
+def test_five_turns_are_enough_and_fewer_are_refused_with_what_to_do() -> None:
+    check_turns(TURNS_MIN, 0.1)
+    assert TURNS_MIN == 5
+    with pytest.raises(CannotMeasure, match=r"--turns 4 is too few: at least 5.*--loads"):
+        check_turns(4, 1)
+    with pytest.raises(CannotMeasure, match="--secs"):
+        check_turns(9, 0)

@@ -128,6 +128,8 @@ def test_wrong_settings_stop_serve_with_78(capsys: pytest.CaptureFixture[str]) -
         ["message", "query", "a"],
         ["message", "query", "a", "--key", "k", "--id", "i"],
         ["message", "tail", "a", "--timeout", "0"],
+        ["serve", "--shards", "0"],
+        ["serve", "--shards", "257"],
         ["frobnicate"],
     ],
 )

@@ -120,6 +120,23 @@ def test_an_older_connection_of_the_same_broker_may_close(table):
     assert table.find("T1") is None
 
 
+def test_a_broker_that_restarts_keeps_its_routes_until_it_has_been_silent(table, clock):
+    table.register(broker("b-a"))
+    table.leave_for_restart("b-a", 0, "another:10911")
+    assert table.live["b-a:10911"].owner is not None, "another address has no say"
+    clock.ms += 100_000
+    table.leave_for_restart("b-a", 0, "b-a:10911")
+    table.connection_closed("connection of b-a", "reset")
+    assert table.find("T1") is not None
+    clock.ms += 120_000
+    assert table.expire() == []
+    table.register(broker("b-a", owner="the next one"))
+    table.leave_for_restart("b-a", 0, "b-a:10911")
+    clock.ms += 120_001
+    assert [live.name for live in table.expire()] == ["b-a"]
+    assert table.find("T1") is None
+
+
 def test_silence_of_two_minutes_drops_a_broker_and_a_renewal_keeps_it(table, clock):
     table.register(broker("b-a"))
     table.register(broker("b-b"))

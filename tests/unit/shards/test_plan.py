@@ -51,7 +51,6 @@ def test_a_clash_with_the_name_server_names_the_shard() -> None:
     [
         ({"listen_port": 65_530}, 2, "broker.listen_port"),
         ({"http_port": 65_535}, 2, "http.port"),
-        ({}, 1000, "--shards"),
     ],
 )
 def test_too_many_for_the_ports_there_are_is_said(

@@ -25,14 +25,15 @@ def note(what):
 def tell(text):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
         to.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
-def end(*_):
-    note("stops")
+def end(number, _):
+    note("returns" if number == signal.SIGUSR2 else "stops")
     sys.exit(0)
 def again(*_):
     tell("RELOADING=1")
     note("reads again")
     tell("READY=1")
 signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGUSR2, end)
 signal.signal(signal.SIGHUP, again)
 note("starts")
 """
@@ -60,7 +61,12 @@ class Running:
     """A supervisor of programs; `life` are the lines they wrote."""
 
     def __init__(
-        self, folder: Path, programs: dict[str, str], pause_s: float = 0.001, **environ: str
+        self,
+        folder: Path,
+        programs: dict[str, str],
+        pause_s: float = 0.001,
+        restart_pause_s: float = 0.0,
+        **environ: str,
     ) -> None:
         self._file = folder / "life"
         self._programs = programs
@@ -69,7 +75,7 @@ class Running:
         self.told = Heard()
         names = [name for name in programs if name != "nameserver"]
         self.supervisor = Supervisor(
-            self.told, self._make, len(names), "nameserver" in programs, pause_s
+            self.told, self._make, len(names), "nameserver" in programs, pause_s, restart_pause_s
         )
         self.ready = asyncio.Event()
         self.task = asyncio.create_task(self.supervisor.run(self.ready.set))
@@ -100,8 +106,13 @@ class Running:
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Running]]:
     started: list[Running] = []
 
-    def starter(programs: dict[str, str], pause_s: float = 0.001, **environ: str) -> Running:
-        started.append(Running(tmp_path, programs, pause_s, **environ))
+    def starter(
+        programs: dict[str, str],
+        pause_s: float = 0.001,
+        restart_pause_s: float = 0.0,
+        **environ: str,
+    ) -> Running:
+        started.append(Running(tmp_path, programs, pause_s, restart_pause_s, **environ))
         return started[-1]
 
     yield starter
@@ -185,12 +196,28 @@ async def test_a_rolling_restart_has_each_ready_before_the_next_stops(
     before = len(running.life)
     running.supervisor.restart_one_by_one()
     await running.until(lambda: len(running.life) == before + 6)
+    # A shard that is to come back says so to the name servers.
     assert running.life[before:] == [
-        f"{name} {what}"
-        for name in ("shard-0", "shard-1", "nameserver")
-        for what in ("stops", "starts")
+        *("shard-0 returns", "shard-0 starts", "shard-1 returns", "shard-1 starts"),
+        *("nameserver stops", "nameserver starts"),
     ]
     assert [child.failures for child in running.supervisor.children] == [0, 0, 0]
+
+
+async def test_a_rolling_restart_ends_when_the_one_before_dies_in_the_pause(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    running = start(ALL_GOOD, pause_s=60.0, restart_pause_s=0.5)
+    await running.until(running.ready.is_set)
+    first, second = running.supervisor.shards
+    running.supervisor.restart_one_by_one()
+    await running.until(
+        lambda: running.life.count("shard-0 starts") == 2 and first.state is State.READY
+    )
+    first.kill()
+    await running.until(lambda: "rolling restart ends next=shard-1" in caplog.text)
+    assert second.state is State.READY
+    assert running.life.count("shard-1 starts") == 1
 
 
 async def test_a_rolling_restart_ends_at_one_that_does_not_come_back(

@@ -311,6 +311,17 @@ async def test_stopping_unregisters(world):
     assert not any(registrar.registered.values())
 
 
+async def test_a_broker_that_is_started_again_at_once_keeps_its_routes(world):
+    server = await world.name_server()
+    registrar = await world.registrar(f"127.0.0.1:{server.port}")
+    await registrar.stop(returns=True)
+    await until(lambda: not server.stats.open)
+    assert server.routes.find("TBW102") is not None
+    await world.registrar(f"127.0.0.1:{server.port}")
+    (live,) = server.routes.live.values()
+    assert live.owner is not None, "its connection speaks for it again"
+
+
 async def test_a_broker_that_may_not_be_written_registers_no_writable_topic(world):
     server, address = await world.scripted()
     await world.registrar(address, broker_permission=4)

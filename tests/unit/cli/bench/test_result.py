@@ -12,7 +12,7 @@ import pytest
 from aerobee.cli.bench.measure import Backlog, Measurement, Second, backlog_of, end_of_second
 from aerobee.cli.bench.payload import Payload
 from aerobee.cli.bench.plan import Mode, Plan
-from aerobee.cli.bench.plot import check_plot, draw
+from aerobee.cli.bench.plot import _draw_rates, check_plot, draw
 from aerobee.cli.bench.result import (
     COLUMNS,
     document,
@@ -250,3 +250,11 @@ def test_a_plot_is_drawn_from_the_document(tmp_path: Path, suffix: str) -> None:
     assert b"<svg" in data if suffix == "svg" else data.startswith(b"\x89PNG")
     # A measurement that was interrupted at once draws too, with empty axes.
     draw(made(Measurement()), path)
+
+
+def test_a_rate_that_is_always_the_same_has_room_above_it() -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    rates = {"publishRate": [5e3, 5e3], "consumeRate": [0.0, 0.0], "publishErrorRate": [0.0, 0.0]}
+    _draw_rates(axes, [1.0, 2.0], rates)
+    assert axes.get_ylim() == pytest.approx((0, 5500))

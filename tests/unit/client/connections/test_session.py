@@ -20,6 +20,7 @@ from aerobee.client.errors import (
 )
 from aerobee.client.options import ClientOptions, HeaderForm, parse_addresses, split_address
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
+from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_response, make_request, make_response
 from aerobee.protocol.frames.signature import signature
@@ -223,6 +224,23 @@ async def test_a_suspicion_refreshes_the_routes_but_not_without_end(
         session.refresh_routes_soon()
         await asyncio.sleep(0)
     assert len(cluster.name_server.requests) == 1
+
+
+async def test_a_broker_that_has_gone_from_the_routes_is_soon_looked_for(
+    cluster, broker, session, until
+) -> None:
+    cluster.add_topic("T")
+    await cluster.add_broker("b")
+    cluster.add_topic("T")
+    session.join(Member())
+    await session.routes.route("T")
+    both = cluster.name_server.routes["T"]
+    cluster.name_server.routes["T"] = TopicRoute(both.queues[:1], both.brokers[:1])
+    session.refresh_routes_soon()
+    await until(lambda: session.routes.address("b") is None)
+    cluster.name_server.routes["T"] = both
+    # Long before the next refresh that is due.
+    await until(lambda: session.routes.address("b") is not None)
 
 
 def test_two_clients_of_one_process_have_different_ids(name_server: str) -> None:

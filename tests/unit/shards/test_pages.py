@@ -1,0 +1,38 @@
+"""The supervisor's pages while a shard is on its way out, or stands still."""
+
+import asyncio
+import json
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+from aerobee.broker.monitoring.http import Request
+from aerobee.shards.child import State
+from aerobee.shards.pages import Pages, Place
+
+REQUEST = cast("Request", None)
+
+
+def pages(port: int) -> Pages:
+    """Pages of one shard that is taken for ready, with its HTTP port there."""
+    shard = SimpleNamespace(name="shard-0", state=State.READY, status="", pid=7, failures=0)
+    supervisor: Any = SimpleNamespace(shards=[shard], name_server=None)
+    return Pages(supervisor, [Place("b", "127.0.0.1:1", "127.0.0.1", port)], answer_s=0.2)
+
+
+async def test_one_that_has_just_ended_is_not_stuck() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        made = pages(closed.getsockname()[1])
+        assert (await made.live(REQUEST)).status == 200
+        ready = await made.ready(REQUEST)
+    assert ready.status == 503
+    assert "has just ended" in json.loads(ready.body)["shards"][0]["reason"]
+
+
+async def test_one_that_takes_connections_and_says_nothing_is_stuck() -> None:
+    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    async with server:
+        made = pages(server.sockets[0].getsockname()[1])
+        assert (await made.live(REQUEST)).status == 503
+        assert (await made.ready(REQUEST)).status == 503
