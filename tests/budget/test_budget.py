@@ -382,4 +382,6 @@ def test_a_handler_that_holds_more_than_is_stated_is_caught() -> None:
         rig.target.break_router(Code.GET_MAX_OFFSET, holds)
 
     found = figures({"broker": {Code.GET_MAX_OFFSET: BROKER[Code.GET_MAX_OFFSET]}}, change)
-    assert "are held" in beyond_budget(Code.GET_MAX_OFFSET, found["broker", Code.GET_MAX_OFFSET])[0]
+    # On a slow machine its first call takes a moment too long as well.
+    beyond = beyond_budget(Code.GET_MAX_OFFSET, found["broker", Code.GET_MAX_OFFSET])
+    assert any("are held" in one for one in beyond), beyond

@@ -49,6 +49,7 @@ TESTED = {
     "retention.disk_max_used_percent",
     "retention.clean_forcibly",
     "scrub.bytes_per_second",
+    "scrub.processor_percent",
 }
 
 
@@ -336,13 +337,15 @@ def test_retention_is_asked_by_the_new_settings(serve: Serve, tmp_path: Path) ->
     } <= set(shown)  # fmt: skip
 
 
-def test_rate_of_the_scrub_changes_in_the_middle_of_a_wait(serve: Serve, tmp_path: Path) -> None:
+def test_rates_of_the_scrub_change_in_the_middle_of_a_wait(serve: Serve, tmp_path: Path) -> None:
     """At one byte a second the first pass would take days."""
-    broker = Configured(serve, tmp_path, "[scrub]\nbytes_per_second = 1\n")
+    broker = Configured(serve, tmp_path, "[scrub]\nbytes_per_second = 1\nprocessor_percent = 1\n")
     with Wire(broker.daemon.port) as wire:
         for _ in range(20):
             assert wire.send_message("T", bytes(10_000)).code == 0
-    broker.change("[scrub]\nbytes_per_second = 100000000\n")
+    broker.change("[scrub]\nbytes_per_second = 100000000\nprocessor_percent = 100\n")
+    changed = 'setting changed key=scrub.processor_percent value="100" before="1"'
+    assert changed in broker.daemon.log
     passes = "aerobee_scrub_passes_total"
     wait_until(lambda: metric(broker.daemon, passes) >= 1, "a pass of the scrub")
 
