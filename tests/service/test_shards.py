@@ -15,16 +15,26 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aerobee.client import ClientError, ConsumeFrom, Message, PushOptions, ReceivedMessage
+from aerobee.client import (
+    ClientError,
+    ConsumeFrom,
+    Message,
+    ProducerOptions,
+    PushOptions,
+    ReceivedMessage,
+)
 from aerobee.client.blocking import Admin, Producer, PullConsumer, PushConsumer
 from tests.ports import free_port
 
 from .kit import SMALL_STORE, Served, aerobee, wait_until
 
 MESSAGES = 40
-# A producer passes over a broker that failed for 10 s; routes are asked for every 30 s, which is
-# what clients are not to need here.
-BACK_S = 20.0
+# Three starts, and 10 s for which a producer passes over a broker that failed; on a slow machine.
+ROLL_S = 90.0
+# Routes are asked for every 30 s, which is what clients are not to need; and a refused connection
+# is told at once, so a long time for an answer hides nothing.
+ROUTES_S = 3600.0
+SEND_TIMEOUT_S = 20.0
 
 
 @pytest.fixture
@@ -167,7 +177,7 @@ def test_a_rolling_restart_and_the_end_of_the_supervisor(
     daemon = serve_shards("--set", "shards.restart_pause_ms=0").ready()
     before = pids(daemon)
     daemon.process.send_signal(signal.SIGUSR2)
-    wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted")
+    wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted", ROLL_S)
     after = pids(daemon)
     assert len({*before, *after}) == 4
     # The name server was the last: they register again.
@@ -190,9 +200,10 @@ class Traffic:
         self.failures: list[ClientError] = []
         self._topic = topic
         self._ended = threading.Event()
-        options = PushOptions(consume_from=ConsumeFrom.FIRST)
+        options = PushOptions(consume_from=ConsumeFrom.FIRST, route_refresh_interval_s=ROUTES_S)
         self._consumer = PushConsumer(name_server, "readers", self._consume, options)
-        self._producer = Producer(name_server)
+        sending = ProducerOptions(send_timeout_s=SEND_TIMEOUT_S, route_refresh_interval_s=ROUTES_S)
+        self._producer = Producer(name_server, options=sending)
         self._thread = threading.Thread(target=self._send)
 
     def __enter__(self) -> Traffic:
@@ -241,10 +252,10 @@ def test_clients_do_not_notice_a_rolling_restart(serve_shards: Callable[..., Ser
         wait_until(lambda: len(traffic.sent) == 2, "both are sent to")
         wait_until(lambda: traffic.flows_since(dict.fromkeys(traffic.sent, 0)), "and read")
         daemon.process.send_signal(signal.SIGUSR2)
-        wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted")
+        wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted", ROLL_S)
         mark = traffic.mark()
-        wait_until(lambda: traffic.flows_since(mark), "both are used again", BACK_S)
-    assert not traffic.failures
+        wait_until(lambda: traffic.flows_since(mark), "both are used again", ROLL_S)
+    assert not traffic.failures, traffic.failures
     bodies = {body for some in traffic.sent.values() for body in some}
     assert pull_all(name_server, "Both") >= bodies
 
