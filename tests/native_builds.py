@@ -132,6 +132,19 @@ def _root_of(modules: Path) -> Path:
     return next(folder for folder in modules.parents if (folder / "built").exists())
 
 
+def make_empty_modules(root: Path) -> Path:
+    """The folder of the compiled form in `root`, with its modules, which are empty."""
+    import hatch_build  # as above
+
+    folder = root / "aerobee" / "native"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
+    for module in hatch_build.MODULES:
+        (folder / f"{module}.pyx").touch()
+    return folder
+
+
 def use(folder: Path) -> None:
     """Have this process import the modules of a build instead of the usual ones."""
     assert any(folder.glob("*.so")), f"there is no build in {folder}"

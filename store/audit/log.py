@@ -20,13 +20,13 @@ from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
 from aerobee.protocol.names import is_light
 from aerobee.store.audit.index import IndexAudit
 from aerobee.store.audit.queues import LostByGap, QueueAudit
+from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.inspect.log_files import FileReporter
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.scan.log_scanner import Batch, LogScanner
-from aerobee.store.segments.mapped_file import segment_name
 
 _SEAL = f"{PROPERTY_CRC}\x01".encode()
 _NAMES_SHOWN = 8

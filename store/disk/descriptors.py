@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from aerobee.store.disk.files import Files
+from aerobee.store.disk.segment_names import segment_name
 
 _MOST = 4096
 _LEAST = 64
@@ -48,12 +49,12 @@ class QueueFile:
         "writes",
     )
 
-    def __init__(self, directory: str, name: str, size: int) -> None:
+    def __init__(self, directory: str, start: int, size: int) -> None:
         # Its queue's text, not one more: a store may have a hundred thousand files.
         self.directory = directory
-        self.start = int(name)
+        self.start = start
         # Of most queues there is one file: those have one number between them.
-        self.end = self.start + size if self.start else size
+        self.end = start + size if start else size
         self.fd = -1
         # Writes so far and those covered by a sync; equal when the file is clean.
         self.writes = 0
@@ -68,8 +69,8 @@ class QueueFile:
 
     @property
     def path(self) -> str:
-        """Where it is: its name is its first byte, in twenty digits (store/FORMAT.md 3)."""
-        return os.path.join(self.directory, f"{self.start:020d}")
+        """Where it is."""
+        return os.path.join(self.directory, segment_name(self.start))
 
 
 class DescriptorCache:

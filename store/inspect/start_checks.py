@@ -20,11 +20,12 @@ from aerobee.protocol.message.record_layout import (
     MIN_RECORD_BYTES,
 )
 from aerobee.store.disk.files import Files
+from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.errors import StoreLayoutError, StoreNotWritable
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.segments.mapped_file import MappedFile, segment_name
+from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 SMALL_FILES = ("abort", "checkpoint", "offsets", "offsets.tmp")

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
+from aerobee.store.disk.segment_names import is_segment_name
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.queues.kept_ends import KeptEnds
 from aerobee.store.queues.queue_view import (
@@ -26,7 +27,6 @@ from aerobee.store.queues.queue_view import (
     PRE_BLANK,
     QueueView,
 )
-from aerobee.store.segments.mapped_file import is_segment_name, segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 
 _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
@@ -145,7 +145,7 @@ class ConsumeQueue(QueueView):
 
     def _create(self, start: int) -> QueueFile:
         self._cache.note_directories(self._files.make_directories(self.directory))
-        file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
+        file = QueueFile(self.directory, start, self.segment_bytes)
         self._cache.create(file, self.segment_bytes)
         self.segments = (*self.segments, file)
         self._tail = file
@@ -263,7 +263,7 @@ class ConsumeQueue(QueueView):
             if not found and name == names[-1]:
                 self.unfinished = file_path  # a crash while it was made
                 continue
-            self._take_in(QueueFile(self.directory, name, self.segment_bytes), found)
+            self._take_in(QueueFile(self.directory, int(name), self.segment_bytes), found)
         return foreign
 
     def _take_in(self, file: QueueFile, found: int) -> None:
@@ -285,7 +285,7 @@ class ConsumeQueue(QueueView):
                 "it away and restart: consume queues can be made again."
             )
         while missing < file.start:
-            absent = QueueFile(self.directory, segment_name(missing), self.segment_bytes)
+            absent = QueueFile(self.directory, missing, self.segment_bytes)
             self.unmade = (*self.unmade, absent)
             self.segments = (*self.segments, absent)
             missing = absent.end

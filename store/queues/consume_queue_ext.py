@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
+from aerobee.store.disk.segment_names import is_segment_name
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
-from aerobee.store.segments.mapped_file import is_segment_name, segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 
 #: Addresses are at most this; greater values are tags codes or delivery times.
@@ -161,7 +161,7 @@ class ConsumeQueueExt:
 
     def _create(self, start: int) -> None:
         self._cache.note_directories(self._files.make_directories(self.directory))
-        file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
+        file = QueueFile(self.directory, start, self.segment_bytes)
         if self._files.exists(file.path):
             self._files.remove(file.path)  # of a queue whose own files are gone
         self._cache.create(file, self.segment_bytes)
@@ -262,7 +262,7 @@ class ConsumeQueueExt:
                 self.unfinished.append(path)
                 continue
             check_file_size(path, found, self.segment_bytes, _SIZE_KEYS)
-            file = QueueFile(self.directory, name, self.segment_bytes)
+            file = QueueFile(self.directory, int(name), self.segment_bytes)
             self.segments[file.start] = file
         return foreign
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.segments.mapped_file import segment_name
 
 
 class Snapshot(ConsumeQueue):
@@ -37,8 +36,7 @@ class Snapshot(ConsumeQueue):
         self.max_offset = queue.max_offset
         self.min_offset = queue.min_offset
         self.segments = tuple(
-            QueueFile(queue.directory, segment_name(file.start), queue.segment_bytes)
-            for file in queue.segments
+            QueueFile(queue.directory, file.start, queue.segment_bytes) for file in queue.segments
         )
 
     def read_entries(self, first: int, count: int) -> bytes:

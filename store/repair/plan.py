@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec
 
+from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.report import Report
 from aerobee.store.inspect.sizes import FOUND
 from aerobee.store.repair import steps
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.segments.mapped_file import segment_name
 
 # More missing segments than this are no hole: some file has a name that is not its own.
 _MISSING_MOST = 1000

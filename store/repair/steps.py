@@ -15,12 +15,12 @@ from aerobee.protocol.message.record import encode_blank
 from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RecordHead
 from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.disk.files import Files
+from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.log_files import reader_of
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK, names_record
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.scan.sources import Source, Window
-from aerobee.store.segments.mapped_file import segment_name
 
 
 def put_in_places(rest: StoreAtRest, moves: Sequence[tuple[str, int]]) -> None:

@@ -34,7 +34,6 @@ from aerobee.store.queues.queue_view import ENTRY_BYTES
 from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.retention.queue_trim import QueueTrim
 from aerobee.store.retention.retention import Retention
-from aerobee.store.segments.mapped_file import segment_name
 
 log = logging.getLogger("aerobee.store.retention")
 
@@ -232,7 +231,7 @@ class QueueCleaner:
     def _begin_next_file(self, queue: ConsumeQueue) -> QueueTrim:
         before = queue.segments
         start = before[-1].end
-        file = QueueFile(queue.directory, segment_name(start), queue.segment_bytes)
+        file = QueueFile(queue.directory, start, queue.segment_bytes)
         self._store.queues.cache.create(file, queue.segment_bytes)
         queue.segments = (*before, file)
         first = start // ENTRY_BYTES

@@ -17,25 +17,13 @@ Invariants
 """
 
 import mmap
-import re
 from collections.abc import Iterable
 from typing import Self
 
 from aerobee.store.disk.files import Files, SyncFailed
 from aerobee.store.errors import StoreLayoutError
 
-_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _FORGET_BYTES = 16 << 20
-
-
-def segment_name(start: int) -> str:
-    """File name of the segment that begins at `start`."""
-    return f"{start:020d}"
-
-
-def is_segment_name(name: str) -> bool:
-    """Whether a file of that name is a segment, of the log or of a queue."""
-    return _NAME.fullmatch(name) is not None
 
 
 class MappedFile:

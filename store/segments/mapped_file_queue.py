@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from aerobee.store.disk.files import Files
+from aerobee.store.disk.segment_names import is_segment_name, segment_name
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
-from aerobee.store.segments.mapped_file import MappedFile, is_segment_name, segment_name
+from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.paths import LogPaths
 
 

@@ -18,8 +18,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from aerobee.store.disk.files import Files
+from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.errors import StoreLayoutError
-from aerobee.store.segments.mapped_file import segment_name
 
 log = logging.getLogger("aerobee.store")
 

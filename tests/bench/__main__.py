@@ -27,7 +27,7 @@ from . import backlog, life, report, restart
 from .alone import CannotMeasure, measured
 from .loads import CACHE, LOADS, Load, build, calibrate
 from .servers import KINDS, SERVERS, JavaServer, OurServer, flush_of, running, shape
-from .turns import TURNS, TURNS_MIN, WARM_UP_BOUND, Rounds, check_turns, rounds, warm_up
+from .turns import TURNS, WARM_UP_BOUND, Rounds, add_turn_options, check_turns, rounds, warm_up
 
 EVENTS = ("P13", "P14", "P15", "P15B", "P16")
 STORES = CACHE / "starts"
@@ -133,9 +133,7 @@ def bench(options: argparse.Namespace, folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n\n")[0])
-    turns_help = f"of each broker, for each load ({TURNS}; at least {TURNS_MIN})"
-    parser.add_argument("--turns", type=int, default=TURNS, help=turns_help)
-    parser.add_argument("--secs", type=float, default=1, help="that a turn takes (1)")
+    add_turn_options(parser, "each broker")
     parser.add_argument("--warm-up", type=float, default=10, help="seconds for each, at least")
     parser.add_argument("--loads", default="", help="some of P1 to P16, like P2,P15")
     parser.add_argument("--only", choices=list(KINDS))

@@ -33,7 +33,7 @@ from . import report
 from .alone import interrupts_later, measured
 from .loads import CACHE, LOADS, QUEUES, Load, LoadFailed, StartFailed, build, calibrate, generate
 from .servers import OurServer, running, shape
-from .turns import TURNS, TURNS_MIN, Rounds, TakesTurns, check_turns, rounds, warm_up
+from .turns import Rounds, TakesTurns, add_turn_options, check_turns, rounds, warm_up
 
 PROGRAMS = CACHE / "neighbours"
 FREE_BYTES_MIN = 20 << 30
@@ -242,9 +242,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="neighbours", description=__doc__.partition("\n\n")[0])
-    turns_help = f"of each server, for each load ({TURNS}; at least {TURNS_MIN})"
-    parser.add_argument("--turns", type=int, default=TURNS, help=turns_help)
-    parser.add_argument("--secs", type=float, default=1, help="that a turn takes")
+    add_turn_options(parser, "each server")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds for each, at least")
     parser.add_argument("--loads", default="P2,P5")
     parser.add_argument("--only", default=",".join(NEIGHBOURS))

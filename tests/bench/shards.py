@@ -25,7 +25,7 @@ from ..service.kit import Served
 from . import report
 from .alone import interrupts_later, measured
 from .loads import CACHE, LOADS, QUEUES, Load, build, calibrate, generate
-from .turns import TURNS, TURNS_MIN, Rounds, TakesTurns, check_turns, rounds, warm_up
+from .turns import Rounds, TakesTurns, add_turn_options, check_turns, rounds, warm_up
 
 STRIDE = 10
 SETTINGS = ("store.commit_log_segment_bytes=268435456", "store.index_slots=5000000",
@@ -137,9 +137,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    turns_help = f"of each, for each load ({TURNS}; at least {TURNS_MIN})"
-    parser.add_argument("--turns", type=int, default=TURNS, help=turns_help)
-    parser.add_argument("--secs", type=float, default=1, help="that a turn takes")
+    add_turn_options(parser, "each")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds for each, at least")
     parser.add_argument("--loads", default="P2,P5")
     parser.add_argument("--dry", action="store_true", help="print the table only")

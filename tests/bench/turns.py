@@ -9,6 +9,7 @@ cancels out. After each turn the messages stored are compared with all that were
 in is what a server is (TakesTurns), and whether a turn ends by the clock or by its requests.
 """
 
+import argparse
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -128,6 +129,13 @@ class TakesTurns(ABC):
             time.sleep(_IDLE_S)
             if self._cpu_s() - before < _IDLE_S * _IDLE_SHARE:
                 return
+
+
+def add_turn_options(parser: argparse.ArgumentParser, of_whom: str) -> None:
+    """--turns, which are those `of_whom` for each load, and --secs; `check_turns` judges them."""
+    turns_help = f"of {of_whom}, for each load ({TURNS}; at least {TURNS_MIN})"
+    parser.add_argument("--turns", type=int, default=TURNS, help=turns_help)
+    parser.add_argument("--secs", type=float, default=1, help="that a turn takes (1)")
 
 
 def check_turns(turns: int, secs: float) -> None:

@@ -22,8 +22,9 @@ import pytest
 
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
+from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.retention.disposal import DeletionCounts, Detached, Removal, SegmentDisposal
-from aerobee.store.segments.mapped_file import MappedFile, segment_name
+from aerobee.store.segments.mapped_file import MappedFile
 
 SEGMENT = 1 << 30
 _MIB = 1 << 20

@@ -14,6 +14,7 @@ from Cython import Utils
 from aerobee.native import form
 from aerobee.native.form import VARIABLE
 from hatch_build import MODULES, NativeHook
+from tests.native_builds import make_empty_modules
 
 OTHER = "requests.cpython-39-x86_64-linux-gnu.so"
 
@@ -21,12 +22,8 @@ OTHER = "requests.cpython-39-x86_64-linux-gnu.so"
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """The modules, all empty, beside what older builds have left."""
-    folder = tmp_path / "aerobee" / "native"
-    folder.mkdir(parents=True)
-    for package in (folder, folder.parent):
-        (package / "__init__.py").touch()
+    folder = make_empty_modules(tmp_path)
     for module in MODULES:
-        (folder / f"{module}.pyx").touch()
         (folder / (module + EXTENSION_SUFFIXES[0])).write_text("old")
     (folder / OTHER).write_text("another Python's")
     Utils.clear_function_caches()  # Cython remembers the folders it has made

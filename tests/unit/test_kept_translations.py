@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from hatch_build import MODULES
+from tests.native_builds import make_empty_modules
 
 ROOT = Path(__file__).parents[2]
 DECLARED = "cdef inline int number(): return {}\n"
@@ -20,12 +21,7 @@ def translated(root: Path, kept: Path, text: str, declared: int = 41) -> str:
     By a process of its own, because Cython remembers what it has read; without a compiler, because
     what comes behind the translation is not looked at.
     """
-    folder = root / "aerobee" / "native"
-    folder.mkdir(parents=True)
-    for package in (folder, folder.parent):
-        (package / "__init__.py").touch()
-    for module in MODULES:
-        (folder / f"{module}.pyx").touch()
+    folder = make_empty_modules(root)
     (folder / "common.pxd").write_text(DECLARED.format(declared))
     (folder / "sends.pyx").write_text(text)
     program = "import sys; from pathlib import Path; import hatch_build; "

@@ -50,7 +50,7 @@ def test_a_file_that_two_threads_sync_is_closed_when_both_have_done(tmp_path: Pa
 
     files = SlowSyncs(flushed_meanwhile)
     cache = DescriptorCache(files, 1)
-    first, second = (QueueFile(str(tmp_path), f"{number * SIZE:020d}", SIZE) for number in (0, 1))
+    first, second = (QueueFile(str(tmp_path), number * SIZE, SIZE) for number in (0, 1))
     cache.create(first, SIZE)
     cache.wrote(first, 20)
     first.used = False

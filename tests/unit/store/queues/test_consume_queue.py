@@ -170,7 +170,7 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
     cache = DescriptorCache(files, capacity=4)
     made: list[QueueFile] = []
     for number in range(12):
-        file = QueueFile(str(tmp_path), f"{number:020d}", FILE)
+        file = QueueFile(str(tmp_path), number, FILE)
         cache.create(file, FILE)
         files.write(cache.fd(file), 0, unit(number))
         cache.wrote(file, 20)
@@ -200,14 +200,13 @@ class CountedLooks(OrderedDict[QueueFile, None]):
 
 def test_making_room_looks_at_a_file_or_two_however_many_are_open(tmp_path: Path) -> None:
     files = Files()
-    names = [f"{number:020d}" for number in range(400)]
-    for name in names:
-        (tmp_path / name).touch()
+    for number in range(400):
+        Path(QueueFile(str(tmp_path), number, FILE).path).touch()
     cache = DescriptorCache(files, capacity=300)
     cache._open = opened = CountedLooks()
     for _ in range(3):
-        for name in names:
-            cache.fd(QueueFile(str(tmp_path), name, FILE))
+        for number in range(400):
+            cache.fd(QueueFile(str(tmp_path), number, FILE))
             assert len(cache) <= 300
     assert opened.looks < 3 * 1200
     cache.close()

@@ -13,7 +13,7 @@ def entries(count: int, first: int) -> bytes:
 
 def test_what_is_kept_whole_is_found_and_nothing_else() -> None:
     kept = KeptEnds(2)
-    first, last, other = (QueueFile("q", f"{number * SIZE:020d}", SIZE) for number in range(3))
+    first, last, other = (QueueFile("q", number * SIZE, SIZE) for number in range(3))
     one = kept.add([(last, 150, entries(8, 150)), (first, 3, entries(5, 3))])
     two = kept.add([(first, 3, entries(8, 103))])
     assert kept.find(one, first, 3 * ENTRY_BYTES, 5 * ENTRY_BYTES) == entries(5, 3)
@@ -29,7 +29,7 @@ def test_what_is_kept_whole_is_found_and_nothing_else() -> None:
 
 def test_file_that_was_written_since_is_read_again() -> None:
     kept = KeptEnds(1)
-    file = QueueFile("q", f"{0:020d}", SIZE)
+    file = QueueFile("q", 0, SIZE)
     at = kept.add([(file, 0, entries(8, 0))])
     file.writes += 1
     assert kept.find(at, file, 0, ENTRY_BYTES) is None

@@ -11,10 +11,11 @@ import pytest
 
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
+from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.errors import SegmentCreateFailed, StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.allocate import AllocateMappedFileService
-from aerobee.store.segments.mapped_file import MappedFile, segment_name
+from aerobee.store.segments.mapped_file import MappedFile
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     SEGMENT,
