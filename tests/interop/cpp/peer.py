@@ -30,6 +30,9 @@ from rocketmq.ffi import MessageModel
 
 BATCH = 32
 ASYNC_WINDOW = 128
+# The client gives a name server three seconds, once, which no option changes: on a loaded machine
+# the first send tries again.
+FIRST_ROUTE_S = 30
 
 
 class Output:
@@ -49,6 +52,7 @@ class Produce:
         self.options = options
         self.output = output
         self.failed = 0
+        self.routed = False
         # Of a loaded machine, with brokers in other processes.
         self.producer = Producer(options.group, timeout=10_000)
         self.producer.set_namesrv_addr(options.namesrv)
@@ -109,11 +113,18 @@ class Produce:
 
     def insist(self, sequence: int, attempt: Callable[[], None]) -> None:
         """Tries until it succeeds or --retry-seconds have passed: a killed broker comes back."""
-        deadline = time.monotonic() + self.options.retry_seconds
+        began = time.monotonic()
+        deadline = began + self.options.retry_seconds
         while True:
             try:
-                return attempt()
+                attempt()
+                self.routed = True
+                return None
             except RocketMQException as cause:
+                unrouted = not self.routed and "No route info" in str(cause)
+                if unrouted and time.monotonic() < began + FIRST_ROUTE_S:
+                    time.sleep(0.2)
+                    continue
                 self.fail(sequence, cause)
                 if time.monotonic() >= deadline:
                     return None
