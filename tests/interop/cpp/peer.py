@@ -119,7 +119,7 @@ class Produce:
             try:
                 attempt()
                 self.routed = True
-                return None
+                return
             except RocketMQException as cause:
                 unrouted = not self.routed and "No route info" in str(cause)
                 if unrouted and time.monotonic() < began + FIRST_ROUTE_S:
@@ -127,7 +127,7 @@ class Produce:
                     continue
                 self.fail(sequence, cause)
                 if time.monotonic() >= deadline:
-                    return None
+                    return
                 time.sleep(0.2)
 
     def fail(self, sequence: int, cause: Exception) -> None:
