@@ -29,6 +29,7 @@ class BenchJavaBroker(JavaBroker):
 
     heap = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g")
     compiler = ()
+    tls = ()  # as it comes, for start and memory
 
 
 KINDS: dict[str, type[Broker]] = {"our": OurBroker, "java": BenchJavaBroker}
