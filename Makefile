@@ -25,10 +25,10 @@ help:
 	@echo '             bench-spark: Spark reading from us and from Kafka;'
 	@echo '             bench-pending: ten million messages that wait for their time'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
-	@echo 'make sanitize  the compiled hot path under the sanitizers of gcc, some minutes'
+	@echo 'make sanitize  the compiled hot path under the sanitizers of gcc, half an hour'
 	@echo 'make pythons  unit, contract and differential tests on each Python of the machine, in both forms'
 	@echo 'make wheels  what is given out, into dist/: a compiled wheel for each Python, a plain one, sources'
-	@echo 'make setup   .venv with Aerobee and the tools of its tests; also: unit lint types spark manual clean $(SUITES)'
+	@echo 'make setup   .venv with Aerobee and the tools of its tests; also: unit lint types spark manual clean bring peers $(SUITES)'
 
 setup:
 	@.ci/setup
@@ -67,7 +67,7 @@ wheels: setup
 	$(PYTHON_IN_VENV) -m tests.wheels
 
 # The compiled form with the sanitizers of gcc: comparisons with the plain form and hostile requests,
-# in full. That they look is shown first: an overrun is caught. Some minutes.
+# in full. That they look is shown first: an overrun is caught. Half an hour.
 sanitize: setup
 	env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m tests.sanitized $(ARGS)
 

@@ -62,9 +62,16 @@ class _Parser(argparse.ArgumentParser):
         return parsed, rest
 
 
-def _version() -> str:
-    """Of the program, and which form of the hot path would run."""
-    return f"aerobee {__version__} ({wish_text()})"
+class _Version(argparse.Action):
+    """Prints that of the program, and which form of the hot path would run, when asked only: the
+    form is loaded for it."""
+
+    def __init__(self, option_strings: list[str], help: str, **_: object) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"aerobee {__version__} ({wish_text()})")
+        parser.exit()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -75,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action=_Version, help="print it, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_nameserver(commands)
@@ -144,7 +151,7 @@ def _add_shards(commands: "Commands") -> None:
         help="metrics and health of their supervisor (127.0.0.1:5557)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for the answer (5)"
+        "--timeout", type=seconds, default=10.0, metavar="SECONDS", help="for the answer (10)"
     )
     _add_json(parser)
     parser.set_defaults(command="shards")

@@ -24,6 +24,8 @@ _NOT_A_SETTING: Final = re.compile(
     r"AEROBEE_(CONTEXT|NATIVE|TEST_NATIVE|INTEROP_\w*|\w*SERVICE_(HOST|PORT)(_\w+)?|\w*PORT_[0-9]+_(TCP|UDP)(_\w+)?)"
 )
 _SECTION_NAMES: Final = frozenset(section.section for section in SECTIONS)
+# What no line of a configuration has: tab, line ends and form feed are Java's blanks.
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _TOML_HEADER: Final = re.compile(r"^[ \t]*\[+[ \t]*([^\]]+?)[ \t]*\]+[ \t]*(#.*)?$")
 _TOML_KEY: Final = re.compile(r"""^[ \t]*([A-Za-z0-9_.\-"' \t]+?)[ \t]*=""")
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -195,6 +197,10 @@ def _toml_lines(text: str) -> dict[str, int]:
 
 
 def _read_properties(path: Path, data: bytes) -> FileContent:
+    if odd := _CONTROL.search(data):
+        line = data.count(b"\n", 0, odd.start()) + 1
+        text = f"a byte {odd[0][0]:#04x} is in no text: is this the configuration?"
+        raise ConfigError("", "", text, f"{path}:{line}")
     try:
         parsed = parse_properties(data)
     except PropertiesSyntaxError as error:

@@ -1,7 +1,8 @@
 """Which form of the hot path runs: the compiled one where it was built, or the plain one.
 
 AEROBEE_NATIVE says which is wanted: `auto` (the default) takes the compiled form if it is there,
-`off` never, and `required` ends the start without it.
+`off` never, and `required` ends the start without it. Modules that are there and do not load are
+warned of: what runs then is correct, and slower by what users came for.
 """
 
 import os
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
+#: Of a broker; `decode` is for Spark's readers.
+_MODULES = ("derive", "dispatch", "pulls", "reads", "requests", "sends", "sockets")
 
 
 class NativeError(Exception):
@@ -49,25 +52,51 @@ class _StoreFunctions:
 
 
 def is_built() -> bool:
-    """Whether the compiled form lies beside this module, for this Python; nothing is imported for
-    that."""
-    names = os.listdir(os.path.dirname(__file__))
-    return any("requests" + suffix in names for suffix in EXTENSION_SUFFIXES)
+    """Whether a part of the compiled form lies beside this module, for this Python; nothing is
+    imported for that."""
+    return any(map(_file_of, _MODULES))
 
 
 def wish_text() -> str:
-    """What a start with this environment would run, for people; costs next to nothing."""
+    """What a start with this environment would run, for people. Nothing of a broker is imported for
+    it: the modules are opened as shared objects, which is where a broken one shows."""
+    text = "without the compiled hot path"
     try:
-        wanted = _is_wanted()
+        if not _is_wanted():
+            return f"{text}: {VARIABLE}=off"
     except NativeError as error:
         return str(error)
-    built = is_built()
-    if wanted and built:
+    fault = _fault()
+    if not fault:
         return "with the compiled hot path"
-    text = "without the compiled hot path"
-    if not wanted:
-        return f"{text}: {VARIABLE}=off"
+    if is_built():
+        text = f"{text}, which is there and does not load ({fault})"
     return f"{text}, and {VARIABLE}=required" if _is_required() else text
+
+
+def _file_of(module: str) -> str:
+    """Where it lies; "" when it does not."""
+    folder = os.path.dirname(__file__)
+    for suffix in EXTENSION_SUFFIXES:
+        file = os.path.join(folder, module + suffix)
+        if os.path.exists(file):
+            return file
+    return ""
+
+
+def _fault() -> str:
+    """Why the compiled form cannot load, as far as that can be seen from outside; "" if it can."""
+    import ctypes
+
+    for module in _MODULES:
+        file = _file_of(module)
+        if not file:
+            return f"{module} is missing"
+        try:
+            ctypes.CDLL(file, mode=os.RTLD_LAZY)
+        except OSError as error:
+            return str(error)
+    return ""
 
 
 def form_name(form: CompiledForm | None) -> str:
@@ -80,17 +109,7 @@ def chosen() -> CompiledForm | None:
     if not _is_wanted():
         return None
     try:
-        from aerobee.native import pulls, requests, sends, sockets
-
-        return CompiledForm(
-            _StoreFunctions(),
-            sends.Sends,
-            sends.Route,
-            pulls.Pulls,
-            pulls.PullRoute,
-            requests.Requests,
-            sockets.Sockets,
-        )
+        return _load()
     except ImportError as error:
         _miss(error)
         return None
@@ -109,6 +128,21 @@ def chosen_decode() -> "ModuleType | None":
     return decode
 
 
+def _load() -> CompiledForm:
+    """All of it. Raises ImportError."""
+    from aerobee.native import pulls, requests, sends, sockets
+
+    return CompiledForm(
+        _StoreFunctions(),
+        sends.Sends,
+        sends.Route,
+        pulls.Pulls,
+        pulls.PullRoute,
+        requests.Requests,
+        sockets.Sockets,
+    )
+
+
 def _is_wanted() -> bool:
     wish = os.environ.get(VARIABLE) or "auto"
     if wish not in WISHES:
@@ -121,10 +155,16 @@ def _is_required() -> bool:
 
 
 def _miss(error: ImportError) -> None:
-    """The compiled form is not there; it is an error if it is required."""
+    """The compiled form is not to be had: an error if it is required, a warning if it is there."""
+    what = "is there and does not load" if is_built() else "was not built"
+    cure = "install a wheel that has it, or build it where a C compiler is (docs/native.md)"
     if _is_required():
         raise NativeError(
-            f"{VARIABLE}=required, but the compiled form was not built ({error}): install a "
-            "wheel that has it, or build it where a C compiler is (docs/native.md), or set "
+            f"{VARIABLE}=required, but the compiled form {what} ({error}): {cure}, or set "
             f"{VARIABLE}=auto"
         ) from None
+    if is_built():
+        import logging  # not for `aerobee --version`, which answers at once
+
+        log = logging.getLogger("aerobee.native")
+        log.warning("the compiled form %s, plain Python runs error=%s: %s", what, error, cure)

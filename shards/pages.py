@@ -109,14 +109,19 @@ class Pages:
         return _json(200 if all_ready else 503, {"ready": all_ready, **body})
 
     async def shards(self, _request: Request) -> Response:
-        """What is known of the processes, without asking them."""
-        shown = [
-            {**_about(child, place), "failures": child.failures, "status": child.status}
-            for child, place in zip(self._supervisor.shards, self._places, strict=True)
-        ]
-        if (child := self._supervisor.name_server) is not None:
-            about = {"shard": child.name, "state": child.state.value, "pid": child.pid or None}
-            shown.append({**about, "failures": child.failures, "status": child.status})
+        """What is known of the processes; one that should answer and does not is said to."""
+        answers = await self._ask_all("/live")
+        shown = []
+        for child, place, answer in zip(
+            self._supervisor.shards, self._places, answers, strict=True
+        ):
+            about = {**_about(child, place), "failures": child.failures, "status": child.status}
+            if child.state is State.READY and answer is None:
+                about |= {"state": "stuck", "status": f"no answer in {self._answer_s:g} s"}
+            shown.append(about)
+        if (server := self._supervisor.name_server) is not None:
+            about = {"shard": server.name, "state": server.state.value, "pid": server.pid or None}
+            shown.append({**about, "failures": server.failures, "status": server.status})
         return _json(200, {"shards": shown})
 
     async def _ask_all(self, path: str) -> list[tuple[int, bytes] | None]:

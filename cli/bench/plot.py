@@ -28,8 +28,8 @@ def check_plot(path: Path) -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise CommandFailed(
-            "--plot needs matplotlib, which is not installed: pip install 'aerobee[plots]' brings "
-            "it",
+            "--plot needs matplotlib, which is not installed: pip install '.[plots]' in the "
+            "project's directory brings it",
             USAGE,
         ) from None
 

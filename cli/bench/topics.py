@@ -1,7 +1,7 @@
 """The topics of a measurement: made where there is none, filled for pulls, looked into at the end.
 
 Only a topic that was made here under a name of its own is ever deleted. One that somebody named is
-used as it is, or made if it is not there, and stays.
+used as it is, or made if it is not there (but for pulls, which need messages), and stays.
 """
 
 import asyncio
@@ -137,6 +137,16 @@ class Topics:
         there = await self.admin.topic_settings(name, broker=broker)
         if any(there.values()):
             return
+        if self.plan.mode is Mode.PULL:
+            raise CommandFailed(
+                f"topic {name} is not there, and a pull needs messages: leave --topic out, and one "
+                "is made and filled"
+            )
+        if name.startswith("%"):
+            raise CommandFailed(
+                f"topic {name} is not there, and names that begin with % are those of groups: give "
+                "another --topic"
+            )
         queues = self._queues_each(cluster)
         await self.admin.create_topic(name, queues=queues, broker=broker)
         say(f"topic {name} was not there: made with {queues} queues on each broker, and it stays")

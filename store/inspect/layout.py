@@ -129,6 +129,8 @@ def _check_root(files: Files, root: str) -> None:
     below = os.path.join(root, "store")
     if files.is_directory(below) and _holds_store(files, below):
         text += f" But its directory store is one: {below}"
+    elif shards := [name for name in names if name.startswith("shard-")]:
+        text += f" Its shards have one each: {os.path.join(root, min(shards))}"
     raise NotAStore(text)
 
 

@@ -203,6 +203,18 @@ def test_a_topic_of_somebody_is_never_deleted(bench: Bench, running: RunningBrok
     assert (len(offsets(running, "Mine")), len(offsets(running, "Unmade"))) == (3, 5)
 
 
+@pytest.mark.parametrize(
+    ("mode", "name", "why"),
+    [("pull", "Nothing", "a pull needs messages"), ("send", "%RETRY%x", "those of groups")],
+)
+def test_what_could_not_be_meant_makes_no_topic(
+    bench: Bench, running: RunningBroker, mode: str, name: str, why: str
+) -> None:
+    outcome = bench(mode, "--topic", name)
+    assert (outcome.code, why in outcome.err) == (1, True), outcome.err
+    assert name not in topics(running)
+
+
 def test_keep_keeps_the_topic(bench: Bench, running: RunningBroker) -> None:
     outcome = bench("batch", "--keep", "--connections", "1")
     [name] = [name for name in topics(running) if name.startswith(PREFIX)]

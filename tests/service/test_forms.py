@@ -15,7 +15,7 @@ from .kit import Served, Wire, aerobee, metric
 
 Serve = Callable[..., Served]
 EX_CONFIG = 78
-# A process to which the compiled form is not there.
+# A process in which the compiled form does not load, be it there or not.
 UNBUILT = (
     "import sys; sys.modules['aerobee.native.requests'] = None\n"
     "from aerobee.cli.main import main; sys.exit(main())"
@@ -41,12 +41,15 @@ def test_without_the_compiled_form_auto_runs_the_plain_one(serve: Serve) -> None
     program = [sys.executable, "-c", UNBUILT]
     daemon = serve(environ={VARIABLE: "auto"}, program=program).ready()
     assert "hot path          plain\n" in daemon.log
+    warned = "the compiled form is there and does not load, plain Python runs" in daemon.log
+    assert warned == is_built()
 
 
 def test_without_the_compiled_form_required_ends_the_start(serve: Serve) -> None:
     daemon = serve(environ={VARIABLE: "required"}, program=[sys.executable, "-c", UNBUILT])
     assert daemon.wait() == EX_CONFIG
-    assert f"{VARIABLE}=required, but the compiled form was not built" in daemon.log
+    what = "is there and does not load" if is_built() else "was not built"
+    assert f"{VARIABLE}=required, but the compiled form {what}" in daemon.log
     assert "Traceback" not in daemon.log
 
 

@@ -91,3 +91,17 @@ def test_another_pythons_modules_are_not_the_compiled_form(
     assert not form.is_built()
     (tmp_path / ("requests" + EXTENSION_SUFFIXES[0])).touch()
     assert form.is_built()
+
+
+def test_modules_that_are_missing_or_broken_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form, "__file__", str(tmp_path / "form.py"))
+    monkeypatch.setenv(VARIABLE, "auto")
+    assert form.wish_text() == "without the compiled hot path"
+    (tmp_path / ("derive" + EXTENSION_SUFFIXES[0])).write_bytes(b"junk")
+    assert "there and does not load (" in form.wish_text()
+    assert "file too short" in form.wish_text()
+    (tmp_path / ("derive" + EXTENSION_SUFFIXES[0])).unlink()
+    (tmp_path / ("pulls" + EXTENSION_SUFFIXES[0])).write_bytes(b"junk")
+    assert "does not load (derive is missing)" in form.wish_text()

@@ -507,3 +507,10 @@ def test_names_that_rocketmq_takes_are_taken_with_a_warning(
     assert warning.startswith(f"{what} name {name!r} is no legal name of a topic: ")
     assert ("order topics" in warning) == (key == "brokerName" and ";" in name)
     assert len(loaded.warnings) == 1
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_bytes(b"listenPort=1\nbroker\x00Name = b\n")
+    with pytest.raises(ConfigError, match=r"broker\.conf:2: .*byte 0x00 is in no text"):
+        load_settings(file, environ={})

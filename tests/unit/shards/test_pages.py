@@ -36,3 +36,5 @@ async def test_one_that_takes_connections_and_says_nothing_is_stuck() -> None:
         made = pages(server.sockets[0].getsockname()[1])
         assert (await made.live(REQUEST)).status == 503
         assert (await made.ready(REQUEST)).status == 503
+        (about,) = json.loads((await made.shards(REQUEST)).body)["shards"]
+        assert (about["state"], about["status"]) == ("stuck", "no answer in 0.2 s")

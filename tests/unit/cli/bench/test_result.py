@@ -232,7 +232,7 @@ def test_a_plot_without_matplotlib_is_refused_before_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(CommandFailed, match=r"pip install 'aerobee\[plots\]'"):
+    with pytest.raises(CommandFailed, match=r"pip install '\.\[plots\]'"):
         check_plot(Path("x.svg"))
 
 
