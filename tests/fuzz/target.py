@@ -66,6 +66,8 @@ _LATE = {
     *_REPLIES,
 }
 _REPETITIONS = 4
+#: A code that nobody handles, refused at once.
+_STORES_NOTHING = Command(code=32_000, opaque=1).encode()
 _SETTLE_S = 10.0
 #: Within so many turns of the loop whatever waits for nothing but its turn is served.
 _ASIDE_TURNS = 100
@@ -330,16 +332,19 @@ class Judge:
         """The log has grown while this input was refused. Does it each time?
 
         What others asked before goes on in steps; what is delayed or prepared is written at its own
-        time, on a slow machine (the sanitizers) now and then while one input is repeated.
+        time, on a slow machine (the sanitizers) often while an input is repeated: then it grows
+        under a request that never stores as well.
         """
         for _ in range(_REPETITIONS):
-            if not await self._grows(port, heard):
+            if not await self._grows(port, heard.data, heard):
+                return
+            if await self._grows(port, _STORES_NOTHING, heard):
                 return
         heard.wrong.append("the log has grown, though all was refused")
 
-    async def _grows(self, port: str, heard: Heard) -> bool:
+    async def _grows(self, port: str, data: bytes, heard: Heard) -> bool:
         target = self._target
-        again = target.connect(port, heard.data)
+        again = target.connect(port, data)
         self._read_twice(again)
         before = target.written
         await target.feed(again, (PIECE,))
