@@ -249,7 +249,7 @@ def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
                     assert not running.done() or running.result()
                 before = found(broker, topics["half"]).total()
                 (marks / "go").touch()
-                wait_until(lambda: found(broker, topics["half"]).total() > before, 60, "a row")
+                wait_until(lambda: found(broker, topics["half"]).total() > before, LONG_S, "a row")
                 broker.kill()
             finally:
                 driver.kill()
