@@ -63,8 +63,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Prints that of the program, and which form of the hot path would run, when asked only: the
-    form is loaded for it."""
+    """Prints that of the program, and which form of the hot path would run; when asked only, for
+    the modules of that form are opened to know."""
 
     def __init__(self, option_strings: list[str], help: str, **_: object) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)

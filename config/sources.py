@@ -25,7 +25,7 @@ _NOT_A_SETTING: Final = re.compile(
 )
 _SECTION_NAMES: Final = frozenset(section.section for section in SECTIONS)
 # What no line of a configuration has: tab, line ends and form feed are Java's blanks.
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _TOML_HEADER: Final = re.compile(r"^[ \t]*\[+[ \t]*([^\]]+?)[ \t]*\]+[ \t]*(#.*)?$")
 _TOML_KEY: Final = re.compile(r"""^[ \t]*([A-Za-z0-9_.\-"' \t]+?)[ \t]*=""")
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024

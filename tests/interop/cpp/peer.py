@@ -122,12 +122,10 @@ class Produce:
                 return
             except RocketMQException as cause:
                 unrouted = not self.routed and "No route info" in str(cause)
-                if unrouted and time.monotonic() < began + FIRST_ROUTE_S:
-                    time.sleep(0.2)
-                    continue
-                self.fail(sequence, cause)
-                if time.monotonic() >= deadline:
-                    return
+                if not unrouted or time.monotonic() >= began + FIRST_ROUTE_S:
+                    self.fail(sequence, cause)
+                    if time.monotonic() >= deadline:
+                        return
                 time.sleep(0.2)
 
     def fail(self, sequence: int, cause: Exception) -> None:
