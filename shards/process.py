@@ -24,11 +24,14 @@ from aerobee.broker.free_ports import check_ports_free
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.broker.registration.addresses import decide_advertised
+from aerobee.broker.registration.name_server_link import parse_server
+from aerobee.broker.registration.namesake import ask_brokers
 from aerobee.config.errors import ConfigError
 from aerobee.config.hangup import HANGUPS
 from aerobee.config.model import Settings
 from aerobee.config.ports import check_clashes, reachable
-from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.caller import Caller
+from aerobee.remoting.errors import RemotingError, RemotingListenError
 from aerobee.shards.child import Child
 from aerobee.shards.layout import check_layout
 from aerobee.shards.pages import Pages, Place
@@ -48,6 +51,7 @@ log = logging.getLogger("aerobee.shards")
 
 _EXIT_FAILED = 1
 _EXIT_PORT_IN_USE = 3
+_CONNECT_S = 1.0
 # Before anything of ours, and never what lies in the directory that somebody happens to be in.
 _PROGRAM = (sys.executable, "-P", "-m", "aerobee.cli")
 
@@ -97,6 +101,7 @@ class _Process:
                 self._make_child,
                 len(shards),
                 with_name_server,
+                self._ask_missing,
                 restart_pause_s=settings.shards_restart_pause_ms / 1000,
             )
         except OSError as error:  # the path of a socket may be too long
@@ -128,6 +133,20 @@ class _Process:
             arguments = [*self._serve, "--as-shard", name.removeprefix("shard-")]
         command = [*_PROGRAM, *arguments]
         return Child(name, command, os.environ, self._directory, changed, extend)
+
+    async def _ask_missing(self) -> set[str]:
+        """Names of our brokers that the name server beside them does not know."""
+        names = {shard.broker_name for shard in self._shards}
+        host, port = parse_server(name_server_address(self._settings))
+        try:
+            caller = await Caller.connect(host, port, _CONNECT_S)
+            try:
+                return names - (await ask_brokers(caller)).keys()
+            finally:
+                caller.close()
+        except RemotingError as error:
+            log.info("the name server does not answer why=%s", error)
+            return names
 
     async def _start_http(self, supervisor: Supervisor) -> HttpServer | None:
         settings = self._settings

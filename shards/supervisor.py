@@ -11,7 +11,8 @@ broker. A child that gives no sign of life in time is killed first (child.py).
 Stop: the shards, all at once, then the name server, at which they unregister.
 
 Rolling restart (SIGUSR2): one child after the other is stopped in order and started, each ready
-before the next one stops, the name server last. It ends at the first that does not become ready.
+before the next one stops, the name server last, and done when that knows all shards again: until
+then a client that asks finds only some of them. It ends at the first that does not become ready.
 A shard says that it returns when it stops, so that clients which ask for routes meanwhile do not
 lose it. Between two shards there is a pause, because clients come back to a shard only with their
 next heartbeat, and to one that a foreign name server has dropped with their next look at routes.
@@ -21,7 +22,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from aerobee.broker.monitoring.systemd import Notifier
@@ -35,6 +37,9 @@ _PAUSE_LAST_S = 30.0
 # Ready for so long, and what comes is another failure.
 _SETTLED_S = 60.0
 _TICK_S = 1.0
+# Shards try a lost name server again after 10 s at the latest.
+_ROUTES_S = 30.0
+_LOOK_S = 0.1
 # As the daemon's own exit codes (broker/process.py): they mean the same to systemd.
 _EXIT_FAILED = 1
 _CODES_PASSED_ON = frozenset({1, 3, 78})
@@ -51,12 +56,15 @@ class Supervisor:
         make_child: Callable[[str, Callable[[Child], None], Callable[[float], None]], Child],
         shards: int,
         with_name_server: bool,
+        ask_missing: Callable[[], Awaitable[Collection[str]]],
         pause_first_s: float = _PAUSE_FIRST_S,
         restart_pause_s: float = 0.0,
     ) -> None:
-        """`make_child(name, changed, extend)` makes each child (`Child`); `restart_pause_s` is the
-        pause between two shards in a rolling restart."""
+        """`make_child(name, changed, extend)` makes each child (`Child`); `ask_missing` asks the
+        name server which of the shards' brokers it does not know; `restart_pause_s` is the pause
+        between two shards in a rolling restart."""
         self._notifier = notifier
+        self._ask_missing = ask_missing
         self._restart_pause_s = restart_pause_s
         self._pause_first_s = pause_first_s
 
@@ -236,8 +244,12 @@ class Supervisor:
                 return
             if not await self._restart(shard, signal.SIGUSR2):
                 return
-        if self.name_server and not await self._restart(self.name_server, signal.SIGTERM):
-            return
+        if self.name_server:
+            if not await self._restart(self.name_server, signal.SIGTERM):
+                return
+            if missing := await self._await_routes():
+                log.error("rolling restart ends not_registered=%s", ",".join(sorted(missing)))
+                return
         log.info("rolling restart is done")
 
     async def _restart(self, child: Child, by: signal.Signals) -> bool:
@@ -254,6 +266,13 @@ class Supervisor:
             return False
         log.info("restarted name=%s", child.name)
         return True
+
+    async def _await_routes(self) -> Collection[str]:
+        """The brokers that the name server does not know in spite of all waiting."""
+        deadline = time.monotonic() + _ROUTES_S
+        while (missing := await self._ask_missing()) and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+        return missing
 
     async def _pause_before(self, shard: Child) -> bool:
         """Whether all others are ready after the pause, so that this one may go."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from aerobee.protocol.bodies.routes import ClusterInfo
+from aerobee.protocol.bodies.routes import BrokerRoute, ClusterInfo
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import make_request
@@ -33,22 +33,29 @@ async def find_namesake(
 
     None as well when the name server does not say. Raises RemotingError when it has gone.
     """
-    command = make_request(RequestCode.GET_BROKER_CLUSTER_INFO)
     try:
-        answer = await name_server.call(command, _ASK_S)
+        brokers = await ask_brokers(name_server)
     except RemotingTimeout:
         return None
-    if answer.code != ResponseCode.SUCCESS:
-        return None
-    try:
-        known = ClusterInfo.parse(answer.body).brokers.get(name)
-    except ProtocolError as error:
-        log.info("clusters of the name server cannot be read why=%s", error)
-        return None
+    known = brokers.get(name)
     other = known.addresses.get(broker_id) if known is not None else None
     if other is None or other == address:
         return None
     return other if await _listens(other, shared) else None
+
+
+async def ask_brokers(name_server: Caller) -> dict[str, BrokerRoute]:
+    """The brokers that are registered there, by name; none when it refuses to say.
+
+    Raises RemotingError."""
+    answer = await name_server.call(make_request(RequestCode.GET_BROKER_CLUSTER_INFO), _ASK_S)
+    if answer.code != ResponseCode.SUCCESS:
+        return {}
+    try:
+        return ClusterInfo.parse(answer.body).brokers
+    except ProtocolError as error:
+        log.info("clusters of the name server cannot be read why=%s", error)
+        return {}
 
 
 async def _listens(address: str, shared: ConnectionSet) -> bool:

@@ -175,13 +175,16 @@ def test_a_rolling_restart_and_the_end_of_the_supervisor(
     serve_shards: Callable[..., Served],
 ) -> None:
     daemon = serve_shards("--set", "shards.restart_pause_ms=0").ready()
+    with Admin(f"127.0.0.1:{daemon.name_server_port}") as admin:
+        admin.create_topic("Both", queues=2)
     before = pids(daemon)
     daemon.process.send_signal(signal.SIGUSR2)
     wait_until(lambda: "rolling restart is done" in daemon.log, "all were restarted", ROLL_S)
     after = pids(daemon)
     assert len({*before, *after}) == 4
-    # The name server was the last: they register again.
-    wait_until(lambda: daemon.get("/ready")[0] == 200, "all are registered")
+    # The name server was the last, and knows all of them again: a new client finds both at once.
+    with PullConsumer(f"127.0.0.1:{daemon.name_server_port}", "readers") as consumer:
+        assert len({queue.broker_name for queue in consumer.queues("Both")}) == 2
     # Which of them a line is from is said in it.
     assert '"part": "shard-1"' in daemon.log
     assert '"part": "nameserver"' in daemon.log

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.shards import child as child_module
+from aerobee.shards import supervisor as supervisor_module
 from aerobee.shards.child import Child, State
 from aerobee.shards.supervisor import FAILURES_MAX, Supervisor
 
@@ -74,8 +76,16 @@ class Running:
         self._folder = str(folder)
         self.told = Heard()
         names = [name for name in programs if name != "nameserver"]
+        self.missing: set[str] = set()
+        self.asked = 0
         self.supervisor = Supervisor(
-            self.told, self._make, len(names), "nameserver" in programs, pause_s, restart_pause_s
+            self.told,
+            self._make,
+            len(names),
+            "nameserver" in programs,
+            self._ask_missing,
+            pause_s,
+            restart_pause_s,
         )
         self.ready = asyncio.Event()
         self.task = asyncio.create_task(self.supervisor.run(self.ready.set))
@@ -86,6 +96,10 @@ class Running:
         program = PROGRAM + self._programs[name]
         command = [sys.executable, "-S", "-E", "-c", program, str(self._file)]
         return Child(name, command, self._environ, self._folder, changed, extend)
+
+    async def _ask_missing(self) -> set[str]:
+        self.asked += 1
+        return self.missing
 
     @property
     def life(self) -> list[str]:
@@ -202,6 +216,27 @@ async def test_a_rolling_restart_has_each_ready_before_the_next_stops(
         *("nameserver stops", "nameserver starts"),
     ]
     assert [child.failures for child in running.supervisor.children] == [0, 0, 0]
+
+
+async def test_a_rolling_restart_is_done_when_the_name_server_knows_all(
+    start: Callable[..., Running],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.INFO)
+    running = start(ALL_GOOD)
+    await running.until(running.ready.is_set)
+    running.missing = {"broker-a", "broker-b"}
+    running.supervisor.restart_one_by_one()
+    await running.until(lambda: running.asked > 2)
+    assert "rolling restart is done" not in caplog.text
+    running.missing = set()
+    await running.until(lambda: "rolling restart is done" in caplog.text)
+
+    monkeypatch.setattr(supervisor_module, "_ROUTES_S", 0.0)
+    running.missing = {"broker-b"}
+    running.supervisor.restart_one_by_one()
+    await running.until(lambda: "rolling restart ends not_registered=broker-b" in caplog.text)
 
 
 async def test_a_rolling_restart_ends_when_the_one_before_dies_in_the_pause(
