@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -37,8 +36,8 @@ _PAUSE_LAST_S = 30.0
 # Ready for so long, and what comes is another failure.
 _SETTLED_S = 60.0
 _TICK_S = 1.0
-# Shards try a lost name server again after 10 s at the latest.
-_ROUTES_S = 30.0
+# For half a minute at least: shards try a lost name server again after 10 s at the latest.
+_LOOKS = 300
 _LOOK_S = 0.1
 # As the daemon's own exit codes (broker/process.py): they mean the same to systemd.
 _EXIT_FAILED = 1
@@ -269,9 +268,12 @@ class Supervisor:
 
     async def _await_routes(self) -> Collection[str]:
         """The brokers that the name server does not know in spite of all waiting."""
-        deadline = time.monotonic() + _ROUTES_S
-        while (missing := await self._ask_missing()) and time.monotonic() < deadline:
+        missing = await self._ask_missing()
+        for _ in range(_LOOKS):
+            if not missing:
+                break
             await asyncio.sleep(_LOOK_S)
+            missing = await self._ask_missing()
         return missing
 
     async def _pause_before(self, shard: Child) -> bool:

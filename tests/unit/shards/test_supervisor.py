@@ -233,7 +233,7 @@ async def test_a_rolling_restart_is_done_when_the_name_server_knows_all(
     running.missing = set()
     await running.until(lambda: "rolling restart is done" in caplog.text)
 
-    monkeypatch.setattr(supervisor_module, "_ROUTES_S", 0.0)
+    monkeypatch.setattr(supervisor_module, "_LOOKS", 0)
     running.missing = {"broker-b"}
     running.supervisor.restart_one_by_one()
     await running.until(lambda: "rolling restart ends not_registered=broker-b" in caplog.text)
