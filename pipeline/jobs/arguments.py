@@ -88,7 +88,9 @@ def _add_replay(commands: Commands) -> None:
 def _add_traffic(commands: Commands) -> None:
     parser = _job(commands, "traffic", "rates, sizes and latencies by topic, tag and producer")
     _add_selection(parser)
-    parser.add_argument("--plots", metavar="OUT", help="directory for PNG files and index.html")
+    add = parser.add_argument
+    add("--plots", metavar="OUT", help="directory for PNG files and index.html (matplotlib)")
+    add("--no-pictures", action="store_true", help="with --plots: index.html with tables alone")
 
 
 def _add_retention(commands: Commands) -> None:

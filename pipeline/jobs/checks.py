@@ -46,6 +46,8 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
             _check_target(parsed.job, option, target)
     if parsed.job == "rebuild":
         check_empty(parsed.to)
+    if parsed.job == "traffic":
+        _check_pictures(parsed)
 
 
 def _check_times(begin: str | None, end: str | None, parse_time: ParseTime) -> None:
@@ -76,6 +78,19 @@ def check_empty(target: str) -> None:
     """Raises JobFailed for a directory in which something is."""
     if os.listdir(target):
         raise JobFailed(f"{target} is not empty; rebuild makes a directory of its own")
+
+
+def _check_pictures(parsed: argparse.Namespace) -> None:
+    """Said now, because what is to be drawn takes minutes to read."""
+    from aerobee.pipeline.jobs.plots import can_draw
+
+    if parsed.no_pictures and not parsed.plots:
+        raise JobFailed("--no-pictures goes with --plots OUT, where index.html is to be", USAGE)
+    if parsed.plots and not parsed.no_pictures and not can_draw():
+        raise JobFailed(
+            "--plots draws with matplotlib, which is not installed: pip install '.[plots]' where "
+            "Aerobee's source is, or take --no-pictures for index.html with its tables alone"
+        )
 
 
 def _check_replay(parsed: argparse.Namespace) -> None:

@@ -1,7 +1,8 @@
 """Plots of the job `traffic`, as PNG files and as one HTML page that holds them and the numbers.
 
 The page needs nothing but itself: pictures are in it, so it can be mailed. Drawing needs matplotlib
-(extra `plots`); without it the page has its tables only.
+(extra `plots`), which the job asks for before it reads (checks.py); the page without pictures needs
+nothing.
 """
 
 from __future__ import annotations
@@ -33,21 +34,24 @@ _TITLES: Final = {
 }
 
 
-def write_plots(tables: Mapping[str, Rows], lines: Sequence[str], folder: str) -> list[str]:
+def write_plots(
+    tables: Mapping[str, Rows], lines: Sequence[str], folder: str, *, pictures: bool = True
+) -> list[str]:
     """Write `<plot>.png` and `index.html` into `folder`, made if need be; the paths.
 
-    `tables` are the sums of the job by name. Without matplotlib there are no pictures.
+    `tables` are the sums of the job by name. Without `pictures`, or without matplotlib, there is
+    the page alone.
     """
     os.makedirs(folder, exist_ok=True)
-    pictures: dict[str, str] = {}
-    for name, figure in _figures(tables).items():
+    drawn: dict[str, str] = {}
+    for name, figure in (_figures(tables) if pictures else {}).items():
         path = os.path.join(folder, f"{name}.png")
         figure.savefig(path, dpi=110)
-        pictures[name] = path
+        drawn[name] = path
     page = os.path.join(folder, "index.html")
     with open(page, "w", encoding="utf-8") as opened:
-        opened.write(html_page(tables, lines, pictures))
-    return [*pictures.values(), page]
+        opened.write(html_page(tables, lines, drawn))
+    return [*drawn.values(), page]
 
 
 def can_draw() -> bool:

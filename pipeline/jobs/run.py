@@ -194,7 +194,7 @@ def _replay(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) 
 
 
 def _traffic(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
-    from aerobee.pipeline.jobs.plots import can_draw, write_plots
+    from aerobee.pipeline.jobs.plots import write_plots
     from aerobee.pipeline.jobs.traffic import traffic
 
     result = traffic(spark, store)
@@ -202,13 +202,10 @@ def _traffic(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput)
         tables = {
             name: [row.asDict() for row in frame.collect()] for name, frame in result.frames.items()
         }
-        paths = write_plots(tables, result.lines, parsed.plots)
-        result.facts["plots"] = paths
-        result.lines += ["", f"plots are in {parsed.plots}, all of them in index.html"]
-        if not can_draw():
-            result.lines.append(
-                "no pictures: they need pip install '.[plots]' where Aerobee's source is"
-            )
+        pictures = not parsed.no_pictures
+        result.facts["plots"] = write_plots(tables, result.lines, parsed.plots, pictures=pictures)
+        what = "plots are in {}, all of them" if pictures else "tables are in {}"
+        result.lines += ["", f"{what.format(parsed.plots)} in index.html"]
     return result
 
 

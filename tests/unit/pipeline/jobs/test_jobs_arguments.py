@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,24 @@ def test_name_servers_of_the_environment_do_for_a_replay(
     check(parsed, submit.parse_time)
 
 
+def test_pictures_without_matplotlib_are_refused_before_spark_starts(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    words = ["traffic", store, "--plots", str(tmp_path / "plots")]
+    with pytest.raises(JobFailed, match=r"pip install '\.\[plots\]'.*--no-pictures") as caught:
+        check(build_parser().parse_args(words), submit.parse_time)
+    assert caught.value.code == 3
+    check(build_parser().parse_args([*words, "--no-pictures"]), submit.parse_time)
+
+
+def test_no_pictures_are_asked_for_with_plots_only(store: str) -> None:
+    parsed = build_parser().parse_args(["traffic", store, "--no-pictures"])
+    with pytest.raises(JobFailed, match="--no-pictures goes with --plots OUT") as caught:
+        check(parsed, submit.parse_time)
+    assert caught.value.code == 2
+
+
 def test_hours_are_not_negative(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(["retention", "store", "--hours", "-1"])
@@ -119,8 +138,6 @@ def test_hours_are_not_negative(capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_is_started_without_pyspark_or_java(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
