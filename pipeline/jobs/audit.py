@@ -3,8 +3,9 @@
 1. Each part of the log is summed up where it is read: damaged places, and runs of numbers.
 2. The runs of each queue are checked (numbering.py).
 3. Entries and the records they name are compared, in pieces of the log (cross_check.py).
-4. Unique keys that occur twice in a topic are counted.
-5. What is only a symptom of another finding is dropped (findings.py).
+4. What damaged ranges held is told from entries and numbers (lost_messages.py).
+5. Unique keys that occur twice in a topic are counted.
+6. What is only a symptom of another finding is dropped (findings.py).
 
 The rows a pass needs of each record are small (no bodies) and kept on the executors' disks between
 the passes, so the log itself is read once.
@@ -34,6 +35,8 @@ from aerobee.pipeline.jobs.derived.findings import (
     Finding,
     without_symptoms,
 )
+from aerobee.pipeline.jobs.derived.lost_messages import Losses, damaged_stretches, find_losses
+from aerobee.pipeline.jobs.derived.lost_report import lost_text, report_losses
 from aerobee.pipeline.jobs.derived.numbering import (
     RUNS_DDL,
     OffsetRun,
@@ -73,19 +76,23 @@ _COPIES = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
 
 
 def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_LEVELS) -> JobResult:
-    """Audit a store. Frames: `findings` (FINDINGS_DDL), `damaged` (start, end, reason).
+    """Audit a store. Frames: `findings` (FINDINGS_DDL), `damaged` (start, end, reason: places that
+    cannot be read), `damage` (DAMAGE_DDL: ranges of them and what these held), `lost` (LOST_DDL:
+    the same by queue).
 
     Exit code 1 when something is damaged. Raises what the reader raises in mode failfast.
     """
     levels = DelayLevels(delay_levels)
     columns = [*RECORD_COLUMNS, "msgId"]
     rows = store.records(spark, columns)
+    pass_ = _Passes(spark, store, rows, levels)
     try:
-        pass_ = _Passes(spark, store, rows, levels)
         step(spark, "reading the log")
         pass_.survey()
         findings = pass_.findings()
+        pass_.find_lost()
     finally:
+        pass_.close()
         rows.unpersist()
     return _report(spark, store, pass_, findings)
 
@@ -103,7 +110,9 @@ class _Passes:
         self.parts: list[PartSummary] = []
         self.damaged: list[Gap] = []
         self.entries = 0
-        self._runs: DataFrame
+        self.losses = Losses([], [], {})
+        self._runs: DataFrame | None = None
+        self._entries: DataFrame | None = None
 
     def survey(self) -> None:
         """The parts of the log and their damaged places."""
@@ -123,6 +132,12 @@ class _Passes:
         """A log offset behind the last row's beginning."""
         return max((part.last for part in self.parts), default=-1) + 1
 
+    def close(self) -> None:
+        """Give back what was kept between the passes."""
+        for frame in (self._runs, self._entries):
+            if frame is not None:
+                frame.unpersist()
+
     def findings(self) -> list[Finding]:
         """All findings, merged."""
         found = [
@@ -130,6 +145,7 @@ class _Passes:
             for one in self.damaged
         ]
         step(self._spark, "checking the numbers of the queues")
+        assert self._runs is not None
         judged = self._runs.groupBy("topic", "queueId").applyInArrow(
             _judge(self.damaged), FINDINGS_DDL
         )
@@ -147,7 +163,7 @@ class _Passes:
     ) -> list[Finding]:
         from pyspark.sql import functions as f
 
-        entries = entries_frame(self._spark, files, self.log_min).persist()
+        self._entries = entries = entries_frame(self._spark, files, self.log_min).persist()
         ends = entries.where(f.col("logOffset") < self.log_end).agg(
             f.max(f.col("logOffset") + f.col("size")), f.count("*")
         )
@@ -161,9 +177,31 @@ class _Passes:
             .groupBy("piece")
             .cogroup(entries.withColumn("piece", piece).groupBy("piece"))
         )
-        found = _collected(pairs.applyInArrow(_comparer(facts), FINDINGS_DDL))
-        entries.unpersist()
-        return found
+        return _collected(pairs.applyInArrow(_comparer(facts), FINDINGS_DDL))
+
+    def find_lost(self) -> None:
+        """What the damaged ranges held, after `findings`."""
+        if not self.damaged:
+            return
+        step(self._spark, "counting what was lost in damaged ranges")
+        assert self._runs is not None
+        ranges = damaged_stretches(self.damaged, self._end_of_damage())
+        self.losses = find_losses(self._spark, ranges, self._runs, self._entries, MOST_FINDINGS)
+
+    def _end_of_damage(self) -> int:
+        """Where damage ends that no record follows: with the last record an entry names there, or
+        with the last file."""
+        from pyspark.sql import functions as f
+
+        end = self._store.store().log_end
+        last = max(one.end for one in self.damaged)
+        if last <= end or self._entries is None:
+            return end
+        place = f.col("logOffset")
+        begin = max(one.start for one in self.damaged)
+        there = self._entries.where((place >= begin) & (place < end))
+        named: int | None = there.agg(f.max(place + f.col("size"))).collect()[0][0]
+        return end if named is None else min(named, end)
 
     def _doubles(self) -> list[Finding]:
         from pyspark.sql import functions as f
@@ -254,6 +292,7 @@ def _report(
     result.say("read", f"{records:,} records, {size_text(size)}, {passes.entries:,} entries")
     result.say("range", f"log offsets {passes.log_min} to {passes.log_end}")
     result.say("bad", f"{len(passes.damaged):,} damaged places")
+    report_losses(spark, result, passes.losses)
     for kind in dict.fromkeys(one.kind for one in findings):
         of_kind = [one for one in findings if one.kind == kind]
         title = f"{KINDS[kind].level.value.upper()}  {kind}: {KINDS[kind].meaning}"
@@ -261,10 +300,9 @@ def _report(
     damage = by_level[Level.DAMAGE]
     verdict = "SOUND" if not damage else f"DAMAGED: {damage} finding{'s' * (damage > 1)}"
     warnings = by_level[Level.WARNING]
-    result.lines += [
-        "",
-        f"{store.paths[0]} is {verdict}" + (f", {warnings} warnings" if warnings else ""),
-    ]
+    verdict += f", {warnings} warnings" if warnings else ""
+    verdict += f", {lost_text(passes.losses)}" if passes.losses.ranges else ""
+    result.lines += ["", f"{store.paths[0]} is {verdict}"]
     result.code = DAMAGED if damage else 0
     result.frames["findings"] = spark.createDataFrame(findings, FINDINGS_DDL)
     result.frames["damaged"] = spark.createDataFrame(

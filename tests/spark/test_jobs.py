@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,68 @@ def test_audit_finds_each_of_fifty_faults_and_nothing_else(newest: Driver, tmp_p
     assert len(set(planted)) == 50
     assert found["code"] == 1
     assert "DAMAGED: 50 findings" in found["text"]
+
+
+def test_audit_names_each_damaged_range_and_the_messages_in_it(
+    newest: Driver, tmp_path: Path
+) -> None:
+    root = mixed_store(tmp_path / "store", 200)
+    intact = at.copy(root, tmp_path / "intact")
+    everything = at.records(root)
+    # Four in a segment, all from one segment's middle into the next but one, and the last three.
+    lost = [everything[10:14], everything[60:140], everything[-3:]]
+    for part in lost:
+        wipe(root, part[0].log_offset, part[-1].log_offset + part[-1].size)
+    counted = [Counter(one.topic for one in part) for part in lost]
+    arguments = ["audit", str(root), "--split-bytes", "4096"]
+    found = newest.run(job, arguments=arguments)
+    following = [everything[14].log_offset, everything[140].log_offset, at.log_end(intact)]
+    ranges = [(part[0].log_offset, end) for part, end in zip(lost, following, strict=True)]
+    rows = sorted(found["frames"]["damage"], key=lambda row: row["start"])
+    assert [(row["start"], row["end"]) for row in rows] == ranges
+    assert [row["bytes"] for row in rows] == [end - start for start, end in ranges]
+    assert [row["topics"] for row in rows] == counted
+    assert [row["messages"] for row in rows] == [4, 80, 3]
+    # The second has ends of segments in it, of which nobody can say what was there.
+    assert [row["isExact"] for row in rows] == [True, False, True]
+    assert found["facts"]["lost_messages"] == 87
+    assert found["facts"]["lost_by_topic"] == dict(sum(counted, Counter()))
+    assert found["facts"]["damage"][0]["messages"] == 80
+    by_queue = Counter((one.topic, one.queue_id) for part in lost for one in part)
+    told = {(row["topic"], row["queueId"]): 0 for row in found["frames"]["lost"]}
+    for row in found["frames"]["lost"]:
+        told[row["topic"], row["queueId"]] += row["messages"]
+    assert told == by_queue
+    assert found["text"].endswith("findings, at least 87 messages lost")
+    assert found["code"] == 1
+    # Without the queues the numbers of what is left tell the same, but for the end of the log.
+    shutil.rmtree(root / "consumequeue")
+    numbered = newest.run(job, arguments=arguments)
+    rows = sorted(numbered["frames"]["damage"], key=lambda row: row["start"])
+    assert [row["topics"] for row in rows] == counted[:2]
+    assert not any(row["isExact"] for row in rows)
+    assert {row["toldBy"] for row in numbered["frames"]["lost"]} == {"numbers"}
+    assert "at least 84 messages lost" in numbered["text"]
+
+
+def mixed_store(root: Path, count: int) -> Path:
+    """Messages of two topics, in turns over two queues each, of several segments."""
+    from aerobee.store.message_store import MessageStore
+
+    store = MessageStore.open(small_settings(root), clock=ManualClock())
+    for number in range(count):
+        topic = "Orders" if number % 3 else "Payments"
+        store.put(message(b"%06d" % number + b"." * 60, topic, queue_id=number // 3 % 2))
+    store.dispatch()
+    assert store.close()
+    return root
+
+
+def wipe(root: Path, start: int, end: int) -> None:
+    """Nothing but 0xff from one log offset to another."""
+    for segment in range(start // at.SEGMENT * at.SEGMENT, end, at.SEGMENT):
+        first, last = max(start, segment), min(end, segment + at.SEGMENT)
+        at.overwrite_log(root, first, b"\xff" * (last - first))
 
 
 def run_program(spark: Any, text: str) -> dict[str, Any]:

@@ -7,8 +7,10 @@ and the runs of all parts, in the log's order, are judged together in one place.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,6 +36,24 @@ class OffsetRun(NamedTuple):
         """The slot behind the last."""
         return self.first + self.length
 
+
+class MissingNumbers(NamedTuple):
+    """Slots [first, end) of a queue that damage explains the want of: `messages` of them are not
+    in the log, between its records at log offsets `after` and `before`."""
+
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+    messages: int
+    after: int
+    before: int
+
+
+MISSING_DDL: Final = (
+    "topic string, queueId int, first bigint, end bigint, messages bigint, afterOffset bigint, "
+    "beforeOffset bigint"
+)
 
 # A damaged place comes with the batch of the records around it, or with one near that.
 _BATCHES_NEAR: Final = 4
@@ -104,13 +124,22 @@ def _runs(entries: pa.RecordBatch) -> Iterator[OffsetRun]:
 
 def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> list[Finding]:
     """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
+    return _checked(runs, damaged).findings
+
+
+def missing_numbers(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> list[MissingNumbers]:
+    """The holes that a damaged part of the log explains: what the queues lost there."""
+    return _checked(runs, damaged).missing
+
+
+def _checked(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> _QueueCheck:
     by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
     for run in sorted(runs, key=_place):
         _append(by_queue.setdefault((run.topic, run.queue_id), []), run)
-    findings: list[Finding] = []
+    check = _QueueCheck(damaged)
     for own in by_queue.values():
-        _QueueCheck(damaged, findings).check(own)
-    return findings
+        check.check(own)
+    return check
 
 
 def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
@@ -123,13 +152,18 @@ def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
 
 
 class _QueueCheck:
-    """The check of one queue's runs, in order."""
+    """The check of runs, one queue's after the other's."""
 
-    def __init__(self, damaged: Sequence[Gap], findings: list[Finding]) -> None:
-        self._damaged = damaged
-        self._findings = findings
+    def __init__(self, damaged: Sequence[Gap]) -> None:
+        ordered = sorted(damaged)
+        self._damage_starts = [one.start for one in ordered]
+        # How far those up to here reach.
+        self._damage_ends = list(accumulate((one.end for one in ordered), max))
+        self.findings: list[Finding] = []
+        self.missing: list[MissingNumbers] = []
 
     def check(self, runs: list[OffsetRun]) -> None:
+        """The runs of one queue, in order."""
         expected, last = self._first_expected(runs), runs[0].begin
         for number, run in enumerate(runs):
             if run.first == expected:
@@ -138,6 +172,8 @@ class _QueueCheck:
             following = self._going_on(runs, number + 1, expected)
             if following is not None and self._is_wrong(run, following, expected, last):
                 self._single(run, expected)
+                # Itself it is one of those that seem to be missing.
+                self._missing(following, expected, last, following.first - expected - 1)
                 expected = following.first
             elif run.first > expected:
                 self._gap(run, expected, last)
@@ -178,17 +214,26 @@ class _QueueCheck:
         return skipped <= 1 or (not fits and self._is_damaged(last, following.begin))
 
     def _is_damaged(self, after: int, before: int) -> bool:
-        return any(after < one.end and one.start < before for one in self._damaged)
+        count = bisect_left(self._damage_starts, before)
+        return count > 0 and after < self._damage_ends[count - 1]
 
     def _single(self, run: OffsetRun, expected: int) -> None:
         kind = "queue-repeat" if run.first < expected else "queue-offset"
         self._say(kind, run, run.first, 1, f"says it is message {run.first}, where {expected} fits")
 
     def _gap(self, run: OffsetRun, expected: int, last: int) -> None:
-        if not self._is_damaged(last, run.begin):
-            count = run.first - expected
-            text = f"{count} messages from {expected} on are not in the log before {run.begin}"
-            self._say("queue-gap", run, expected, count, text)
+        count = run.first - expected
+        if self._is_damaged(last, run.begin):
+            self._missing(run, expected, last, count)
+            return
+        text = f"{count} messages from {expected} on are not in the log before {run.begin}"
+        self._say("queue-gap", run, expected, count, text)
+
+    def _missing(self, run: OffsetRun, expected: int, last: int, count: int) -> None:
+        """Before this run `count` messages from `expected` on are lost, if damage is there."""
+        if count > 0 and self._is_damaged(last, run.begin):
+            slots = (run.topic, run.queue_id, expected, run.first)
+            self.missing.append(MissingNumbers(*slots, count, last, run.begin))
 
     def _back(self, run: OffsetRun, expected: int) -> None:
         if run.first == 0:
@@ -200,7 +245,7 @@ class _QueueCheck:
 
     def _say(self, kind: str, run: OffsetRun, slot: int, count: int, what: str) -> None:
         finding = Finding(kind, run.topic, run.queue_id, slot, run.begin, count, what)
-        self._findings.append(finding)
+        self.findings.append(finding)
 
 
 class PartSummary(NamedTuple):
