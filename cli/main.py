@@ -139,4 +139,5 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "store dump index": ("store.dump", "dump_index"),
     "store dump checkpoint": ("store.dump", "dump_checkpoint"),
     "pipeline": ("pipeline", "run_pipeline"),
+    "pipeline launch": ("pipeline", "launch"),
 }

@@ -11,6 +11,7 @@ from aerobee.cli.store.parser import add_store
 from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
+from aerobee.pipeline.launch.words import add_launches
 from aerobee.shards import SHARDS_MAX
 
 if TYPE_CHECKING:
@@ -96,11 +97,13 @@ def build_parser() -> argparse.ArgumentParser:
     add_bench(commands)
     add_store(commands)
     about = (
-        "jobs on Spark over a store's files: audit, rebuild, archive, replay, traffic, retention, "
-        "dlq"
+        "Spark with our formats (shell, submit), and jobs on it over a store's files: audit, "
+        "rebuild, archive, replay, traffic, retention, dlq"
     )
     pipeline = commands.add_parser("pipeline", help=about, description=about)
-    add_jobs(pipeline.add_subparsers(metavar="JOB", required=True))
+    jobs = pipeline.add_subparsers(metavar="JOB", required=True)
+    add_launches(jobs)
+    add_jobs(jobs)
     return parser
 
 

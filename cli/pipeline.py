@@ -1,11 +1,18 @@
-"""`aerobee pipeline NAME`: one of the jobs, with its report."""
+"""`aerobee pipeline NAME`: one of the jobs, with its report; `shell` and `submit`, Spark itself."""
 
 import argparse
+import os
+import subprocess
+import sys
+from typing import NoReturn
 
 from aerobee.cli.output import USAGE, CommandFailed, print_json, printable, say
 from aerobee.cli.times import parse_time
 from aerobee.pipeline.jobs.result import COULD_NOT, JobFailed
 from aerobee.pipeline.jobs.run import report_json, run_job
+from aerobee.pipeline.launch.command import Launch, build
+from aerobee.pipeline.launch.modules import delete
+from aerobee.pipeline.launch.words import split
 
 
 def run_pipeline(parsed: argparse.Namespace) -> int:
@@ -21,3 +28,25 @@ def run_pipeline(parsed: argparse.Namespace) -> int:
         for line in result.lines:
             print(printable(line))
     return result.code
+
+
+def launch(parsed: argparse.Namespace) -> int:
+    """Become the shell, or spark-submit. Returns only where nothing of ours runs in the end."""
+    try:
+        words = split(parsed.words, parsed.launch)
+        if words.help:
+            parsed.print_help()
+            return 0
+        ready = build(parsed.launch, words, os.environ, is_terminal=sys.stdin.isatty())
+    except JobFailed as error:
+        raise CommandFailed(f"pipeline {parsed.launch}: {error}", error.code) from error
+    if ready.archive is not None and ready.is_remote:
+        try:
+            return subprocess.run(ready.argv, env=ready.environ, check=False).returncode
+        finally:
+            delete(ready.archive)
+    _become(ready)
+
+
+def _become(ready: Launch) -> NoReturn:
+    os.execvpe(ready.argv[0], ready.argv, ready.environ)

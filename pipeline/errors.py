@@ -6,9 +6,14 @@ secret.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from aerobee.nearest_name import nearest_name
+
+# Our own errors as the JVM tells them, from a planning process or a task: the name with its module.
+_OURS: Final = re.compile(r"\baerobee\.pipeline\.(?:\w+\.)*([A-Z]\w*): (.+)")
 
 
 class OptionError(ValueError):
@@ -48,3 +53,10 @@ def known_names(given: str, known: Iterable[str]) -> str:
     names = list(known)
     meant = nearest_name(given, names)
     return f"; did you mean {meant!r}?" if meant else f"; known are {', '.join(names)}"
+
+
+def sentence_in(text: str) -> str | None:
+    """What an error of ours says, out of the text that Spark makes of it; None if none is in it."""
+    found = _OURS.findall(text)
+    # Of several the last: a traceback tells the cause first.
+    return found[-1][1].strip() if found else None

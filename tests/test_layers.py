@@ -84,7 +84,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "pipeline": (
         *("workers", "errors", "decode", "options", "brokers"),
-        *("files", "sink", "source", "jobs"),
+        *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
         *("output", "parser_types", "times", "progress", "message_text"),

@@ -1,11 +1,13 @@
 """The options of the topic source and the topic sink that say how to reach the brokers.
 
 All options may be written with the prefix `rocketmq.` as well, as users of RocketMQ's own connector
-are used to; `rocketmq.namesrv.addr` is nameServer.
+are used to; `rocketmq.namesrv.addr` is nameServer. Without it the name servers are those of the
+environment, as for RocketMQ's own clients: of the driver's, where options are read.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +20,8 @@ from aerobee.remoting.tls import client_context
 ACCESS_OPTIONS: Final = (
     "nameServer", "accessKey", "secretKey", "useTls", "trustStore",
 )  # fmt: skip
+#: Of the environment: the name servers of who names none.
+NAME_SERVERS: Final = "NAMESRV_ADDR"
 _SECRETS: Final = ("accessKey", "secretKey")
 _PREFIX: Final = "rocketmq."
 
@@ -68,7 +72,14 @@ def _check_trust_store(options: OptionMap) -> None:
 
 
 def _addresses(options: OptionMap) -> tuple[str, ...]:
-    text = options.required("nameServer").replace(",", ";")
+    text = options.text("nameServer")
+    if text is None:
+        text = os.environ.get(NAME_SERVERS, "")
+    if not text.strip():
+        raise OptionError(
+            f"option nameServer is required, or {NAME_SERVERS} in the environment of the driver"
+        )
+    text = text.replace(",", ";")
     found = tuple(dict.fromkeys(one.strip() for one in text.split(";") if one.strip()))
     for address in found:
         host, _, port = address.rpartition(":")

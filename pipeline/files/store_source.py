@@ -22,13 +22,14 @@ from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.selection import selection_of
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.workers import freeze_imports
+from aerobee.pipeline.workers import freeze_imports, plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
+@plain_errors
 class RocketMQStoreSource(DataSource):
     """The source Spark finds; options are case-insensitive and refused by name if unknown."""
 
@@ -59,6 +60,7 @@ class RocketMQStoreSource(DataSource):
         raise OptionError("format rocketmq-store only reads; write with format rocketmq")
 
 
+@plain_errors
 class StoreReader(DataSourceReader):
     """Plans on the driver, reads on executors; pickled in between."""
 
@@ -82,6 +84,7 @@ class StoreReader(DataSourceReader):
             yield from read_part(partition.value, self.options, self.selection)
 
 
+@plain_errors
 class FilteringStoreReader(StoreReader):
     """With `pushdown=true`: filters narrow what is read, and Spark evaluates them again."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.errors import OptionError, PipelineError
+from aerobee.pipeline.errors import OptionError, PipelineError, sentence_in
 from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.inputs import StoreInput
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 _MOST_CHARS: Final = 1000
 _NO_JAVA: Final = "JAVA_GATEWAY_EXITED"
-
-# Our own errors as the JVM tells them, from a planning process or a task.
-_CAUSE: Final = re.compile(
-    r"(?:OptionError|StoreReadError|NoSuchTopic|Unreachable|Refused|DataLoss|BadData|BrokerBusy"
-    r"|Sink\w*Error): (.+)"
-)
 
 # The last line of a Python traceback.
 _LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*: .+)$", re.MULTILINE)
@@ -99,11 +93,11 @@ def _explained(error: Exception, mode: str) -> JobFailed:
         raise error
     if _NO_JAVA in str(error):
         return JobFailed("Spark's Java process did not start; it needs Java 17 or newer")
-    found = _CAUSE.search(str(error))
-    if found is None:
+    sentence = sentence_in(str(error))
+    if sentence is None:
         return JobFailed(f"Spark failed: {_first_cause(str(error))[:_MOST_CHARS]}")
-    is_bad_record = mode == "failfast" and "(mode failfast)" in found[1]
-    return JobFailed(found[1].strip(), DAMAGED if is_bad_record else COULD_NOT)
+    is_bad_record = mode == "failfast" and "(mode failfast)" in sentence
+    return JobFailed(sentence, DAMAGED if is_bad_record else COULD_NOT)
 
 
 def _first_cause(text: str) -> str:

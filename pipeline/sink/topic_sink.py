@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aerobee.pipeline.workers import freeze_imports
+from aerobee.pipeline.workers import freeze_imports, plain_errors
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -72,6 +72,7 @@ def make_writer(
     return kind(plan)
 
 
+@plain_errors
 class _DriverSide:
     """What every writer does on the driver; streams name the batch, which the messages name too."""
 
@@ -91,6 +92,7 @@ class _DriverSide:
         abort_write(self._plan, [message.result for message in messages if message is not None])
 
 
+@plain_errors
 class TopicWriter(_DriverSide, DataSourceArrowWriter):
     """One batch write."""
 
@@ -106,6 +108,7 @@ class TopicWriter(_DriverSide, DataSourceArrowWriter):
         return _write(self._plan, self._query, 0, values_of(iterator))
 
 
+@plain_errors
 class TopicStreamRowWriter(_DriverSide, DataSourceStreamWriter):
     """One stream's writes, as rows."""
 
@@ -116,6 +119,7 @@ class TopicStreamRowWriter(_DriverSide, DataSourceStreamWriter):
 
 if DataSourceStreamArrowWriter is not None:
 
+    @plain_errors
     class TopicStreamWriter(_DriverSide, DataSourceStreamArrowWriter):
         """One stream's writes, as Arrow batches."""
 

@@ -30,7 +30,7 @@ from aerobee.pipeline.brokers.offsets import Offsets, Range, from_json, split, t
 from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.selection import Selection, selection_of
 from aerobee.pipeline.errors import OptionError, PipelineError
-from aerobee.pipeline.workers import freeze_imports
+from aerobee.pipeline.workers import freeze_imports, plain_errors
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("aerobee.pipeline")
 
 
+@plain_errors
 class TopicSource(DataSource):
     """The data source `rocketmq`."""
 
@@ -106,6 +107,7 @@ class TopicSource(DataSource):
         return options
 
 
+@plain_errors
 class _Reading:
     """What batch and stream readers share: options, and reading one partition."""
 
@@ -125,6 +127,7 @@ class _Reading:
         return [InputPartition(one) for one in split(ranges, self._options.min_partitions)]
 
 
+@plain_errors
 class TopicReader(_Reading, DataSourceReader):
     """Reads what is there when the DataFrame is planned."""
 
@@ -140,6 +143,7 @@ class TopicReader(_Reading, DataSourceReader):
         return self._partitions(batch_ranges(self._options, self._pushed))
 
 
+@plain_errors
 class FilteringTopicReader(TopicReader):
     """With filters pushed down (since 4.1): leaves out queues and offsets that cannot match."""
 
@@ -149,6 +153,7 @@ class FilteringTopicReader(TopicReader):
         return list(filters)
 
 
+@plain_errors
 class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches. Offsets are the JSON of `offsets.py`."""
 
