@@ -4,13 +4,12 @@ import argparse
 import os
 import subprocess
 import sys
-from typing import NoReturn
 
 from aerobee.cli.output import USAGE, CommandFailed, print_json, printable, say
 from aerobee.cli.times import parse_time
 from aerobee.pipeline.jobs.result import COULD_NOT, JobFailed
 from aerobee.pipeline.jobs.run import report_json, run_job
-from aerobee.pipeline.launch.command import Launch, build
+from aerobee.pipeline.launch.command import build
 from aerobee.pipeline.launch.modules import delete
 from aerobee.pipeline.launch.words import split
 
@@ -40,13 +39,9 @@ def launch(parsed: argparse.Namespace) -> int:
         ready = build(parsed.launch, words, os.environ, is_terminal=sys.stdin.isatty())
     except JobFailed as error:
         raise CommandFailed(f"pipeline {parsed.launch}: {error}", error.code) from error
-    if ready.archive is not None and ready.is_remote:
-        try:
-            return subprocess.run(ready.argv, env=ready.environ, check=False).returncode
-        finally:
-            delete(ready.archive)
-    _become(ready)
-
-
-def _become(ready: Launch) -> NoReturn:
-    os.execvpe(ready.argv[0], ready.argv, ready.environ)
+    if ready.archive is None or not ready.is_remote:
+        os.execvpe(ready.argv[0], ready.argv, ready.environ)
+    try:
+        return subprocess.run(ready.argv, env=ready.environ, check=False).returncode
+    finally:
+        delete(ready.archive)

@@ -92,9 +92,7 @@ def build(launch: str, words: Words, given: Mapping[str, str], *, is_terminal: b
     if launch == "submit":
         _check_application(words)
     home = find_spark(given)
-    environ = dict(given) | {"PYSPARK_PYTHON": given.get("PYSPARK_PYTHON") or sys.executable}
-    environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    environ["SPARK_HOME"] = str(home)
+    environ = dict(given) | {"SPARK_HOME": str(home)}
     if words.name_servers:
         environ[NAME_SERVERS] = words.name_servers
     settings = defaults(words, home, given)
@@ -106,6 +104,13 @@ def build(launch: str, words: Words, given: Mapping[str, str], *, is_terminal: b
     is_local = master is None or master.startswith("local")
     is_remote = setting("spark.submit.deployMode", "--deploy-mode") == "cluster"
     options = list(words.spark)
+    if not is_remote:
+        environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if setting("spark.pyspark.driver.python") is None:
+            # Else one that is set for workers, spark.pyspark.python, would be the driver's, too.
+            driver = f"spark.pyspark.driver.python={environ['PYSPARK_DRIVER_PYTHON']}"
+            options.append(("--conf", driver))
     archive = None
     if is_local:
         # Brokers find nobody here; a name of the machine that means nothing here does no harm.

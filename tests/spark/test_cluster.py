@@ -17,8 +17,10 @@ from tests.ports import free_port
 from tests.unit.store import audit_support as at
 
 from .kit import ROOT, VERSIONS, Driver, python_of, quick_java
-from .messages import new_topic
+from .messages import new_topic, send
 from .sinks import files_of, found, sink, tasks, write_streams
+from .test_launch import environ as newcomers_environ
+from .test_launch import installed
 
 _VERSION = VERSIONS[0]
 
@@ -116,6 +118,48 @@ def test_a_job_runs_on_a_cluster_from_the_wheel_alone(
     assert (report["records"], report["damage"]) == (at.QUEUES * at.PER_QUEUE + 4, 0)
     # Both workers had a part in it.
     assert all(list((cluster.folder / f"work{number}").glob("app-*")) for number in range(2))
+
+
+PROGRAM = """\
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.read.format("rocketmq").option("topic", sys.argv[1]).load()
+print(sorted(row[0] for row in rows.selectExpr("string(body)").collect()))
+print(sorted(set(
+    spark.sparkContext.parallelize([0, 1], 2)
+    .map(lambda _: __import__("aerobee").__file__.rpartition("/aerobee/")[0].rpartition("/")[2])
+    .collect()
+)))
+"""
+
+
+def test_submit_sends_its_modules_to_a_cluster_that_has_none(
+    cluster: Cluster, our_broker: Broker, tmp_path: Path
+) -> None:
+    topic = new_topic(our_broker, queues=2)
+    for queue in range(2):
+        send(our_broker, topic, [b"%d" % queue], queue)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [installed(tmp_path, _VERSION), "pipeline", "submit", "--master", cluster.url]
+    conf = {
+        "spark.executor.memory": "512m", "spark.ui.enabled": "false", "spark.cores.max": "2",
+        "spark.pyspark.python": str(python_of(_VERSION)), "spark.log.level": "FATAL",
+    }  # fmt: skip
+    for name, value in conf.items():
+        command += ["--conf", f"{name}={value}"]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    newcomer = newcomers_environ(_VERSION, tmp_path) | {"TMPDIR": str(scratch)}
+    done = subprocess.run(
+        [*command, "-n", our_broker.name_server, str(program), topic],
+        capture_output=True, text=True, env=newcomer, cwd=tmp_path, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["['0', '1']", "['aerobee.zip']"], done.stderr
+    assert done.returncode == 0
+    assert not list(scratch.glob("aerobee-*"))
 
 
 def test_speculative_tasks_leave_nothing_in_a_topic(

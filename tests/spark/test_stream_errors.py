@@ -12,6 +12,7 @@ import pytest
 from aerobee import testing
 from aerobee.client.blocking import Admin, Producer
 from aerobee.client.message import Message
+from aerobee.pipeline.errors import sentence_in
 from aerobee.protocol.frames.signature import signed
 from tests.interop.brokers import BROKER_NAME, Broker
 from tests.interop.processes import wait_until
@@ -229,3 +230,90 @@ def _has_routes(broker: Broker) -> bool:
 
 def _count(spark: Any, options: dict[str, str]) -> int:
     return spark.read.format("rocketmq").options(**options).load().count()
+
+
+def texts_of_errors(spark: Any, name_server: str, topic: str, broker: str) -> dict[str, str]:
+    """What a user sees of errors of each place: options, planning, a stream's planning, a task."""
+    import json
+    import tempfile
+
+    def read(**more: str) -> Any:
+        return spark.read.format("rocketmq").options(**options | more).load()
+
+    def write(**columns: str) -> None:
+        chosen = [f"{value} AS {name}" for name, value in columns.items()]
+        rows = spark.range(1).selectExpr(*chosen)
+        rows.write.format("rocketmq").options(**options).mode("append").save()
+
+    def stream(**more: str) -> None:
+        loaded = spark.readStream.format("rocketmq").options(**options | more).load()
+        with tempfile.TemporaryDirectory() as folder:
+            written = loaded.writeStream.format("noop").option("checkpointLocation", folder)
+            written.start().awaitTermination()
+
+    options = {"nameServer": name_server, "topic": topic, "pullTimeoutMs": "500"}
+    beyond = {"startingOffsets": json.dumps({topic: {broker: {"0": 8}}})}
+    beyond["endingOffsets"] = json.dumps({topic: {broker: {"0": 12}}})
+    nobody = {"nameServer": "127.0.0.1:1"}
+    errors = {
+        "unknown option": lambda: read(topik="x"),
+        "reader": lambda: read(startingOffsets="latest").count(),
+        "no topic": lambda: read(topic="no-such-topic").count(),
+        "nobody there": lambda: read(**nobody).count(),
+        "loss": lambda: read(**beyond).count(),
+        "column": lambda: write(body="'x'", boddy="'y'"),
+        "row": lambda: write(body="string(null)"),
+        "stream, options": lambda: stream(endingOffsets="latest"),
+        "stream, no topic": lambda: stream(topic="no-such-topic"),
+        "stream, nobody there": lambda: stream(**nobody),
+    }
+    found = {}
+    for name, fails in errors.items():
+        try:
+            fails()
+        except Exception as error:  # noqa: BLE001 - told to the test
+            found[name] = str(error)
+    return found
+
+
+def test_errors_of_ours_reach_the_user_without_frames(driver: Driver, our_broker: Broker) -> None:
+    topic = new_topic(our_broker, queues=1)
+    send(our_broker, topic, [b"x"] * 3)
+    given = {"name_server": our_broker.name_server, "topic": topic, "broker": BROKER_NAME}
+    found = driver.run(texts_of_errors, **given)
+    said = {name: sentence_in(text) or text for name, text in found.items()}
+    wanted = {
+        "unknown option": "unknown option 'topik'",
+        "reader": "a batch cannot start at latest",
+        "no topic": "no name server knows topic 'no-such-topic'",
+        "nobody there": "no name server answers (127.0.0.1:1)",
+        "loss": f"topic {topic}, broker {BROKER_NAME}, queue 0: offsets 8 to 11 are wanted",
+        "column": "unknown column 'boddy'",
+        "row": "body is null",
+        "stream, options": "a stream has no end",
+        "stream, no topic": "no name server knows topic 'no-such-topic'",
+        "stream, nobody there": "no name server answers (127.0.0.1:1)",
+    }
+    assert {name: text in said[name] for name, text in wanted.items()} == dict.fromkeys(
+        wanted, True
+    )
+    assert [name for name, text in found.items() if "Traceback" in text or 'File "' in text] == []
+
+
+def test_errors_of_others_keep_their_frames(newest: Driver, our_broker: Broker) -> None:
+    def of_a_users_function(spark: Any, options: dict[str, str]) -> str:
+        from pyspark.sql.functions import udf
+
+        rows = spark.read.format("rocketmq").options(**options).load()
+        try:
+            rows.select(udf(lambda text: 1 // 0)("topic")).collect()
+        except Exception as error:  # noqa: BLE001 - told to the test
+            return str(error)
+        return ""
+
+    topic = new_topic(our_broker, queues=1)
+    send(our_broker, topic, [b"x"])
+    options = {"nameServer": our_broker.name_server, "topic": topic}
+    text = newest.run(of_a_users_function, options=options)
+    assert "Traceback" in text
+    assert "ZeroDivisionError" in text

@@ -17,6 +17,7 @@ from aerobee.pipeline.launch.command import Launch, build
 from aerobee.pipeline.launch.modules import ARCHIVE, delete
 from aerobee.pipeline.launch.words import split
 
+DRIVER = f"--conf spark.pyspark.driver.python={sys.executable}"
 QUIET = "--conf spark.log.level=FATAL"
 Given = dict[str, str]
 
@@ -60,7 +61,7 @@ def test_a_program_runs_with_this_python_as_its_workers(
     found = launch("submit", "-n", "a:1", "--driver-memory", "2g", app, "x", "--conf")
     runner = str(Path(command.__file__).with_name("run_application.py"))
     submit = f"{spark['SPARK_HOME']}/bin/spark-submit"
-    options = shlex.split(f"--name orders.py --driver-memory 2g {QUIET}")
+    options = shlex.split(f"--name orders.py --driver-memory 2g {DRIVER} {QUIET}")
     assert found.argv == [submit, *options, runner, app, "x", "--conf"]
     assert found.environ["PYSPARK_PYTHON"] == sys.executable
     assert found.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
@@ -74,6 +75,7 @@ def test_what_the_user_set_stays(launch: Callable[..., Launch], app: str) -> Non
     found = launch("submit", "--conf", "spark.log.level=INFO", "--name", "mine", app, **chosen)
     assert {name: found.environ[name] for name in chosen} == chosen
     assert found.argv[1:5] == ["--conf", "spark.log.level=INFO", "--name", "mine"]
+    assert found.argv[5:7] == ["--conf", "spark.pyspark.driver.python=/its"]
     assert "spark.log.level=FATAL" not in found.argv
 
 
@@ -128,6 +130,8 @@ def test_what_does_not_run_here_in_python_is_spark_submits_own(
     assert found.argv[-2:] == [program or app, "x"]
     assert not [one for one in found.argv if one.endswith("run_application.py")]
     assert found.is_remote
+    # A driver elsewhere has its own Python.
+    assert ("PYSPARK_PYTHON" in found.environ) is ("cluster" not in options)
 
 
 def test_a_shell_is_python_that_starts_with_ours_and_then_the_users(
@@ -135,7 +139,7 @@ def test_a_shell_is_python_that_starts_with_ours_and_then_the_users(
 ) -> None:
     found = launch("shell", "--driver-memory", "2g", terminal=True, PYTHONSTARTUP="/mine.py")
     assert found.argv == [sys.executable]
-    words = ["--name", "aerobee pipeline shell", "--driver-memory", "2g", *shlex.split(QUIET)]
+    words = shlex.split(f"--name 'aerobee pipeline shell' --driver-memory 2g {DRIVER} {QUIET}")
     assert shlex.split(found.environ["PYSPARK_SUBMIT_ARGS"]) == [*words, "pyspark-shell"]
     assert found.environ["PYTHONSTARTUP"].endswith("launch/start_shell.py")
     assert found.environ[command.USER_STARTUP] == "/mine.py"
