@@ -1,7 +1,8 @@
 """Offsets of many queues: their JSON, limits shared over them, ranges split into partitions. Pure.
 
 The JSON is that of RocketMQ's own Spark connector, `{topic: {broker: {"queue": offset}}}`, and is
-also what a stream's checkpoint holds. -2 stands for the earliest message, -1 for the end; neither
+also what a stream's checkpoint holds, with the last message read of each queue beside it under
+`/last`, a name no topic can have. -2 stands for the earliest message, -1 for the end; neither
 occurs in a checkpoint. Everything comes out sorted, so that equal offsets are equal text: Spark
 compares the text to tell whether there is anything new.
 """
@@ -34,6 +35,23 @@ Offsets = dict[Queue, int]
 
 JsonOffsets = dict[str, dict[str, dict[str, int]]]
 
+_MARKS: Final = "/last"
+
+
+class Mark(NamedTuple):
+    """What tells one message from all others that a queue may have at its offset: where it is in
+    the broker's log (bytes), and when it was stored (ms)."""
+
+    log_offset: int
+    store_ms: int
+
+
+class Position(NamedTuple):
+    """How far a stream is: `offsets`, and the message before each as far as it is known."""
+
+    offsets: Offsets
+    marks: dict[Queue, Mark]
+
 
 class Range(NamedTuple):
     """The offsets [start, end) of a queue."""
@@ -63,6 +81,8 @@ def from_json(value: Any, lowest: int = 0) -> Offsets:
     """
     offsets: Offsets = {}
     for topic, brokers in _members(value, "the offsets").items():
+        if topic == _MARKS:
+            continue
         for broker, queues in _members(brokers, f"topic {topic!r}").items():
             for number, offset in _members(queues, f"broker {broker!r} of {topic!r}").items():
                 queue = Queue(topic, broker, _queue_number(number))
@@ -70,6 +90,30 @@ def from_json(value: Any, lowest: int = 0) -> Offsets:
                     raise ValueError(f"{queue}: {offset!r} is no offset")
                 offsets[queue] = offset
     return offsets
+
+
+def position_to_json(position: Position) -> dict[str, Any]:
+    """Offsets, and with them the marks, as a checkpoint holds them."""
+    nested: dict[str, Any] = dict(to_json(position.offsets))
+    marks: dict[str, dict[str, dict[str, list[int]]]] = {}
+    for queue in sorted(position.marks):
+        brokers = marks.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker, {})[str(queue.number)] = list(position.marks[queue])
+    return {_MARKS: marks, **nested} if marks else nested
+
+
+def position_from_json(value: Any) -> Position:
+    """The position in a checkpoint, of whichever version. ValueError as `from_json`."""
+    offsets = from_json(value)
+    marks: dict[Queue, Mark] = {}
+    for topic, brokers in _members(value.get(_MARKS, {}), "the marks").items():
+        for broker, queues in _members(brokers, f"marks of {topic!r}").items():
+            for number, mark in _members(queues, f"marks of {broker!r}").items():
+                queue = Queue(topic, broker, _queue_number(number))
+                if not isinstance(mark, list) or [type(one) for one in mark] != [int, int]:
+                    raise ValueError(f"{queue}: {mark!r} is no mark of a message")
+                marks[queue] = Mark(*mark)
+    return Position(offsets, marks)
 
 
 def parse_offsets(text: str) -> Offsets:

@@ -8,12 +8,13 @@ times within a queue ascend, as the broker's own search takes for granted.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.brokers import Brokers, QueueRequest
-from aerobee.pipeline.brokers.offsets import Offsets, Queue
+from aerobee.pipeline.brokers.offsets import Mark, Offsets, Queue
 from aerobee.pipeline.errors import BadData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
@@ -28,7 +29,9 @@ from aerobee.protocol.headers.client import (
     UpdateConsumerOffsetHeader,
 )
 from aerobee.protocol.headers.fields import Header
-from aerobee.protocol.message.record import decode_records
+from aerobee.protocol.message.record import Message, decode_records
+
+log = logging.getLogger("aerobee.pipeline")
 
 _FOUND: Final = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
@@ -49,6 +52,7 @@ class PeekedMessage(NamedTuple):
     queue_offset: int
     store_ms: int
     size: int
+    log_offset: int
 
 
 def min_offsets(brokers: Brokers, queues: Sequence[Queue]) -> Offsets:
@@ -141,16 +145,35 @@ def peek(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> 
         answer = brokers.call(QueueRequest(queue, RequestCode.PULL_MESSAGE, ext), accept=PULL_CODES)
         try:
             if answer.code == ResponseCode.SUCCESS:
-                return [
-                    PeekedMessage(one.queue_offset, one.store_timestamp_ms, one.size)
-                    for one in decode_records(answer.body)
-                ]
+                return [_peeked(one) for one in decode_records(answer.body)]
             following = PullMessageResponse.from_ext(answer.ext).next_begin_offset
         except ProtocolError as error:
             raise BadData(f"{queue}: an answer cannot be read: {error}") from error
         if following <= offset:
             return []
         offset = following
+
+
+def messages_at(brokers: Brokers, group: str, places: Offsets) -> dict[Queue, Mark | None]:
+    """The message at one offset of each queue; None where the queue ends before it. A queue whose
+    message was removed, or cannot be read, lacks."""
+    found: dict[Queue, Mark | None] = {}
+    requests = [
+        QueueRequest(queue, RequestCode.PULL_MESSAGE, pull_header(group, queue, at, 1).to_ext())
+        for queue, at in places.items()
+    ]
+    answers = brokers.call_each(requests, accept=PULL_CODES)
+    for (queue, at), answer in zip(places.items(), answers, strict=True):
+        try:
+            if answer.code == ResponseCode.SUCCESS:
+                seen = _peeked(decode_records(answer.body)[0])
+                if seen.queue_offset == at:
+                    found[queue] = Mark(seen.log_offset, seen.store_ms)
+            elif PullMessageResponse.from_ext(answer.ext).next_begin_offset <= at:
+                found[queue] = None
+        except (ProtocolError, IndexError) as error:
+            log.warning("%s: the message at offset %d cannot be read: %s", queue, at, error)
+    return found
 
 
 def pull_header(
@@ -200,6 +223,10 @@ def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, in
     first = {(queue.broker, queue.topic): queue for queue in asked}
     brokers.call_each([asked.pop(queue) for queue in first.values()])
     brokers.call_each(list(asked.values()))
+
+
+def _peeked(one: Message) -> PeekedMessage:
+    return PeekedMessage(one.queue_offset, one.store_timestamp_ms, one.size, one.log_offset)
 
 
 def mean_sizes(

@@ -10,23 +10,23 @@ as the query's driver process and may be asked a hundred times a second.
     done(end)           a batch is committed: offsets for the display of lag
 
 A queue without a route (its broker is away) keeps the offset it had, so it is neither forgotten nor
-read again. An end below the start is lost data: the broker's disk took messages back that were
-checkpointed already, or the topic was made anew.
+read again. That a queue is still the one that was read is looked at before each batch (lives.py).
 """
 
 from __future__ import annotations
 
 import logging
 
-from aerobee.pipeline.brokers.offsets import Offsets, Range, limited
+from aerobee.pipeline.brokers.offsets import Mark, Offsets, Position, Queue, Range, limited
 from aerobee.pipeline.brokers.queue_offsets import (
     max_offsets,
     mean_sizes,
     min_offsets,
     store_group_offsets,
 )
-from aerobee.pipeline.errors import DataLoss, PipelineError
+from aerobee.pipeline.errors import DataLoss, OptionError, PipelineError
 from aerobee.pipeline.source.initial_offsets import initial_offsets_of
+from aerobee.pipeline.source.lives import QueueLives, other_life
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.pipeline.source.plan import SubscribedQueues
 
@@ -42,13 +42,18 @@ class StreamPlan:
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._subscribed = SubscribedQueues(options)
+        self._lives = QueueLives(self._subscribed)
         self._kept_initial = initial_offsets_of(options, self._subscribed.brokers)
         self._initial: Offsets | None = None
         #: Whether Spark wanted to know where to begin, so batch 0 is not done.
         self._asked = False
         self._initial_dropped = False
-        #: The last offset met of each queue, for queues whose broker is away.
+        #: The last offset met of each queue and the message before it, for queues whose broker is
+        #: away.
         self._known: Offsets = {}
+        self._known_marks: dict[Queue, Mark] = {}
+        self._away: list[Queue] = []
+        self._is_ours = False  # the checkpoint is of topics that are read
         self._target: Offsets | None = None
         self.highest: Offsets = {}
 
@@ -58,15 +63,15 @@ class StreamPlan:
 
     # --- where to begin ---------------------------------------------------------------------
 
-    def initial(self) -> Offsets:
+    def initial(self) -> Position:
         """Where the query begins; the same each time."""
         self._asked = True
-        return dict(self._beginning())
+        return Position(dict(self._beginning()), {})
 
     def _beginning(self) -> Offsets:
         if self._initial is None:
             self._initial = self._begin()
-            self._known |= self._initial
+            self._keep(Position(self._initial, {}))
         return self._initial
 
     def _begin(self) -> Offsets:
@@ -104,20 +109,22 @@ class StreamPlan:
         self._target = self._ends()
 
     def latest(
-        self, start: Offsets | None, most_rows: int | None = None, most_bytes: int | None = None
-    ) -> Offsets:
+        self, start: Position | None, most_rows: int | None = None, most_bytes: int | None = None
+    ) -> Position:
         """How far the next batch goes. `start` None: from what this process has seen so far.
 
         Such a call may be the first of a new query, whose start is asked for later. So the start
         is resolved and kept before an end is told, or it could come to lie behind that end.
         """
         if start is not None:
-            self._known |= start
+            self._check_topics(start)
+            self._keep(start)
             self._drop_initial()
         elif self.options.start.moves and not self._initial_dropped:
             self._beginning()
         ends = self._ends()
         self.highest = dict(ends)
+        self._say_away()
         if self._target is not None:
             target = self._target
             ends = {
@@ -125,26 +132,87 @@ class StreamPlan:
                 for queue, end in ends.items()
                 if queue in target
             }
+        reached = dict(ends)
         for queue, known in self._known.items():
-            if ends.setdefault(queue, known) < known:
-                self._subscribed.report_loss(
-                    f"{queue}: was read up to offset {known}, but ends at {ends[queue]}"
-                )
+            if ends.setdefault(queue, known) < known and self.options.fail_on_data_loss:
+                self._report_shorter(queue, known, ends[queue])
         if start is not None and (most_rows or most_bytes):
             ends = self._held_back(start, ends, most_rows, most_bytes)
-        return ends
+        carried = {
+            queue: mark
+            for queue, mark in self._known_marks.items()
+            if ends[queue] == self._known[queue]
+        }
+        there = {queue: ends[queue] for queue in reached}
+        return Position(ends, carried | self._lives.marks(there))
+
+    def _keep(self, position: Position) -> None:
+        self._known |= position.offsets
+        for queue in position.offsets:
+            self._known_marks.pop(queue, None)
+        self._known_marks |= position.marks
 
     def _ends(self) -> Offsets:
         return max_offsets(self._subscribed.brokers, self._subscribed.queues(list(self._known)))
 
+    def _check_topics(self, start: Position) -> None:
+        """Raises OptionError for a checkpoint of which nothing is read here."""
+        if self._is_ours:
+            return
+        topics = sorted({queue.topic for queue in start.offsets})
+        if topics and not any(map(self._reads, topics)):
+            raise OptionError(
+                f"the checkpoint is of topic {', '.join(topics)}, which this query does not read: "
+                "give the query a checkpointLocation of its own"
+            )
+        self._is_ours = True
+
+    def _reads(self, topic: str) -> bool:
+        return topic in self.options.topics or self.options.wants_topic(topic)
+
+    def _say_away(self) -> None:
+        """Warn of queues that cannot be reached, once for each change; DataLoss for those that
+        their broker does not have any more."""
+        away = sorted(set(self._known) - set(self.highest))
+        if away == self._away:
+            return
+        self._away = away
+        brokers = {(queue.topic, queue.broker) for queue in self.highest}
+        for queue in away:
+            text = f"{queue}: was read up to offset {self._known[queue]}"
+            if not self._reads(queue.topic) or not self.options.wants(queue):
+                log.warning("%s, and is not read any more; its place is kept", text)
+            elif (queue.topic, queue.broker) in brokers:
+                self._subscribed.report_loss(f"{text}, and its topic has no such queue any more")
+            else:
+                log.warning(
+                    "%s, has no route and is waited for; if its broker has left for good, what was "
+                    "not read there is lost, the other queues are read on", text,
+                )  # fmt: skip
+
+    def _report_shorter(self, queue: Queue, known: int, end: int) -> None:
+        mark = self._known_marks.get(queue)
+        if mark is None:
+            self._subscribed.report_loss(
+                f"{queue}: was read up to offset {known}, but ends at {end}"
+            )
+        else:
+            self._subscribed.report_loss(other_life(queue, known, mark, None))
+
     def _held_back(
-        self, start: Offsets, ends: Offsets, most_rows: int | None, most_bytes: int | None
+        self, start: Position, ends: Offsets, most_rows: int | None, most_bytes: int | None
     ) -> Offsets:
         # What retention took is not counted: a limit of a thousand would have to pass over a
         # million lost messages in a thousand empty batches.
-        behind = [queue for queue, end in ends.items() if end > start.get(queue, -1)]
+        moved = {
+            queue: end
+            for queue, end in ends.items()
+            if queue in self.highest and end != start.offsets.get(queue)
+        }
+        first = self._lives.begins(start, moved)
+        behind = [queue for queue, end in ends.items() if end > first.get(queue, -1)]
         lowest = min_offsets(self._subscribed.brokers, behind)
-        begins = {**start} | {queue: max(low, start.get(queue, 0)) for queue, low in lowest.items()}
+        begins = first | {queue: max(low, first.get(queue, 0)) for queue, low in lowest.items()}
         lags = {queue: ends[queue] - begins[queue] for queue in behind}
         lags = {queue: lag for queue, lag in lags.items() if lag > 0}
         limits = [most_rows] if most_rows else []
@@ -158,44 +226,56 @@ class StreamPlan:
 
     # --- what to read -----------------------------------------------------------------------
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+    def ranges(self, start: Position, end: Position) -> list[Range]:
         """What a batch reads; DataLoss where it is not there (or a warning, as asked).
 
         An empty range from an offset to itself is no batch: so PySpark 4.0 tells a source that
         starts again how far was planned, also when batch 0 was not finished.
         """
-        if start != end:
+        self._check_topics(start)
+        if start.offsets != end.offsets:
             self._drop_initial()
-        self._known |= start
-        self._known |= end
-        new = [queue for queue in end if queue not in start]
-        begins = {**min_offsets(self._subscribed.brokers, new), **start}
-        ranges = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
-        for one in ranges:
-            if one.size < 0:
-                self._backwards(one)
+        self._keep(start)
+        self._keep(end)
+        new = [queue for queue in end.offsets if queue not in start.offsets]
+        moved = {
+            queue: last
+            for queue, last in end.offsets.items()
+            if last != start.offsets.get(queue) or end.marks.get(queue) != start.marks.get(queue)
+        }
+        begins = min_offsets(self._subscribed.brokers, new) | self._lives.begins(start, moved)
+        begins |= self._lives.gone_ends(end, moved)
+        ranges = [Range(queue, begins[queue], last) for queue, last in sorted(end.offsets.items())]
+        ranges = [one if one.size >= 0 else self._backwards(one) for one in ranges]
         return self._subscribed.check([one for one in ranges if one.size > 0])
 
-    def _backwards(self, one: Range) -> None:
+    def _backwards(self, one: Range) -> Range:
+        """A start beyond the end, of which no mark tells why."""
         begun = (self._initial or {}).get(one.queue)
-        if self._asked and begun == one.start and self.options.start.moves:
+        is_initial = self._asked and begun == one.start
+        if is_initial and self.options.start.moves:
             raise DataLoss(
                 f"{one.queue}: the first batch was planned to end at offset {one.end}, but the "
                 f"start was resolved anew, at {one.start}. Without option consumerGroup the start "
                 "of a stream is not kept. Begin with a new checkpoint, and with "
                 "startingTimestamp or startingOffsets that reach back far enough"
             )
+        # What a user named as the start is no reason to read what lies before it.
+        lowest = min_offsets(self._subscribed.brokers, [one.queue])[one.queue]
+        begin = one.end if is_initial else min(lowest, one.end)
         self._subscribed.report_loss(
             f"{one.queue}: the batch begins at {one.start} and ends at {one.end}"
+            f"{self._lives.and_on(begin, one.end)}"
         )
+        return Range(one.queue, begin, one.end)
 
     # --- afterwards -------------------------------------------------------------------------
 
-    def done(self, end: Offsets) -> None:
+    def done(self, end: Position) -> None:
         """A batch is committed. Failing to tell the brokers is a warning: it is display only."""
         if not self.options.commit_offsets:
             return
         try:
-            store_group_offsets(self._subscribed.brokers, self.options.group, end)
+            store_group_offsets(self._subscribed.brokers, self.options.group, end.offsets)
         except PipelineError as error:
             log.warning("offsets not committed group=%s error=%s", self.options.group, error)

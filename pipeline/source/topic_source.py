@@ -26,7 +26,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aerobee.pipeline.brokers.offsets import Offsets, Range, from_json, split, to_json
+from aerobee.pipeline.brokers.offsets import (
+    Position,
+    Range,
+    position_from_json,
+    position_to_json,
+    split,
+    to_json,
+)
 from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.selection import Selection, selection_of
 from aerobee.pipeline.errors import OptionError, PipelineError
@@ -180,7 +187,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins; asked until batch 0 is committed."""
-        return to_json(self._plan.initial())
+        return position_to_json(self._plan.initial())
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         """How far the next batch goes; called without arguments before 4.2.
@@ -194,8 +201,8 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
                 most_rows = limit.max_rows
             else:
                 most_bytes = limit.max_bytes
-        begin = None if start is None else _offsets(start)
-        return to_json(self._plan.latest(begin, most_rows, most_bytes))
+        begin = None if start is None else _position(start)
+        return position_to_json(self._plan.latest(begin, most_rows, most_bytes))
 
     def getDefaultReadLimit(self) -> Any:
         """The limit that the options ask for."""
@@ -215,11 +222,11 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
-        return self._partitions(self._plan.ranges(_offsets(start), _offsets(end)))
+        return self._partitions(self._plan.ranges(_position(start), _position(end)))
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is done; Spark says so when it plans the next one."""
-        self._plan.done(_offsets(end))
+        self._plan.done(_position(end))
 
     def stop(self) -> None:
         """The query ends."""
@@ -227,8 +234,8 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             self._made.close()
 
 
-def _offsets(value: dict[str, Any]) -> Offsets:
+def _position(value: dict[str, Any]) -> Position:
     try:
-        return from_json(value)
+        return position_from_json(value)
     except ValueError as error:
         raise PipelineError(f"the checkpoint holds no offsets of this source: {error}") from error

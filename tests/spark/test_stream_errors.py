@@ -12,12 +12,20 @@ import pytest
 from aerobee import testing
 from aerobee.client.blocking import Admin, Producer
 from aerobee.client.message import Message
+from aerobee.pipeline.brokers.offsets import (
+    Mark,
+    Position,
+    Queue,
+    position_from_json,
+    position_to_json,
+)
 from aerobee.pipeline.errors import sentence_in
 from aerobee.protocol.frames.signature import signed
 from tests.interop.brokers import BROKER_NAME, Broker
 from tests.interop.processes import wait_until
 from tests.interop.wire import Answer, Wire
 
+from .conftest import Pair
 from .kit import Driver, SparkFailed
 from .messages import new_topic, send
 from .streams import bodies, drain, places, start, written
@@ -39,7 +47,7 @@ def test_data_that_is_gone_is_an_error_or_passed_over(
     send(our_broker, topic, [b"x"] * 5)
     driver.run(drain, options=options, **where)
     _pretend_more_was_read(Path(where["checkpoint"]), topic, 9)
-    with pytest.raises(SparkFailed, match=r"was read up to offset 9, but ends at 5|begins at 9"):
+    with pytest.raises(SparkFailed, match=r"queue 0: the last message read, 8, .* it is not there"):
         driver.run(drain, options=options, **where)
     driver.run(drain, options=options | {"failOnDataLoss": "false"}, **where)
     send(our_broker, topic, [b"y"] * 5)
@@ -50,9 +58,39 @@ def test_data_that_is_gone_is_an_error_or_passed_over(
 def _pretend_more_was_read(checkpoint: Path, topic: str, offset: int) -> None:
     """What is left after a power cut took messages back that were checkpointed."""
     last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    *head, _ = last.read_text().splitlines()
-    last.write_text("\n".join([*head, json.dumps({topic: {BROKER_NAME: {"0": offset}}})]))
+    *head, text = last.read_text().splitlines()
+    (mark,) = position_from_json(json.loads(text)).marks.values()
+    queue = Queue(topic, BROKER_NAME, 0)
+    lost = Mark(mark.log_offset + 1000, mark.store_ms + 1)
+    pretended = position_to_json(Position({queue: offset}, {queue: lost}))
+    last.write_text("\n".join([*head, json.dumps(pretended)]))
     (checkpoint / "offsets" / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_topic_that_was_made_again_is_an_error_or_read_from_its_first_message(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Longer than the checkpoint, so that offsets alone show nothing; of either broker."""
+    topic = new_topic(pair.broker, queues=1)
+    where = places(tmp_path)
+    options = {
+        **pair.name_server, "topic": topic, "columns": "body", "startingOffsets": "earliest",
+    }  # fmt: skip
+    send(pair.broker, topic, [b"old"] * 20)
+    pair.driver.run(drain, options=options, **where)
+    with Admin(pair.broker.name_server) as admin:
+        admin.delete_topic(topic)
+        with pair.broker.wire() as wire:
+            wait_until(lambda: wire.max_offset(topic, 0) == 0, WAIT_S, "its queue is gone")
+        admin.create_topic(topic, queues=1)
+    send(pair.broker, topic, [b"new"] * 30)
+    with pytest.raises(SparkFailed, match=r"queue 0: the last message read, 19, .* made again"):
+        pair.driver.run(drain, options=options, **where)
+    tolerant = options | {"failOnDataLoss": "false"}
+    pair.driver.run(drain, options=tolerant, **where)
+    assert pair.driver.run(bodies, out=where["out"]) == [b"new"] * 30 + [b"old"] * 20
+    pair.driver.run(drain, options=options, **where)
+    assert len(pair.driver.run(bodies, out=where["out"])) == 50
 
 
 def test_a_query_whose_broker_stays_away_ends_and_goes_on_later(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from aerobee.pipeline.brokers.offsets import from_json
 from tests import campaign
 from tests.interop.brokers import BROKER_NAME, Broker
 from tests.interop.processes import wait_until
@@ -320,5 +321,4 @@ def _committed(checkpoint: Path) -> int:
     if not done:
         return 0
     last = checkpoint / "offsets" / max(done, key=int)
-    ends = json.loads(last.read_text().splitlines()[-1])
-    return sum(end for topic in ends.values() for one in topic.values() for end in one.values())
+    return sum(from_json(json.loads(last.read_text().splitlines()[-1])).values())

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.pipeline.brokers.offsets import Queue, Range
+from aerobee.client.blocking import Admin
+from aerobee.pipeline.brokers.offsets import Mark, Offsets, Position, Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import first_late, offsets_at, peek
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
+from aerobee.pipeline.source import lives, stream_plan
 from aerobee.pipeline.source import plan as source_plan
-from aerobee.pipeline.source import stream_plan
 from aerobee.pipeline.source.plan import SubscribedQueues, batch_ranges
 from aerobee.pipeline.source.stream_plan import StreamPlan
 from aerobee.testing import RunningBroker
@@ -39,6 +40,10 @@ def broker() -> Iterator[RunningBroker]:
 
 def plan(broker: RunningBroker, **given: str) -> StreamPlan:
     return StreamPlan(options(broker, streaming=True, **given))
+
+
+def at(offsets: Offsets, marks: dict[Queue, Mark] | None = None) -> Position:
+    return Position(offsets, marks or {})
 
 
 # --- batches -----------------------------------------------------------------------------------
@@ -152,9 +157,9 @@ def test_times_mean_the_first_message_at_or_after(broker: RunningBroker) -> None
 def test_a_stream_starts_at_the_end_and_goes_on_to_what_is_new(broker: RunningBroker) -> None:
     send(broker, [b"x"] * 3)
     stream = plan(broker)
-    assert stream.initial() == {queue(0): 3, queue(1): 0}
+    assert stream.initial().offsets == {queue(0): 3, queue(1): 0}
     send(broker, [b"x"] * 4)
-    assert stream.initial() == {queue(0): 3, queue(1): 0}
+    assert stream.initial().offsets == {queue(0): 3, queue(1): 0}
     end = stream.latest(stream.initial())
     assert stream.ranges(stream.initial(), end) == [Range(queue(0), 3, 7)]
     assert stream.latest(end) == end
@@ -166,13 +171,13 @@ def test_rows_and_bytes_of_a_batch_are_limited(broker: RunningBroker) -> None:
     send(broker, [b"x" * 1000] * 10, 1)
     stream = plan(broker, startingOffsets="earliest")
     start = stream.initial()
-    assert stream.latest(start, most_rows=8) == {queue(0): 6, queue(1): 2}
-    by_bytes = stream.latest(start, most_bytes=10_000)
+    assert stream.latest(start, most_rows=8).offsets == {queue(0): 6, queue(1): 2}
+    by_bytes = stream.latest(start, most_bytes=10_000).offsets
     assert 6 <= sum(by_bytes.values()) <= 10
-    assert sum(stream.latest(start, most_rows=3, most_bytes=10_000).values()) == 3
-    assert stream.latest(start, most_bytes=1 << 30) == {queue(0): 30, queue(1): 10}
+    assert sum(stream.latest(start, most_rows=3, most_bytes=10_000).offsets.values()) == 3
+    assert stream.latest(start, most_bytes=1 << 30).offsets == {queue(0): 30, queue(1): 10}
     # A message larger than the limit is a batch of its own.
-    assert sum(stream.latest(start, most_bytes=1).values()) == 1
+    assert sum(stream.latest(start, most_bytes=1).offsets.values()) == 1
     stream.close()
 
 
@@ -186,9 +191,9 @@ def test_limits_count_what_is_there_and_not_what_retention_took(
             module, "min_offsets", lambda _, queues: {one: lowest[one] for one in queues}
         )
     stream = plan(broker, failOnDataLoss="false")
-    start = {queue(0): 5, queue(1): 0}
+    start = at({queue(0): 5, queue(1): 0})
     end = stream.latest(start, most_rows=4)
-    assert end == {queue(0): 24, queue(1): 0}
+    assert end.offsets == {queue(0): 24, queue(1): 0}
     assert stream.ranges(start, end) == [Range(queue(0), 20, 24)]
     stream.close()
     strict = plan(broker)
@@ -222,7 +227,7 @@ def test_new_queues_and_topics_begin_at_their_minimum(broker: RunningBroker) -> 
     send(broker, [b"x"] * 4, 0, "orders-new")
     send(broker, [b"x"] * 2, 2)
     limited = stream.latest(start, most_rows=3)
-    assert sum(limited.values()) == 3
+    assert sum(limited.offsets.values()) == 3
     end = stream.latest(start)
     found = stream.ranges(start, end)
     assert found == [Range(queue(2), 0, 2), Range(queue(0, "orders-new"), 0, 4)]
@@ -239,7 +244,7 @@ def test_a_target_is_not_passed_and_is_reached(broker: RunningBroker) -> None:
     send(broker, [b"x"] * 5, 2)
     for _ in range(3):
         position = stream.latest(position, most_rows=2)
-    assert position == {queue(0): 5, queue(1): 0}
+    assert position.offsets == {queue(0): 5, queue(1): 0}
     assert stream.latest(position, most_rows=2) == position
     stream.close()
 
@@ -271,7 +276,7 @@ def test_a_poll_without_news_is_quick(broker: RunningBroker) -> None:
 def started_again(broker: RunningBroker, **given: str) -> dict[Queue, int]:
     stream = plan(broker, **given)
     try:
-        return stream.initial()
+        return stream.initial().offsets
     finally:
         stream.close()
 
@@ -291,7 +296,7 @@ def test_a_start_that_moves_is_the_same_after_a_crash(
     assert started_again(broker, **given) == first
     # A start that does not ask where to begin shows that batch 0 is done.
     later = plan(broker, **given)
-    later.ranges(first, later.latest(first))
+    later.ranges(at(first), later.latest(at(first)))
     later.close()
     assert started_again(broker, **given) == {queue(0): 7, queue(1): 4}
 
@@ -305,7 +310,7 @@ def test_an_end_asked_for_before_the_start_is_not_before_it(
     stream = plan(broker, **start)
     end = stream.latest(None)
     send(broker, [b"x"] * 2)
-    assert stream.initial() == end == {queue(0): 3, queue(1): 0}
+    assert stream.initial().offsets == end.offsets == {queue(0): 3, queue(1): 0}
     assert stream.ranges(stream.initial(), end) == []
     assert stream.ranges(end, stream.latest(None)) == [Range(queue(0), 3, 5)]
     stream.close()
@@ -325,7 +330,7 @@ def test_a_start_is_kept_before_an_end_is_told(
     # PySpark 4.0 tells a restart how far was planned, by asking for an empty batch there.
     again = plan(broker, **given)
     assert again.ranges(end, end) == []
-    assert again.initial() == end
+    assert again.initial().offsets == end.offsets
     again.close()
     # A batch that begins elsewhere shows that batch 0 is done, although no start was told.
     later = plan(broker, **given)
@@ -366,7 +371,7 @@ def test_without_a_place_a_moved_start_is_an_error_not_a_skip(
     send(broker, [b"x"] * 3)
     restarted = plan(broker, failOnDataLoss="false")
     with pytest.raises(DataLoss, match="start was resolved anew, at 5"):
-        restarted.ranges(restarted.initial(), planned)
+        restarted.ranges(restarted.initial(), at(planned))
     restarted.close()
 
 
@@ -375,15 +380,164 @@ def test_without_a_place_a_moved_start_is_an_error_not_a_skip(
 
 def test_an_end_below_the_checkpoint_is_lost_data(broker: RunningBroker) -> None:
     send(broker, [b"x"] * 3)
-    checkpoint = {queue(0): 9, queue(1): 0}
+    checkpoint = at({queue(0): 9, queue(1): 0})
     with pytest.raises(DataLoss, match="read up to offset 9, but ends at 3"):
         plan(broker).latest(checkpoint)
     tolerant = plan(broker, failOnDataLoss="false")
     end = tolerant.latest(checkpoint)
-    assert end == {queue(0): 3, queue(1): 0}
-    assert tolerant.ranges(checkpoint, end) == []
+    assert end.offsets == {queue(0): 3, queue(1): 0}
+    # Nothing tells why: rather what was read before, once more, than what is new never.
+    assert tolerant.ranges(checkpoint, end) == [Range(queue(0), 0, 3)]
     send(broker, [b"x"] * 2)
     assert tolerant.ranges(end, tolerant.latest(end)) == [Range(queue(0), 3, 5)]
+    tolerant.close()
+
+
+def made_again(broker: RunningBroker, messages: int) -> None:
+    """The topic deleted, made anew, and so many messages sent to its queue 0."""
+    with Admin(broker.name_server) as admin:
+        admin.delete_topic(TOPIC)
+    create(broker)
+    send(broker, [b"new"] * messages)
+
+
+def read_on(
+    broker: RunningBroker, checkpoint: Position, **given: str
+) -> tuple[list[Range], list[Range]]:
+    """What the next batch of a query that starts again reads, and the one after it."""
+    stream = plan(broker, **given)
+    try:
+        end = stream.latest(checkpoint)
+        first = stream.ranges(checkpoint, end)
+        return first, stream.ranges(end, stream.latest(end))
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize("messages", [2, 5, 7])
+def test_a_topic_that_was_made_again_is_lost_data_and_read_from_its_first_message(
+    broker: RunningBroker, caplog: pytest.LogCaptureFixture, messages: int
+) -> None:
+    """Shorter than the checkpoint, as long, and longer: by offsets alone the last is not seen."""
+    send(broker, [b"old"] * 5)
+    before = plan(broker, startingOffsets="earliest")
+    checkpoint = before.latest(before.initial())
+    before.close()
+    made_again(broker, messages)
+    with pytest.raises(
+        DataLoss, match=r"orders, .*queue 0: the last message read, 4, was"
+    ):
+        read_on(broker, checkpoint)
+    found = read_on(broker, checkpoint, failOnDataLoss="false")
+    assert found == ([Range(queue(0), 0, messages)], [])
+    assert f"reading goes on at offset 0, with {messages} messages" in caplog.text
+
+
+def test_limits_count_from_the_first_message_of_a_topic_made_again(broker: RunningBroker) -> None:
+    send(broker, [b"old"] * 5)
+    stream = plan(broker, startingOffsets="earliest", failOnDataLoss="false")
+    checkpoint = stream.latest(stream.initial())
+    made_again(broker, 9)
+    position, read = checkpoint, []
+    for _ in range(4):
+        end = stream.latest(position, most_rows=4)
+        read += [(one.start, one.end) for one in stream.ranges(position, end)]
+        position = end
+    assert read == [(0, 4), (4, 8), (8, 9)]
+    stream.close()
+
+
+def test_a_topic_is_made_again_under_a_running_stream_that_waits(broker: RunningBroker) -> None:
+    send(broker, [b"old"] * 5)
+    stream = plan(broker, startingOffsets="earliest")
+    position = stream.latest(stream.initial())
+    assert stream.latest(position) == position
+    made_again(broker, 6)
+    with pytest.raises(DataLoss, match="deleted and made again"):
+        stream.ranges(position, stream.latest(position))
+    stream.close()
+
+
+def test_a_batch_that_was_planned_before_a_topic_was_made_again_reads_nothing_of_the_new_one(
+    broker: RunningBroker,
+) -> None:
+    """Spark plans, is killed, and runs the same batch again: a part of its rows may be out."""
+    send(broker, [b"old"] * 3)
+    first = plan(broker, startingOffsets="earliest")
+    start = first.initial()
+    planned = first.latest(start)
+    first.close()
+    made_again(broker, 7)
+    with pytest.raises(DataLoss, match="what this batch was to read is lost"):
+        plan(broker).ranges(start, planned)
+    again = plan(broker, failOnDataLoss="false")
+    assert again.ranges(start, planned) == []
+    assert again.ranges(planned, again.latest(planned)) == [Range(queue(0), 0, 7)]
+    again.close()
+
+
+def test_messages_that_a_power_cut_took_back_are_not_read_twice(broker: RunningBroker) -> None:
+    """The checkpoint knows two messages more than the queue, stored after all that is left."""
+    send(broker, [b"x"] * 3)
+    stream = plan(broker, startingOffsets="earliest")
+    left = stream.latest(stream.initial())
+    mark = left.marks[queue(0)]
+    lost = Mark(mark.log_offset + 500, mark.store_ms + 1)
+    checkpoint = at({queue(0): 5, queue(1): 0}, {queue(0): lost})
+    stream.close()
+    with pytest.raises(DataLoss, match=r"the last message read, 4, .* it is not there"):
+        read_on(broker, checkpoint)
+    tolerant = plan(broker, failOnDataLoss="false")
+    end = tolerant.latest(checkpoint)
+    assert tolerant.ranges(checkpoint, end) == []
+    wait_until_after(lost.store_ms)
+    send(broker, [b"new"] * 4)
+    assert tolerant.ranges(end, tolerant.latest(end)) == [Range(queue(0), 3, 7)]
+    tolerant.close()
+    # The same if nobody looked before the queue was longer than the checkpoint again.
+    found = read_on(broker, checkpoint, failOnDataLoss="false")
+    assert found == ([Range(queue(0), 3, 7)], [])
+
+
+def wait_until_after(time_ms: int) -> None:
+    while time.time() * 1000 <= time_ms + 1:
+        time.sleep(0.001)
+
+
+def test_what_retention_took_is_no_other_life(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue of which everything is gone keeps its mark, and with it the same text for Spark."""
+    send(broker, [b"x"] * 5)
+    stream = plan(broker, startingOffsets="earliest")
+    position = stream.latest(stream.initial())
+    monkeypatch.setattr(lives, "messages_at", lambda *_: {})
+    monkeypatch.setattr(lives, "LOOK_S", -1.0)
+    assert stream.latest(position) == position
+    assert stream.ranges(position, stream.latest(position)) == []
+    stream.close()
+
+
+def test_a_checkpoint_of_another_topic_is_refused(broker: RunningBroker) -> None:
+    create(broker, "payments", 1)
+    stream = plan(broker, subscribe="payments")
+    with pytest.raises(OptionError, match=r"the checkpoint is of topic orders, .* of its own"):
+        stream.latest(at({queue(0): 3}))
+    stream.close()
+    both = plan(broker, subscribe="payments,orders")
+    both.latest(at({queue(0): 0}))
+    both.close()
+
+
+def test_a_queue_that_its_topic_does_not_have_any_more_is_lost_data(
+    broker: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = at({queue(0): 0, queue(1): 0, queue(5): 4})
+    with pytest.raises(DataLoss, match="queue 5: was read up to offset 4, and its topic has no"):
+        plan(broker).latest(start)
+    tolerant = plan(broker, failOnDataLoss="false")
+    assert tolerant.latest(start) == tolerant.latest(start) == start
+    assert caplog.text.count("queue 5") == 1
     tolerant.close()
 
 
@@ -393,9 +547,9 @@ def test_a_queue_without_a_route_keeps_its_offset(
     send(broker, [b"x"] * 3)
     away = Queue(TOPIC, "away", 4)
     stream = plan(broker)
-    start = {queue(0): 1, queue(1): 0, away: 77}
+    start = at({queue(0): 1, queue(1): 0, away: 77})
     end = stream.latest(start)
-    assert end == {queue(0): 3, queue(1): 0, away: 77}
+    assert end.offsets == {queue(0): 3, queue(1): 0, away: 77}
     assert stream.ranges(start, end) == [Range(queue(0), 1, 3)]
     # Before 4.2 Spark tells no start: what was seen counts.
     assert stream.latest(None) == end
@@ -405,7 +559,7 @@ def test_a_queue_without_a_route_keeps_its_offset(
 def test_a_topic_that_lost_its_route_stops_no_stream(broker: RunningBroker) -> None:
     gone = Queue("gone", "away", 0)
     stream = plan(broker, subscribe=f"{TOPIC},gone")
-    start = {queue(0): 0, queue(1): 0, gone: 5}
+    start = at({queue(0): 0, queue(1): 0, gone: 5})
     assert stream.latest(start) == start
     stream.close()
     with pytest.raises(NoSuchTopic):
@@ -428,7 +582,7 @@ def test_offsets_are_committed_for_display(broker: RunningBroker) -> None:
 
     send(broker, [b"x"] * 41)
     stream = plan(broker, consumerGroup="shown", commitOffsetsToBroker="true")
-    stream.done({queue(0): 41, queue(1): 0})
+    stream.done(at({queue(0): 41, queue(1): 0}))
     cluster = SubscribedQueues(options(broker))
     found = group_offsets(cluster.brokers, "shown", [queue(0), queue(1)])
     assert found == {queue(0): 41, queue(1): 0}
