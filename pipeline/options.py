@@ -11,18 +11,27 @@ Imports nothing heavy: this runs in the short process in which Spark asks a sour
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from aerobee.nearest_name import nearest_name
-from aerobee.pipeline.decode.columns import MAP_TYPE, PROPERTIES, Column, choose
+from aerobee.pipeline.decode.columns import (
+    KEYS,
+    KEYS_TYPE,
+    MAP_TYPE,
+    PROPERTIES,
+    Column,
+    choose,
+)
 from aerobee.pipeline.errors import OptionError, known_names
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _SHIFT: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d|)", re.IGNORECASE)
+_UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 
 
@@ -30,7 +39,8 @@ class OptionMap:
     """The options of one `format(...)`, looked up without regard to case.
 
     `known` are all names there are, as they are documented; `aliases` maps further names to those;
-    the values of `secrets` are never shown. Raises OptionError for what is unknown or there twice.
+    the values of `secrets` are never shown; `foreign` says of an unknown name what it is called
+    here. Raises OptionError for what is unknown or there twice.
     """
 
     def __init__(
@@ -40,6 +50,7 @@ class OptionMap:
         *,
         aliases: Mapping[str, str] | None = None,
         secrets: Collection[str] = (),
+        foreign: Callable[[str], str | None] = lambda _name: None,
     ) -> None:
         self._names = list(known)
         self._secrets = {name.lower() for name in secrets}
@@ -54,7 +65,10 @@ class OptionMap:
                     raise OptionError(f"option {known_as} is given twice, with different values")
                 self._values[known_as] = value
             else:
-                raise OptionError(f"unknown option {written!r}{known_names(written, self._names)}")
+                raise OptionError(
+                    foreign(written)
+                    or f"unknown option {written!r}{known_names(written, self._names)}"
+                )
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
@@ -124,6 +138,16 @@ class OptionMap:
             moment = moment.replace(tzinfo=UTC)
         return round(moment.timestamp() * 1000)
 
+    def duration_ms(self, name: str, default: int) -> int:
+        """Milliseconds: a number, or one with ms, s, m, h or d: `90s`, `15m`."""
+        text = self._stripped(name)
+        if text is None:
+            return default
+        match = _DURATION.fullmatch(text)
+        if match is None:
+            raise self.wrong(name, "is no time: milliseconds, or a number with s, m, h or d")
+        return self._in_range(name, int(match[1]) * _UNIT_MS[match[2].lower()], 1, 1 << 40)
+
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
         """One of `choices`, in their spelling, whatever case it was given in."""
         text = self._stripped(name)
@@ -166,9 +190,14 @@ class OptionMap:
 def read_columns(
     options: OptionMap, known: Sequence[Column], properties_format: str
 ) -> tuple[Column, ...]:
-    """What the option columns asks for; the properties are text unless their format is map."""
-    text = MAP_TYPE if properties_format == "map" else "string"
-    typed = [one._replace(type=text) if one.name == PROPERTIES else one for one in known]
+    """What the options columns and keysFormat ask for; the properties are text unless their format
+    is map."""
+    keys_format = options.choice("keysFormat", ("text", "array"), "text")
+    types = {
+        PROPERTIES: MAP_TYPE if properties_format == "map" else "string",
+        KEYS: KEYS_TYPE if keys_format == "array" else "string",
+    }
+    typed = [one._replace(type=types.get(one.name, one.type)) for one in known]
     try:
         return choose(typed, options.names("columns"))
     except ValueError as error:

@@ -83,7 +83,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("queue_offsets", "producing", "consuming", "admin", "blocking"),
     ),
     "pipeline": (
-        *("workers", "errors", "decode", "options", "brokers"),
+        *("workers", "errors", "foreign_options", "decode", "options", "brokers"),
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (

@@ -8,7 +8,7 @@ environment, as for RocketMQ's own clients: of the driver's, where options are r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,11 +37,14 @@ class Access:
     manner: ConnectOptions
 
 
-def topic_options(given: Mapping[str, str], known: Iterable[str]) -> OptionMap:
-    """The options given to `format("rocketmq")`; OptionError for one that is not known."""
+def topic_options(
+    given: Mapping[str, str], known: Iterable[str], foreign: Callable[[str], str | None]
+) -> OptionMap:
+    """The options given to `format("rocketmq")`; OptionError for one that is not known, with what
+    `foreign` says of it."""
     names = list(known)
     aliases = {_PREFIX + name: name for name in names} | {_PREFIX + "namesrv.addr": "nameServer"}
-    return OptionMap(given, names, aliases=aliases, secrets=_SECRETS)
+    return OptionMap(given, names, aliases=aliases, secrets=_SECRETS, foreign=foreign)
 
 
 def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:

@@ -24,8 +24,9 @@ from aerobee.pipeline.errors import BadData, NoSuchTopic, Refused, Unreachable
 from aerobee.protocol.bodies.common import parse_topic_list
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.errors import ProtocolError
+from aerobee.protocol.errors import BadRequest, ProtocolError
 from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.names import check_topic_name
 from aerobee.remoting.blocking import BlockingCaller
 from aerobee.remoting.errors import RemotingError
 
@@ -124,8 +125,7 @@ class Brokers:
             try:
                 route = self._fetch_route(topic)
             except NoSuchTopic as error:
-                hint = f"'aerobee topic list' shows them, 'aerobee topic create {topic}' makes it"
-                raise NoSuchTopic(f"{error}; {hint}") from error
+                raise NoSuchTopic(f"{error}; {_advice(topic)}") from error
         return sorted(
             Queue(topic, span.broker_name, number)
             for span in route.queues
@@ -250,6 +250,15 @@ class Brokers:
         if caller is None or caller.closed:
             caller = self._callers[address] = BlockingCaller(address, self._access.manner)
         return caller
+
+
+def _advice(topic: str) -> str:
+    """What to do about a topic that is not there: make it, if one can have such a name."""
+    try:
+        check_topic_name(topic)
+    except BadRequest as error:
+        return f"there can be none of that name: {error.remark}"
+    return f"'aerobee topic list' shows them, 'aerobee topic create {topic}' makes it"
 
 
 def _parsed(answer: Command, parse: Callable[[bytes], T]) -> T:

@@ -121,6 +121,11 @@ def parse_offsets(text: str) -> Offsets:
     return from_json(_loads(text), EARLIEST)
 
 
+def parse_times(text: str) -> dict[Queue, int]:
+    """Times in ms by queue, in the form of offsets. ValueError as `from_json`."""
+    return from_json(_loads(text))
+
+
 def parse_assign(text: str) -> frozenset[Queue]:
     """The queues of `{topic: {broker: [queue, ...]}}`. ValueError names what is wrong."""
     queues: set[Queue] = set()
@@ -174,16 +179,21 @@ def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> 
     return {queue: last - lags[queue] + shares[queue] for queue, last in end.items()}
 
 
-def split(ranges: Iterable[Range], at_least: int | None) -> list[Range]:
-    """The ranges that have anything, cut until there are `at_least`, the largest pieces first.
+def split(ranges: Iterable[Range], at_least: int | None, most: int | None = None) -> list[Range]:
+    """The ranges that have anything, cut until there are `at_least`, the largest pieces first, and
+    none has more than `most` messages.
 
     Pieces of one range differ by one message at most; no piece is empty. Sorted by queue and start.
     """
     whole = sorted(one for one in ranges if one.size > 0)
-    pieces = [1] * len(whole)
-    heap = [(-float(one.size), number) for number, one in enumerate(whole)]
+    pieces = [-(-one.size // most) if most else 1 for one in whole]
+    heap = [
+        (-float(one.size) / pieces[number], number)
+        for number, one in enumerate(whole)
+        if pieces[number] < one.size
+    ]
     heapq.heapify(heap)
-    for _ in range((at_least or 0) - len(whole)):
+    for _ in range((at_least or 0) - sum(pieces)):
         if not heap:
             break
         _, number = heapq.heappop(heap)

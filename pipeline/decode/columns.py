@@ -1,7 +1,9 @@
 """The columns a message has as a row of a DataFrame, in Spark's and in Arrow's terms.
 
-The first nine are those of RocketMQ's own Spark connector, names and order; what else a message
-carries follows. `bodyCrc` and the columns of the log itself come only when they are asked for.
+The first nine are those of RocketMQ's own Spark connector, names and order. With `keys` and `tags`
+they are what a read of topics gives by itself: Spark does not tell a source in Python which columns
+a query needs, and each costs (docs/decisions/0020-columns-by-name.md). What else a message carries
+comes when it is asked for; files of a store give all of it by themselves.
 Times are UTC, to the microsecond as Spark has them, to the millisecond as the broker has them.
 """
 
@@ -26,6 +28,13 @@ class Column(NamedTuple):
 
 PROPERTIES: Final = "properties"
 MAP_TYPE: Final = "map<string,string>"
+KEYS: Final = "keys"
+KEYS_TYPE: Final = "array<string>"
+#: The user's properties as Kafka's source gives a record's headers.
+HEADERS: Final = "headers"
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+#: In the place of names: every column there is.
+ALL: Final = "*"
 
 TOPIC_COLUMNS: Final = (
     Column("topic", "string"),
@@ -37,21 +46,27 @@ TOPIC_COLUMNS: Final = (
     Column("queueOffset", "bigint"),
     Column("bornTimestamp", "timestamp"),
     Column("storeTimestamp", "timestamp"),
-    Column("msgId", "string"),
-    Column("offsetMsgId", "string"),
-    Column("keys", "string"),
+    Column("msgId", "string", standard=False),
+    Column("offsetMsgId", "string", standard=False),
+    Column(KEYS, "string"),
     Column("tags", "string"),
-    Column("reconsumeTimes", "int"),
-    Column("sysFlag", "int"),
-    Column("bornHost", "string"),
-    Column("storeHost", "string"),
-    Column("commitLogOffset", "bigint"),
+    Column("reconsumeTimes", "int", standard=False),
+    Column("sysFlag", "int", standard=False),
+    Column("bornHost", "string", standard=False),
+    Column("storeHost", "string", standard=False),
+    Column("commitLogOffset", "bigint", standard=False),
     Column("bodyCrc", "int", standard=False),
+    Column(HEADERS, HEADERS_TYPE, standard=False),
 )
+_ON_REQUEST: Final = frozenset({"bodyCrc", HEADERS})
 
 #: What the reader of log files knows besides. It does not know the name of the broker.
 STORE_COLUMNS: Final = (
-    *(column for column in TOPIC_COLUMNS if column.name != "brokerName"),
+    *(
+        column._replace(standard=column.name not in _ON_REQUEST)
+        for column in TOPIC_COLUMNS
+        if column.name != "brokerName"
+    ),
     Column("recordSize", "int"),
     Column("preparedTransactionOffset", "bigint"),
     Column("originTopic", "string", standard=False),
@@ -60,16 +75,19 @@ STORE_COLUMNS: Final = (
 
 
 def choose(known: Sequence[Column], asked: Iterable[str] | None) -> tuple[Column, ...]:
-    """The columns asked for, in the order asked; the standard ones without a wish.
+    """The columns asked for, in the order asked; the standard ones without a wish, all for `*`.
 
     Names count without regard to case, as everywhere in Spark. Raises ValueError for a name that is
     none, with the nearest one that is, for one asked twice, and for an empty list.
     """
     if asked is None:
         return tuple(column for column in known if column.standard)
+    asked = [one.strip() for one in asked]
+    if asked == [ALL]:
+        return tuple(known)
     by_name = {column.name.lower(): column for column in known}
     chosen: list[Column] = []
-    for name in [one.strip() for one in asked]:
+    for name in asked:
         column = by_name.get(name.lower())
         if column is None:
             hint = known_names(name, [one.name for one in known])
@@ -78,7 +96,7 @@ def choose(known: Sequence[Column], asked: Iterable[str] | None) -> tuple[Column
             raise ValueError(f"column {column.name!r} is asked for twice")
         chosen.append(column)
     if not chosen:
-        raise ValueError("no column is asked for; leave the option out for all of them")
+        raise ValueError(f"no column is asked for; {ALL} asks for all of them")
     return tuple(chosen)
 
 
@@ -97,6 +115,8 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
         "int": pa.int32(),
         "bigint": pa.int64(),
         "timestamp": pa.timestamp("us", "UTC"),
+        KEYS_TYPE: pa.list_(pa.string()),
+        HEADERS_TYPE: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
         MAP_TYPE: pa.map_(pa.field("key", pa.string(), nullable=False), pa.string()),
     }
     return pa.schema([pa.field(column.name, types[column.type]) for column in columns])

@@ -34,7 +34,8 @@ from aerobee.pipeline.decode.arrow_values import (
     slices,
     times,
 )
-from aerobee.pipeline.decode.columns import PROPERTIES, Column, arrow_schema
+from aerobee.pipeline.decode.columns import HEADERS as HEADERS_COLUMN
+from aerobee.pipeline.decode.columns import KEYS, KEYS_TYPE, PROPERTIES, Column, arrow_schema
 from aerobee.pipeline.decode.properties import Properties
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
 from aerobee.pipeline.decode.selection import Selection
@@ -477,6 +478,12 @@ def _message_ids(rows: _Rows) -> pa.Array:
     return pc.coalesce(unique, rows.offset_ids()) if unique.null_count else unique
 
 
+def _keys(rows: _Rows) -> pa.Array:
+    keys = rows.properties.value("KEYS")
+    typed = {column.name: column.type for column in rows.form.columns}
+    return keys if typed[KEYS] != KEYS_TYPE else pc.split_pattern(keys, " ")
+
+
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "topic": lambda rows: rows.topic,
     "body": _Rows.body,
@@ -486,7 +493,8 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "storeTimestamp": lambda rows: rows.time("storeTimestamp"),
     "msgId": _message_ids,
     "offsetMsgId": _Rows.offset_ids,
-    "keys": lambda rows: rows.properties.value("KEYS"),
+    KEYS: _keys,
+    HEADERS_COLUMN: lambda rows: rows.properties.as_headers(system=rows.form.system_properties),
     "tags": lambda rows: rows.properties.value("TAGS"),
     "bornHost": lambda rows: hosts(rows.packed("bornHost")),
     "storeHost": lambda rows: hosts(rows.packed("storeHost")),
@@ -494,4 +502,4 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "originTopic": lambda rows: rows.properties.value("REAL_TOPIC", "RETRY_TOPIC"),
     "error": lambda rows: pa.nulls(len(rows.starts), pa.string()),
 }
-_OF_PROPERTIES: Final = {PROPERTIES, "msgId", "keys", "tags", "originTopic"}
+_OF_PROPERTIES: Final = {PROPERTIES, HEADERS_COLUMN, KEYS, "msgId", "tags", "originTopic"}

@@ -56,6 +56,14 @@ class Properties:
         np.cumsum(np.bincount(parents, minlength=len(self.text)), out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
+    def as_headers(self, *, system: bool = True) -> pa.Array:
+        """A list of name and value (bytes) for each message, as Kafka's source gives headers."""
+        entries = self.as_map(system=system)
+        pairs = pa.StructArray.from_arrays(
+            [entries.keys, entries.items.view(pa.binary())], ["key", "value"]
+        )
+        return pa.ListArray.from_arrays(entries.offsets, pairs)
+
     def as_json(self, *, system: bool = True) -> pa.Array:
         """A JSON object for each message, as RocketMQ's own Spark connector gives them."""
         return pa.array(

@@ -23,7 +23,7 @@ AUTO, COMMIT_LOG, CONSUME_QUEUE = "auto", "commitlog", "consumequeue"
 KNOWN: Final = (
     "path", "paths", "topic", "queueId", "startTimestamp", "endTimestamp", "startOffset",
     "endOffset", "use", "splitBytes", "mode", "checkCrc", "columns", "propertiesFormat",
-    "decompress", "resolveTopics", "mapped", "pushdown",
+    "keysFormat",    "decompress", "resolveTopics", "mapped", "pushdown",
 )  # fmt: skip
 _ORIGIN: Final = "originTopic"
 _INT_MAX: Final = (1 << 31) - 1

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
 from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.foreign_options import sink_word
 from aerobee.pipeline.options import OptionMap
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import MAX_QUERY_CHARS, check_batch
@@ -69,7 +70,7 @@ class SinkOptions:
 
 def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of one write. Raises OptionError for what cannot be."""
-    options = topic_options(given, (*_OPTIONS, *(_OF_SPARK if streaming else ())))
+    options = topic_options(given, (*_OPTIONS, *(_OF_SPARK if streaming else ())), sink_word)
     job_id = options.text("jobId")
     guarantee = options.choice("guarantee", (AUTO, EFFECTIVELY_ONCE, AT_LEAST_ONCE), AUTO)
     if job_id is not None:

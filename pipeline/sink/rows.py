@@ -129,6 +129,8 @@ class RowMaker:
         if given:
             pairs = given.items() if isinstance(given, dict) else given
             entries = [(name, value) for name, value in pairs if name not in _LEFT_OUT and value]
+        if headers := _value(row, columns.headers):
+            entries += _of_headers(number, topic, headers)
         keys = _value(row, columns.keys)
         if keys:
             text = keys if isinstance(keys, str) else " ".join([key for key in keys if key])
@@ -169,6 +171,19 @@ class RowMaker:
         turn = self._plain[topic]
         self._plain[topic] = turn + 1
         return queues[turn // _SIDE_BY_SIDE % len(queues)]
+
+
+def _of_headers(number: int, topic: str, headers: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The entries of Kafka's headers: their bytes are text, or the row cannot be a message."""
+    for header in headers:
+        name, value = header.values() if isinstance(header, dict) else header
+        if name in _LEFT_OUT or not value:
+            continue
+        try:
+            yield name, bytes(value).decode()
+        except UnicodeDecodeError:
+            text = f"header {name!r} is no UTF-8, as the values of properties must be"
+            raise _wrong(number, topic, text) from None
 
 
 def values_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from aerobee.pipeline.decode.columns import TOPIC_COLUMNS
+from aerobee.pipeline.decode.columns import HEADERS_TYPE, TOPIC_COLUMNS
 from aerobee.pipeline.errors import known_names
 
 _STRING: Final = ("string",)
@@ -26,6 +26,13 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "shardingKey": _STRING,
     "queueId": _WHOLE,
     "flag": _WHOLE,
+    "headers": (HEADERS_TYPE,),
+}
+#: Kafka's words -> ours, where a column means the same.
+_ALIASES: Final = {"partition": "queueId"}
+_KAFKA: Final = {
+    "value": "call it body",
+    "key": "call it keys (words to find a message by), or shardingKey (it chooses the queue)",
 }
 _TIMER: Final = "deliverTimeMs"
 
@@ -61,12 +68,13 @@ class SinkColumns:
     sharding_key: int | None = None
     queue_id: int | None = None
     flag: int | None = None
+    headers: int | None = None
 
 
 def read_sink_schema(fields: Sequence[Field], topic: str | None) -> SinkColumns:
     """Raises SinkSchemaError for a column that is none of SINK_COLUMNS, has a type it cannot have,
     is there twice, or is missing; `topic` is the option of that name."""
-    by_lower = {name.lower(): name for name in SINK_COLUMNS}
+    by_lower = {name.lower(): name for name in SINK_COLUMNS} | _ALIASES
     places: dict[str, int] = {}
     for place, field in enumerate(fields):
         name = by_lower.get(field.name.lower())
@@ -95,6 +103,8 @@ def _unknown(name: str) -> SinkSchemaError:
             f"column {_TIMER} cannot be written: brokers of RocketMQ 4.9 know delay levels only; "
             "use the column delayTimeLevel"
         )
+    if advice := _KAFKA.get(name.lower()):
+        return SinkSchemaError(f"column {name!r} is Kafka's: {advice}")
     if name.lower() in {column.name.lower() for column in TOPIC_COLUMNS}:
         return SinkSchemaError(
             f"column {name!r} cannot be written: the broker gives it; leave it out with "

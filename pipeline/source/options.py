@@ -8,14 +8,23 @@ a batch neither starts at latest nor ends at earliest; a stream has no end.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
-from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue, parse_assign, parse_offsets
-from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, Column
+from aerobee.pipeline.brokers.offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Queue,
+    parse_assign,
+    parse_offsets,
+    parse_times,
+)
+from aerobee.pipeline.decode.columns import HEADERS, TOPIC_COLUMNS, Column
 from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.foreign_options import source_word
 from aerobee.pipeline.options import OptionMap, read_columns
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import (
@@ -26,15 +35,22 @@ from aerobee.protocol.filters.subscription import (
 )
 from aerobee.protocol.names import check_group_name
 
+_KINDS: Final = ("Offsets", "Timestamp", "OffsetsByTimestamp")
 _WHAT: Final = ("topic", "subscribe", "subscribePattern", "assign")
-_ENDS: Final = ("endingOffsets", "endingTimestamp")
-_STREAM_ONLY: Final = ("startStateLocation", "commitOffsetsToBroker")
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+_STREAM_ONLY: Final = (
+    "startStateLocation", "commitOffsetsToBroker", "minOffsetsPerTrigger", "maxTriggerDelay",
+)  # fmt: skip
+_TRIGGER_DELAY_MS: Final = 15 * 60_000
 SOURCE_OPTIONS: Final = (
     *ACCESS_OPTIONS, *_WHAT, "subExpression", "expressionType",
-    "startingOffsets", "startingTimestamp", *_ENDS,
-    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "failOnDataLoss",
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", _STRATEGY, *_ENDS,
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
     "consumerGroup", "groupIdPrefix", *_STREAM_ONLY, "pullBatchSize", "pullTimeoutMs",
-    "columns", "propertiesFormat", "decompress", "includeSystemProperties", "pushdown",
+    "columns", "propertiesFormat", "keysFormat", "decompress", "includeSystemProperties",
+    "includeHeaders", "pushdown",
 )  # fmt: skip
 
 
@@ -42,18 +58,38 @@ SOURCE_OPTIONS: Final = (
 class OffsetSpec:
     """Which offsets reading starts or ends at: an end of each queue, a time, or given offsets.
 
-    `offsets` may hold EARLIEST and LATEST; what they do not name is at `otherwise`.
+    `offsets` may hold EARLIEST and LATEST, `times` are in ms; what they do not name is at
+    `otherwise`. A queue that has no message at or after its time is at its end, or refused where
+    there `must_be_one`.
     """
 
     otherwise: int = EARLIEST
     timestamp_ms: int | None = None
     offsets: tuple[tuple[Queue, int], ...] = ()
+    times: tuple[tuple[Queue, int], ...] = ()
+    must_be_one: bool = False
 
     @property
     def moves(self) -> bool:
         """Whether resolving it later gives something else, messages left out."""
         named = [offset for _, offset in self.offsets]
-        return self.timestamp_ms is not None or LATEST in (self.otherwise, *named)
+        by_time = self.timestamp_ms is not None or bool(self.times)
+        return by_time or LATEST in (self.otherwise, *named)
+
+
+class BatchLimits(NamedTuple):
+    """What a micro-batch may have at most, by messages and bytes, and how many messages it waits
+    for, at most so long."""
+
+    most_rows: int | None = None
+    most_bytes: int | None = None
+    least_rows: int | None = None
+    delay_s: float = _TRIGGER_DELAY_MS / 1000
+
+    @property
+    def are_set(self) -> bool:
+        """Whether there is any."""
+        return bool(self.most_rows or self.most_bytes or self.least_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +105,9 @@ class SourceOptions:
     condition: str | None  # SQL92, evaluated here
     start: OffsetSpec
     end: OffsetSpec
-    most_rows: int | None
-    most_bytes: int | None
+    limits: BatchLimits
     min_partitions: int | None
+    partition_rows: int | None  # the most messages of a partition
     fail_on_data_loss: bool
     group: str
     has_group: bool  # whether the user named it
@@ -101,7 +137,7 @@ def read_source_options(
     `streaming` None leaves out the rules that differ: the schema is asked for before Spark says
     which one it is.
     """
-    options = topic_options(given, SOURCE_OPTIONS)
+    options = topic_options(given, SOURCE_OPTIONS, source_word)
     topics, pattern, assigned = _what(options)
     expression, tags, condition = _expression(options)
     if streaming:
@@ -128,21 +164,39 @@ def read_source_options(
         condition=condition,
         start=start,
         end=end,
-        most_rows=options.integer("maxOffsetsPerTrigger", None, 1),
-        most_bytes=options.size("maxBytesPerTrigger", 0) or None,
+        limits=_limits(options),
         min_partitions=options.integer("minPartitions", None, 1, 1_000_000),
+        partition_rows=options.integer("maxRecordsPerPartition", None, 1),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         group=group,
         has_group=has_group,
         commit_offsets=commit,
         start_state_location=options.text("startStateLocation"),
         pull_batch=options.integer("pullBatchSize", None, 1, 1_000_000),
-        columns=read_columns(options, TOPIC_COLUMNS, text_form),
+        columns=_columns(options, text_form),
         properties_format=text_form,
         decompress=options.boolean("decompress", True),
         system_properties=options.boolean("includeSystemProperties", False),
         pushdown=options.boolean("pushdown", False),
     )
+
+
+def _limits(options: OptionMap) -> BatchLimits:
+    most, least = (options.integer(f"{one}OffsetsPerTrigger", None, 1) for one in ("max", "min"))
+    if most is not None and least is not None and most < least:
+        raise options.wrong("maxOffsetsPerTrigger", "is less than minOffsetsPerTrigger")
+    if "maxTriggerDelay" in options and least is None:
+        raise OptionError("option maxTriggerDelay is for minOffsetsPerTrigger, which is not given")
+    delay_ms = options.duration_ms("maxTriggerDelay", _TRIGGER_DELAY_MS)
+    most_bytes = options.size("maxBytesPerTrigger", 0) or None
+    return BatchLimits(most, most_bytes, least, delay_ms / 1000)
+
+
+def _columns(options: OptionMap, properties_format: str) -> tuple[Column, ...]:
+    chosen = read_columns(options, TOPIC_COLUMNS, properties_format)
+    if options.boolean("includeHeaders", False) and HEADERS not in {one.name for one in chosen}:
+        chosen += tuple(column for column in TOPIC_COLUMNS if column.name == HEADERS)
+    return chosen
 
 
 def _refuse(options: OptionMap, names: Iterable[str], why: str) -> None:
@@ -197,25 +251,41 @@ def _expression(options: OptionMap) -> tuple[str, frozenset[str], str | None]:
 
 
 def _offset_spec(options: OptionMap, which: str, otherwise: int) -> OffsetSpec:
-    name, timestamp = f"{which}Offsets", f"{which}Timestamp"
-    if name in options and timestamp in options:
-        raise OptionError(f"options {name} and {timestamp} exclude each other")
+    name, timestamp, by_queue = (f"{which}{kind}" for kind in _KINDS)
+    if len(given := options.given((name, timestamp, by_queue))) > 1:
+        raise OptionError(f"options {' and '.join(given)} exclude each other")
+    must_be_one = which == "starting" and _must_be_one(options, (timestamp, by_queue))
+    # A queue that is not named is read whole rather than skipped.
+    unnamed = EARLIEST if which == "starting" else LATEST
+    if by_queue in options:
+        times = _by_queue(options, by_queue, "milliseconds", parse_times)
+        return OffsetSpec(unnamed, times=times, must_be_one=must_be_one)
     time_ms = options.timestamp_ms(timestamp)
     text = options.text(name)
     if text is None or text.lower() in ("earliest", "latest"):
         if text is not None:
             otherwise = EARLIEST if text.lower() == "earliest" else LATEST
-        return OffsetSpec(otherwise, time_ms)
+        return OffsetSpec(otherwise, time_ms, must_be_one=must_be_one)
+    offsets = _by_queue(options, name, "offset", parse_offsets, "earliest, latest or ")
+    return OffsetSpec(unnamed, offsets=offsets)
+
+
+def _by_queue(
+    options: OptionMap, name: str, unit: str, parse: Callable[[str], Offsets], words: str = ""
+) -> tuple[tuple[Queue, int], ...]:
     try:
-        offsets = parse_offsets(text)
+        return tuple(sorted(parse(options.text(name) or "").items()))
     except ValueError as error:
         raise OptionError(
-            f"option {name} must be earliest, latest or "
-            f'{{"topic": {{"broker": {{"0": offset}}}}}}: {error}'
+            f'option {name} must be {words}{{"topic": {{"broker": {{"0": {unit}}}}}}}: {error}'
         ) from error
-    # A queue that is not named is read whole rather than skipped.
-    unnamed = EARLIEST if which == "starting" else LATEST
-    return OffsetSpec(unnamed, None, tuple(sorted(offsets.items())))
+
+
+def _must_be_one(options: OptionMap, times: Iterable[str]) -> bool:
+    """Whether a queue without a message at or after its time is refused."""
+    if _STRATEGY in options and not options.given(times):
+        raise OptionError(f"option {_STRATEGY} is for {' and '.join(times)}, none is given")
+    return options.choice(_STRATEGY, ("latest", "error"), "latest") == "error"
 
 
 def _check_batch(start: OffsetSpec, end: OffsetSpec) -> None:

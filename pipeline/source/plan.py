@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aerobee.pipeline.brokers.brokers import Brokers
@@ -97,17 +97,32 @@ class SubscribedQueues:
 
         OptionError when the place names a queue that is not read.
         """
-        group = self.options.group
-        if place.timestamp_ms is not None:
-            return offsets_at(self.brokers, group, queues, place.timestamp_ms)
-        given = dict(place.offsets)
-        unknown = sorted(set(given) - set(queues))
+        given, times = dict(place.offsets), dict(place.times)
+        unknown = sorted({*given, *times} - set(queues))
         if unknown:
             raise OptionError(f"offsets are given for {unknown[0]}, which is not read here")
+        if place.timestamp_ms is not None:
+            times = dict.fromkeys(queues, place.timestamp_ms)
         offsets = {queue: given.get(queue, place.otherwise) for queue in queues}
+        offsets |= self._at_times(times, place)
         for name, ask in ((EARLIEST, min_offsets), (LATEST, max_offsets)):
             named = [queue for queue, offset in offsets.items() if offset == name]
             offsets |= ask(self.brokers, named)
+        return offsets
+
+    def _at_times(self, times: Mapping[Queue, int], place: OffsetSpec) -> Offsets:
+        offsets: Offsets = {}
+        for time_ms in sorted(set(times.values())):
+            asked = [queue for queue in times if times[queue] == time_ms]
+            offsets |= offsets_at(self.brokers, self.options.group, asked, time_ms)
+        if place.must_be_one:
+            ends = max_offsets(self.brokers, list(offsets))
+            none = sorted(queue for queue, offset in offsets.items() if offset >= ends[queue])
+            if none:
+                raise OptionError(
+                    f"{none[0]}: has no message stored at {times[none[0]]} (ms since 1970) or later"
+                    "; startingOffsetsByTimestampStrategy=latest starts it at its end"
+                )
         return offsets
 
     def check(self, ranges: Sequence[Range]) -> list[Range]:

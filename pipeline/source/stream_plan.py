@@ -16,6 +16,8 @@ read again. That a queue is still the one that was read is looked at before each
 from __future__ import annotations
 
 import logging
+import time
+from typing import Final
 
 from aerobee.pipeline.brokers.offsets import Mark, Offsets, Position, Queue, Range, limited
 from aerobee.pipeline.brokers.queue_offsets import (
@@ -27,11 +29,12 @@ from aerobee.pipeline.brokers.queue_offsets import (
 from aerobee.pipeline.errors import DataLoss, OptionError, PipelineError
 from aerobee.pipeline.source.initial_offsets import initial_offsets_of
 from aerobee.pipeline.source.lives import QueueLives, other_life
-from aerobee.pipeline.source.options import SourceOptions
+from aerobee.pipeline.source.options import BatchLimits, SourceOptions
 from aerobee.pipeline.source.plan import SubscribedQueues
 
 log = logging.getLogger("aerobee.pipeline")
 
+NO_LIMITS: Final = BatchLimits()
 # Sizes of messages are judged by this many of each queue.
 _SAMPLE = 32
 
@@ -55,6 +58,7 @@ class StreamPlan:
         self._away: list[Queue] = []
         self._is_ours = False  # the checkpoint is of topics that are read
         self._target: Offsets | None = None
+        self._released_at = time.monotonic()  # the last batch that was long enough
         self.highest: Offsets = {}
 
     def close(self) -> None:
@@ -108,10 +112,9 @@ class StreamPlan:
         """Take what is there now for the end of the query (trigger availableNow)."""
         self._target = self._ends()
 
-    def latest(
-        self, start: Position | None, most_rows: int | None = None, most_bytes: int | None = None
-    ) -> Position:
-        """How far the next batch goes. `start` None: from what this process has seen so far.
+    def latest(self, start: Position | None, limits: BatchLimits = NO_LIMITS) -> Position:
+        """How far the next batch goes. `start` None: from what this process has seen so far, and
+        without limits.
 
         Such a call may be the first of a new query, whose start is asked for later. So the start
         is resolved and kept before an end is told, or it could come to lie behind that end.
@@ -136,8 +139,11 @@ class StreamPlan:
         for queue, known in self._known.items():
             if ends.setdefault(queue, known) < known and self.options.fail_on_data_loss:
                 self._report_shorter(queue, known, ends[queue])
-        if start is not None and (most_rows or most_bytes):
-            ends = self._held_back(start, ends, most_rows, most_bytes)
+        if start is not None and limits.are_set:
+            begins = self._first(start, ends)
+            if self._waits(begins, ends, limits):
+                return start
+            ends = self._held_back(begins, ends, limits)
         carried = {
             queue: mark
             for queue, mark in self._known_marks.items()
@@ -199,11 +205,12 @@ class StreamPlan:
         else:
             self._subscribed.report_loss(other_life(queue, known, mark, None))
 
-    def _held_back(
-        self, start: Position, ends: Offsets, most_rows: int | None, most_bytes: int | None
-    ) -> Offsets:
-        # What retention took is not counted: a limit of a thousand would have to pass over a
-        # million lost messages in a thousand empty batches.
+    def _first(self, start: Position, ends: Offsets) -> Offsets:
+        """The first message that is there of each queue with news.
+
+        What retention took is not counted: a limit of a thousand would have to pass over a million
+        lost messages in a thousand empty batches.
+        """
         moved = {
             queue: end
             for queue, end in ends.items()
@@ -212,17 +219,33 @@ class StreamPlan:
         first = self._lives.begins(start, moved)
         behind = [queue for queue, end in ends.items() if end > first.get(queue, -1)]
         lowest = min_offsets(self._subscribed.brokers, behind)
-        begins = first | {queue: max(low, first.get(queue, 0)) for queue, low in lowest.items()}
-        lags = {queue: ends[queue] - begins[queue] for queue in behind}
+        return first | {queue: max(low, first.get(queue, 0)) for queue, low in lowest.items()}
+
+    def _waits(self, begins: Offsets, ends: Offsets, limits: BatchLimits) -> bool:
+        """Whether there are too few messages for a batch, and they have not waited long enough.
+
+        A query that is to end with what is there does not wait for more.
+        """
+        lag = sum(max(0, end - begins.get(queue, end)) for queue, end in ends.items())
+        now = time.monotonic()
+        if not limits.least_rows or self._target is not None or not lag:
+            return False
+        if lag < limits.least_rows and now - self._released_at < limits.delay_s:
+            return True
+        self._released_at = now
+        return False
+
+    def _held_back(self, begins: Offsets, ends: Offsets, limits: BatchLimits) -> Offsets:
+        lags = {queue: end - begins.get(queue, end) for queue, end in ends.items()}
         lags = {queue: lag for queue, lag in lags.items() if lag > 0}
-        limits = [most_rows] if most_rows else []
-        if most_bytes and lags:
+        most = [limits.most_rows] if limits.most_rows else []
+        if limits.most_bytes and lags:
             places = [(queue, begins[queue]) for queue in lags]
             sizes = mean_sizes(self._subscribed.brokers, self.options.group, places, _SAMPLE)
             total = sum(lag * sizes.get(queue, 0) for queue, lag in lags.items())
-            if total > most_bytes:
-                limits.append(max(1, int(sum(lags.values()) * most_bytes / total)))
-        return limited(begins, ends, min(limits)) if limits else ends
+            if total > limits.most_bytes:
+                most.append(max(1, int(sum(lags.values()) * limits.most_bytes / total)))
+        return limited(begins, ends, min(most)) if most else ends
 
     # --- what to read -----------------------------------------------------------------------
 

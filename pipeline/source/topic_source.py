@@ -44,6 +44,7 @@ try:
         ReadAllAvailable,
         ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 
@@ -131,7 +132,9 @@ class _Reading:
             yield from read_range(self._options, partition.value)
 
     def _partitions(self, ranges: list[Range]) -> list[InputPartition]:
-        return [InputPartition(one) for one in split(ranges, self._options.min_partitions)]
+        options = self._options
+        pieces = split(ranges, options.min_partitions, options.partition_rows)
+        return [InputPartition(one) for one in pieces]
 
 
 @plain_errors
@@ -145,7 +148,7 @@ class TopicReader(_Reading, DataSourceReader):
         from aerobee.pipeline.source.plan import batch_ranges
 
         freeze_imports()
-        if self._options.most_rows or self._options.most_bytes:
+        if self._options.limits.are_set:
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing in a batch read")
         return self._partitions(batch_ranges(self._options, self._pushed))
 
@@ -178,10 +181,11 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             from aerobee.pipeline.source.stream_plan import StreamPlan
 
             self._made = StreamPlan(self._options)
-            if not HAS_LIMITS and (self._options.most_rows or self._options.most_bytes):
+            if not HAS_LIMITS and self._options.limits.are_set:
                 log.warning(
-                    "maxOffsetsPerTrigger and maxBytesPerTrigger need PySpark 4.2: this version "
-                    "does not tell a source where the last batch ended; each batch takes all"
+                    "maxOffsetsPerTrigger, maxBytesPerTrigger and minOffsetsPerTrigger need "
+                    "PySpark 4.2: this version does not tell a source where the last batch ended; "
+                    "each batch takes all"
                 )
         return self._made
 
@@ -194,22 +198,27 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
         A limit of the engine's own, all that is available, counts more than the options.
         """
-        most_rows = most_bytes = None
-        if HAS_LIMITS and isinstance(limit, ReadMaxRows | ReadMaxBytes):
-            most_rows, most_bytes = self._options.most_rows, self._options.most_bytes
+        from aerobee.pipeline.source.options import BatchLimits
+
+        limits = BatchLimits()
+        if HAS_LIMITS and isinstance(limit, ReadMaxRows | ReadMaxBytes | ReadMinRows):
+            limits = self._options.limits
             if isinstance(limit, ReadMaxRows):
-                most_rows = limit.max_rows
-            else:
-                most_bytes = limit.max_bytes
+                limits = limits._replace(most_rows=limit.max_rows)
+            elif isinstance(limit, ReadMaxBytes):
+                limits = limits._replace(most_bytes=limit.max_bytes)
         begin = None if start is None else _position(start)
-        return position_to_json(self._plan.latest(begin, most_rows, most_bytes))
+        return position_to_json(self._plan.latest(begin, limits))
 
     def getDefaultReadLimit(self) -> Any:
         """The limit that the options ask for."""
-        if self._options.most_rows:
-            return ReadMaxRows(self._options.most_rows)
-        if self._options.most_bytes:
-            return ReadMaxBytes(self._options.most_bytes)
+        limits = self._options.limits
+        if limits.most_rows:
+            return ReadMaxRows(limits.most_rows)
+        if limits.most_bytes:
+            return ReadMaxBytes(limits.most_bytes)
+        if limits.least_rows:
+            return ReadMinRows(limits.least_rows)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:

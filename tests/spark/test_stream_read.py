@@ -80,7 +80,7 @@ def test_limits_make_batches_of_that_size_where_spark_tells_the_start(
         assert once == [100]
     else:
         said = driver.child.log.read_text(errors="replace")
-        assert "maxOffsetsPerTrigger and maxBytesPerTrigger need PySpark 4.2" in said
+        assert "minOffsetsPerTrigger need PySpark 4.2" in said
     options = everything | {"maxBytesPerTrigger": "20000"}
     batches = driver.run(drain, options=options, **places(tmp_path / "bytes"))
     assert sum(batches) == 100
@@ -235,6 +235,38 @@ def _killed_inside_batch_0(
     assert planned("nowhere") < sent
     with pytest.raises(SparkFailed, match="start was resolved anew"):
         driver.run(finish, options=options, folder=str(folder), name="nowhere")
+
+
+def test_a_batch_waits_for_enough_messages_or_long_enough(
+    newest: Driver, our_broker: Broker, tmp_path: Path
+) -> None:
+    if newest.version == "4.0":
+        pytest.skip("batches have no limits before PySpark 4.2")
+    topic = new_topic(our_broker, queues=1)
+    where = places(tmp_path)
+    options = {
+        "nameServer": our_broker.name_server, "topic": topic, "columns": "body",
+        "startingOffsets": "earliest", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h",
+    }  # fmt: skip
+    send(our_broker, topic, [b"a"] * 4)
+    newest.run(start, options=options, **where)
+    wait_until(lambda: newest.run(polled), WAIT_S, "Spark has asked for new data")
+    assert newest.run(written, out=where["out"]) == 0
+    send(our_broker, topic, [b"b"] * 6)
+    wait_until(lambda: newest.run(written, out=where["out"]) == 10, WAIT_S, "ten messages")
+    send(our_broker, topic, [b"c"] * 3)
+    newest.run(stop_all)
+    newest.run(start, options=options | {"maxTriggerDelay": "1ms"}, **where)
+    wait_until(lambda: newest.run(written, out=where["out"]) == 13, WAIT_S, "the rest")
+    newest.run(stop_all)
+    # All that is there, of a query that ends with it.
+    send(our_broker, topic, [b"d"] * 2)
+    assert sum(newest.run(drain, options=options, **where)) == 2
+
+
+def polled(spark: Any) -> bool:
+    """Whether the query has looked for new data and found none to take."""
+    return bool(spark.tests_query.status["message"] == "Waiting for data to arrive")
 
 
 # What Spark leaves behind at each step of a batch, so that a kill meets all of them.

@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.pipeline.brokers.offsets import (
+    Mark,
+    Position,
     Queue,
     Range,
     from_json,
     limited,
     parse_assign,
     parse_offsets,
+    position_from_json,
+    position_to_json,
     split,
     to_json,
 )
@@ -114,3 +118,23 @@ def test_splits_cover_each_offset_once(sizes: list[int], at_least: int | None) -
 def test_the_largest_range_is_split_first() -> None:
     pieces = split([Range(A, 0, 300), Range(B, 0, 100)], 4)
     assert pieces == [Range(A, 0, 100), Range(A, 100, 200), Range(A, 200, 300), Range(B, 0, 100)]
+
+
+def test_no_piece_has_more_than_the_most() -> None:
+    pieces = split([Range(A, 0, 10), Range(B, 0, 3)], None, 4)
+    assert [one.size for one in pieces] == [3, 3, 4, 3]
+    assert len(split([Range(A, 0, 10), Range(B, 0, 3)], 6, 4)) == 6
+    assert [one.size for one in split([Range(A, 5, 8)], 9, 1)] == [1, 1, 1]
+
+
+def test_a_position_is_the_same_after_its_json_and_offsets_are_read_beside_marks() -> None:
+    position = Position({A: 5, B: 0}, {A: Mark(4711, 1_700_000_000_000)})
+    text = json.dumps(position_to_json(position))
+    assert position_from_json(json.loads(text)) == position
+    # A checkpoint's text may stand in the option startingOffsets.
+    assert parse_offsets(text) == position.offsets
+    # Versions without marks wrote offsets alone.
+    assert position_from_json(to_json(position.offsets)) == Position(position.offsets, {})
+    wrong = {**to_json(position.offsets), "/last": {A.topic: {A.broker: {"0": [1, True]}}}}
+    with pytest.raises(ValueError, match="is no mark of a message"):
+        position_from_json(wrong)

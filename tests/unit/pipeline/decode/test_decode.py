@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aerobee.pipeline.decode.columns import STORE_COLUMNS, TOPIC_COLUMNS, arrow_schema, choose, ddl
+from aerobee.pipeline.decode.columns import (
+    KEYS_TYPE,
+    STORE_COLUMNS,
+    TOPIC_COLUMNS,
+    arrow_schema,
+    choose,
+    ddl,
+)
 from aerobee.pipeline.decode.decode import Bad, Form, decode
 from aerobee.pipeline.decode.record_starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
 from aerobee.pipeline.decode.selection import Selection
@@ -69,6 +76,7 @@ def expected(data: bytes, position: int) -> dict[str, object]:
         "flag": record.flag,
         "body": record.body,
         "properties": list(properties.items()),
+        "headers": [{"key": name, "value": one.encode()} for name, one in properties.items()],
         "queueId": record.queue_id,
         "queueOffset": record.queue_offset,
         "msgId": properties.get("UNIQ_KEY", place),
@@ -197,6 +205,13 @@ def test_properties_as_json_and_as_they_are_stored() -> None:
             assert [json.loads(one) for one in found] == wanted  # type: ignore[arg-type]
 
 
+def test_keys_are_words_where_an_array_is_asked_for() -> None:
+    data = log_of([message(properties="KEYS\x01one two"), message(properties="")])
+    (keys,) = choose(TOPIC_COLUMNS, ["keys"])
+    found, _ = rows(data, Form((keys._replace(type=KEYS_TYPE),)))
+    assert [row["keys"] for row in found] == [["one", "two"], None]
+
+
 def test_starts_are_found_over_changes_of_size_and_end_at_the_first_thing_that_is_none() -> None:
     sizes = [5] * 40 + [6] * 3 + [5] * 30 + list(range(1, 30)) + [7] * 50
     data = log_of([message(b"x" * size) for size in sizes])
@@ -265,6 +280,10 @@ def test_columns_are_chosen_by_name_and_unknown_ones_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         choose(TOPIC_COLUMNS, ["body", "BODY"])
     assert "bodyCrc" not in ddl(choose(TOPIC_COLUMNS, None))
+    assert choose(TOPIC_COLUMNS, ["*"]) == TOPIC_COLUMNS
+    # Files of a store give all by themselves, but for what costs most and what is Kafka's.
+    left = {one.name for one in STORE_COLUMNS} - {one.name for one in choose(STORE_COLUMNS, None)}
+    assert left == {"bodyCrc", "headers", "originTopic"}
 
 
 def as_v2(record: bytes, topic: bytes) -> bytes:

@@ -55,6 +55,10 @@ def fields(**types: str) -> list[Field]:
         ({"secretKey": "s3cr3t"}, True, "accessKey and secretKey belong together"),
         ({"trustStore": "/x.pem"}, True, "trustStore is for useTls=true"),
         ({"nameServer": "localhost"}, True, "is not host:port"),
+        ({"kafka.bootstrap.servers": "x"}, True, "kafka.bootstrap.servers .*: use nameServer"),
+        ({"kafka.acks": "all"}, True, "option kafka.acks is one of Kafka's connector: use accept"),
+        ({"includeheaders": "true"}, True, "option includeHeaders is .* a column headers is"),
+        ({"produceGroup": "g"}, True, "rocketmq-flink: use producerGroup"),
     ],
 )
 def test_wrong_options_are_named(
@@ -107,7 +111,11 @@ def test_options_are_typed() -> None:
 @pytest.mark.parametrize(
     ("given", "topic", "reason"),
     [
-        ({"value": "binary"}, "T", "unknown column 'value'"),
+        ({"value": "binary"}, "T", "column 'value' is Kafka's: call it body"),
+        ({"key": "binary"}, "T", "column 'key' is Kafka's: call it keys .* or shardingKey"),
+        ({"payload": "binary"}, "T", "unknown column 'payload'"),
+        ({"body": "binary", "queueId": "int", "partition": "int"}, "T", "queueId is there twice"),
+        ({"body": "binary", "headers": "map<string,string>"}, "T", "headers must be array<struct"),
         ({"body": "int"}, "T", "column body must be binary or string, it is int"),
         ({"tags": "string"}, "T", "column body is missing"),
         ({"body": "binary"}, None, "nothing says which topic"),
@@ -122,6 +130,20 @@ def test_columns_that_cannot_be_written_are_named(
 ) -> None:
     with pytest.raises(SinkSchemaError, match=reason):
         read_sink_schema(fields(**given), topic)
+
+
+def test_headers_and_partition_of_kafkas_sink_are_properties_and_queue() -> None:
+    kinds = {
+        "body": "string", "partition": "int",
+        "headers": "array<struct<key:string,value:binary>>",
+    }  # fmt: skip
+    one, none = made(kinds, [("x", 2, [("trace", b"t1"), {"key": "n", "value": b"\xc3\xa4"}]),
+                             ("y", 0, None)])  # fmt: skip
+    found = decode_properties(one.properties.decode())
+    assert (found["trace"], found["n"], one.queue.queue_id) == ("t1", "ä", 2)
+    assert none.queue.queue_id == 0
+    with pytest.raises(SinkRowError, match=r"row 0 .* header 'n' is no UTF-8"):
+        made(kinds, [("x", 0, [("n", b"\xff")])])
 
 
 def queues(topic: str) -> list[MessageQueue]:

@@ -19,6 +19,7 @@ from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
 from aerobee.pipeline.source import lives, stream_plan
 from aerobee.pipeline.source import plan as source_plan
+from aerobee.pipeline.source.options import BatchLimits
 from aerobee.pipeline.source.plan import SubscribedQueues, batch_ranges
 from aerobee.pipeline.source.stream_plan import StreamPlan
 from aerobee.testing import RunningBroker
@@ -151,6 +152,28 @@ def test_times_mean_the_first_message_at_or_after(broker: RunningBroker) -> None
     cluster.close()
 
 
+def test_times_by_queue_leave_the_others_whole(broker: RunningBroker) -> None:
+    send(broker, [b"x"] * 3, 0)
+    send(broker, [b"x"] * 3, 1)
+    cluster = SubscribedQueues(options(broker))
+    last = peek(cluster.brokers, "g", queue(1), 2, 1)[0].store_ms
+    cluster.close()
+    times = json.dumps({TOPIC: {queue(0).broker: {"1": last + 1}}})
+    assert batch_ranges(options(broker, startingOffsetsByTimestamp=times)) == [
+        Range(queue(0), 0, 3)
+    ]
+    assert batch_ranges(options(broker, endingOffsetsByTimestamp=times)) == [
+        Range(queue(0), 0, 3),
+        Range(queue(1), 0, 3),
+    ]
+    strict = {"startingOffsetsByTimestampStrategy": "error"}
+    with pytest.raises(OptionError, match=rf"queue 1: has no message stored at {last + 1} "):
+        batch_ranges(options(broker, startingOffsetsByTimestamp=times, **strict))
+    elsewhere = json.dumps({TOPIC: {"elsewhere": {"0": 5}}})
+    with pytest.raises(OptionError, match="which is not read here"):
+        batch_ranges(options(broker, startingOffsetsByTimestamp=elsewhere))
+
+
 # --- streams -----------------------------------------------------------------------------------
 
 
@@ -171,13 +194,42 @@ def test_rows_and_bytes_of_a_batch_are_limited(broker: RunningBroker) -> None:
     send(broker, [b"x" * 1000] * 10, 1)
     stream = plan(broker, startingOffsets="earliest")
     start = stream.initial()
-    assert stream.latest(start, most_rows=8).offsets == {queue(0): 6, queue(1): 2}
-    by_bytes = stream.latest(start, most_bytes=10_000).offsets
+    assert stream.latest(start, BatchLimits(most_rows=8)).offsets == {queue(0): 6, queue(1): 2}
+    by_bytes = stream.latest(start, BatchLimits(most_bytes=10_000)).offsets
     assert 6 <= sum(by_bytes.values()) <= 10
-    assert sum(stream.latest(start, most_rows=3, most_bytes=10_000).offsets.values()) == 3
-    assert stream.latest(start, most_bytes=1 << 30).offsets == {queue(0): 30, queue(1): 10}
+    assert sum(stream.latest(start, BatchLimits(3, 10_000)).offsets.values()) == 3
+    assert stream.latest(start, BatchLimits(most_bytes=1 << 30)).offsets == {
+        queue(0): 30,
+        queue(1): 10,
+    }
     # A message larger than the limit is a batch of its own.
-    assert sum(stream.latest(start, most_bytes=1).offsets.values()) == 1
+    assert sum(stream.latest(start, BatchLimits(most_bytes=1)).offsets.values()) == 1
+    stream.close()
+
+
+def test_a_batch_waits_for_messages_but_not_for_ever(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(stream_plan.time, "monotonic", lambda: now[0])
+    stream = plan(broker, startingOffsets="earliest")
+    start = stream.initial()
+    limits = BatchLimits(least_rows=4, delay_s=60.0)
+    send(broker, [b"x"] * 3)
+    assert stream.latest(start, limits) == start
+    send(broker, [b"x"])
+    end = stream.latest(start, limits)
+    assert end.offsets == {queue(0): 4, queue(1): 0}
+    now[0] += 59.0
+    send(broker, [b"x"])
+    assert stream.latest(end, limits) == end
+    now[0] += 1.0
+    assert stream.latest(end, limits).offsets == {queue(0): 5, queue(1): 0}
+    assert stream.latest(start, limits._replace(most_rows=4)).offsets[queue(0)] == 4
+    # A query that ends with what is there takes it all.
+    stream.freeze()
+    send(broker, [b"x"])
+    assert stream.latest(end, limits).offsets[queue(0)] == 5
     stream.close()
 
 
@@ -192,13 +244,13 @@ def test_limits_count_what_is_there_and_not_what_retention_took(
         )
     stream = plan(broker, failOnDataLoss="false")
     start = at({queue(0): 5, queue(1): 0})
-    end = stream.latest(start, most_rows=4)
+    end = stream.latest(start, BatchLimits(most_rows=4))
     assert end.offsets == {queue(0): 24, queue(1): 0}
     assert stream.ranges(start, end) == [Range(queue(0), 20, 24)]
     stream.close()
     strict = plan(broker)
     with pytest.raises(DataLoss, match="offsets 5 to 23 are wanted, the queue has 20 to 29"):
-        strict.ranges(start, strict.latest(start, most_rows=4))
+        strict.ranges(start, strict.latest(start, BatchLimits(most_rows=4)))
     strict.close()
 
 
@@ -226,7 +278,7 @@ def test_new_queues_and_topics_begin_at_their_minimum(broker: RunningBroker) -> 
     create(broker, TOPIC, 3)
     send(broker, [b"x"] * 4, 0, "orders-new")
     send(broker, [b"x"] * 2, 2)
-    limited = stream.latest(start, most_rows=3)
+    limited = stream.latest(start, BatchLimits(most_rows=3))
     assert sum(limited.offsets.values()) == 3
     end = stream.latest(start)
     found = stream.ranges(start, end)
@@ -243,9 +295,9 @@ def test_a_target_is_not_passed_and_is_reached(broker: RunningBroker) -> None:
     create(broker, TOPIC, 3)
     send(broker, [b"x"] * 5, 2)
     for _ in range(3):
-        position = stream.latest(position, most_rows=2)
+        position = stream.latest(position, BatchLimits(most_rows=2))
     assert position.offsets == {queue(0): 5, queue(1): 0}
-    assert stream.latest(position, most_rows=2) == position
+    assert stream.latest(position, BatchLimits(most_rows=2)) == position
     stream.close()
 
 
@@ -424,9 +476,7 @@ def test_a_topic_that_was_made_again_is_lost_data_and_read_from_its_first_messag
     checkpoint = before.latest(before.initial())
     before.close()
     made_again(broker, messages)
-    with pytest.raises(
-        DataLoss, match=r"orders, .*queue 0: the last message read, 4, was"
-    ):
+    with pytest.raises(DataLoss, match=r"orders, .*queue 0: the last message read, 4, was"):
         read_on(broker, checkpoint)
     found = read_on(broker, checkpoint, failOnDataLoss="false")
     assert found == ([Range(queue(0), 0, messages)], [])
@@ -440,7 +490,7 @@ def test_limits_count_from_the_first_message_of_a_topic_made_again(broker: Runni
     made_again(broker, 9)
     position, read = checkpoint, []
     for _ in range(4):
-        end = stream.latest(position, most_rows=4)
+        end = stream.latest(position, BatchLimits(most_rows=4))
         read += [(one.start, one.end) for one in stream.ranges(position, end)]
         position = end
     assert read == [(0, 4), (4, 8), (8, 9)]
@@ -564,6 +614,13 @@ def test_a_topic_that_lost_its_route_stops_no_stream(broker: RunningBroker) -> N
     stream.close()
     with pytest.raises(NoSuchTopic):
         plan(broker, subscribe=f"{TOPIC},gone").initial()
+
+
+def test_the_advice_about_a_topic_that_is_not_there_can_be_followed(broker: RunningBroker) -> None:
+    with pytest.raises(NoSuchTopic, match="'aerobee topic create gone' makes it"):
+        plan(broker, subscribe="gone").initial()
+    with pytest.raises(NoSuchTopic, match=r"'orders\.eu'; there can be none of that name: .*char"):
+        plan(broker, subscribe="orders.eu").initial()
 
 
 def test_a_broker_that_went_away_is_an_error_that_names_it() -> None:

@@ -1,14 +1,20 @@
 """Options of the topic source: typed, refused by name, checked against each other."""
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue
-from aerobee.pipeline.decode.columns import MAP_TYPE
+from aerobee.pipeline.decode.columns import HEADERS_TYPE, KEYS_TYPE, MAP_TYPE, TOPIC_COLUMNS
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.source.options import OffsetSpec, SourceOptions, read_source_options
+from aerobee.pipeline.source.options import (
+    BatchLimits,
+    OffsetSpec,
+    SourceOptions,
+    read_source_options,
+)
 from tests.tls import CERTIFICATE
 
 LEAST = {"nameServer": "ns:9876", "topic": "t"}
@@ -158,8 +164,86 @@ def test_limits_begin_at_one(name: str) -> None:
 
 
 def test_bytes_of_a_trigger_may_have_a_unit() -> None:
-    assert read(True, maxBytesPerTrigger="5k").most_bytes == 5 << 10
-    assert read(True).most_bytes is None
+    assert read(True, maxBytesPerTrigger="5k").limits.most_bytes == 5 << 10
+    assert read(True).limits == BatchLimits()
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        (
+            "kafka.bootstrap.servers",
+            "kafka.bootstrap.servers is one of Kafka's connector: use name",
+        ),
+        ("kafka.group.id", "use consumerGroup"),
+        ("kafkaconsumer.polltimeoutms", "option kafkaConsumer.pollTimeoutMs is .* pullTimeoutMs"),
+        ("kafka.fetch.min.bytes", "is a setting of Kafka's client, which is not used here"),
+        ("topicspattern", "option topicsPattern is one of Pulsar's connector: use subscribeP"),
+        ("group", "rocketmq-spark: use consumerGroup"),
+        ("startmessageoffset", "option startMessageOffset is one of rocketmq-flink: use starting"),
+    ],
+)
+def test_words_of_other_connectors_are_answered_with_ours(word: str, answer: str) -> None:
+    """Spark hands names over in small letters; the answer has them as their manuals do."""
+    assert re.search(answer, refused(**{word: "x"}))
+
+
+def test_a_batch_may_wait_for_messages() -> None:
+    limits = read(True, minOffsetsPerTrigger="500", maxTriggerDelay="90s").limits
+    assert (limits.least_rows, limits.delay_s) == (500, 90.0)
+    assert read(True, minOffsetsPerTrigger="1").limits.delay_s == 900.0
+    assert read(True, minOffsetsPerTrigger="1", maxTriggerDelay="250").limits.delay_s == 0.25
+    assert "maxTriggerDelay: 'soon' is no time" in refused(
+        True, minOffsetsPerTrigger="1", maxTriggerDelay="soon"
+    )
+    assert "minOffsetsPerTrigger, which is not given" in refused(True, maxTriggerDelay="1m")
+    assert "is less than minOffsetsPerTrigger" in refused(
+        True, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4"
+    )
+    assert "minOffsetsPerTrigger cannot be used here: it is for streams" in refused(
+        minOffsetsPerTrigger="5"
+    )
+
+
+def test_times_may_be_given_by_queue() -> None:
+    times = '{"t": {"b": {"0": 1700000000000}}}'
+    found = read(startingOffsetsByTimestamp=times, endingOffsetsByTimestamp=times)
+    by_queue = ((Queue("t", "b", 0), 1_700_000_000_000),)
+    assert found.start == OffsetSpec(EARLIEST, times=by_queue)
+    assert found.end == OffsetSpec(LATEST, times=by_queue)
+    assert read(True, startingOffsetsByTimestamp=times).start.moves
+    strict = {"startingOffsetsByTimestampStrategy": "ERROR"}
+    assert read(startingTimestamp="5", **strict).start.must_be_one
+    assert "none is given" in refused(**strict)
+    assert "exclude each other" in refused(startingOffsetsByTimestamp=times, startingTimestamp="5")
+    text = refused(startingOffsetsByTimestamp='{"t": {"0": 5}}')
+    assert '{"topic": {"broker": {"0": milliseconds}}}: broker' in text
+    assert "startingOffsetsByTimestamp" in refused(
+        startingOffsetsByTimestamp='{"t": {"b": {"0": -2}}}'
+    )
+
+
+def test_headers_come_by_name_or_by_kafkas_word() -> None:
+    kinds = {one.name: one.type for one in read(includeHeaders="true").columns}
+    assert kinds["headers"] == HEADERS_TYPE
+    assert [one.name for one in read(columns="headers", includeHeaders="true").columns] == [
+        "headers"
+    ]
+    assert "headers" not in {one.name for one in read().columns}
+
+
+def test_keys_may_come_as_the_words_they_are() -> None:
+    kinds = {one.name: one.type for one in read(keysFormat="array").columns}
+    assert kinds["keys"] == KEYS_TYPE
+    assert "keysFormat: 'list' is none of text, array" in refused(keysFormat="list")
+
+
+def test_columns_are_those_of_rocketmqs_connector_with_keys_and_tags_or_all() -> None:
+    assert [one.name for one in read().columns] == [
+        *("topic", "flag", "body", "properties", "brokerName", "queueId", "queueOffset"),
+        *("bornTimestamp", "storeTimestamp", "keys", "tags"),
+    ]
+    assert len(read(columns="*").columns) == len(TOPIC_COLUMNS)
 
 
 def test_text_forms_of_properties_are_strings() -> None:

@@ -1,0 +1,86 @@
+"""What users of other connectors type, and what it is called here.
+
+Spark hands the names of options over in small letters, so an answer shows them as their own manual
+writes them. Options that mean the same under the same name are in no table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_KAFKA: Final = "Kafka's connector"
+_PULSAR: Final = "Pulsar's connector"
+_ROCKETMQ_SPARK: Final = "rocketmq-spark"
+_ROCKETMQ_FLINK: Final = "rocketmq-flink"
+_NAME_SERVER: Final = "use nameServer, host:port of RocketMQ's name servers"
+
+#: Name as its own manual writes it -> whose it is, and what to do here.
+_Words = dict[str, tuple[str, str]]
+_BOTH: Final[_Words] = {
+    "kafka.bootstrap.servers": (_KAFKA, _NAME_SERVER),
+    "kafka.security.protocol": (_KAFKA, "use useTls, and accessKey with secretKey"),
+    "kafka.sasl.mechanism": (_KAFKA, "use accessKey and secretKey"),
+    "kafka.sasl.jaas.config": (_KAFKA, "use accessKey and secretKey"),
+    "kafka.ssl.truststore.location": (_KAFKA, "use useTls and trustStore, a PEM file"),
+    "service.url": (_PULSAR, _NAME_SERVER),
+    "admin.url": (_PULSAR, "leave it out; nameServer is enough"),
+    "nameServerAddress": (_ROCKETMQ_FLINK, "use nameServer"),
+}
+_SOURCE: Final[_Words] = {
+    **_BOTH,
+    "kafka.group.id": (_KAFKA, "use consumerGroup"),
+    "kafka.auto.offset.reset": (_KAFKA, "use startingOffsets"),
+    "kafka.enable.auto.commit": (_KAFKA, "leave it out: offsets are in Spark's checkpoint"),
+    "kafka.max.poll.records": (_KAFKA, "use pullBatchSize"),
+    "kafka.request.timeout.ms": (_KAFKA, "use pullTimeoutMs"),
+    "kafkaConsumer.pollTimeoutMs": (_KAFKA, "use pullTimeoutMs"),
+    "fetchOffset.numRetries": (_KAFKA, "use pullTimeoutMs: a broker has ten times that"),
+    "fetchOffset.retryIntervalMs": (_KAFKA, "use pullTimeoutMs: a broker has ten times that"),
+    "topics": (_PULSAR, "use subscribe, a comma list"),
+    "topicsPattern": (_PULSAR, "use subscribePattern"),
+    "startingTime": (_PULSAR, "use startingTimestamp"),
+    "group": (_ROCKETMQ_SPARK, "use consumerGroup"),
+    "pullTimeout": (_ROCKETMQ_SPARK, "use pullTimeoutMs"),
+    "tag": (_ROCKETMQ_FLINK, "use subExpression"),
+    "sql": (_ROCKETMQ_FLINK, "use subExpression, with expressionType=SQL92"),
+    "startMessageOffset": (_ROCKETMQ_FLINK, "use startingOffsets"),
+    "startTimeMs": (_ROCKETMQ_FLINK, "use startingTimestamp"),
+}
+_SINK: Final[_Words] = {
+    **_BOTH,
+    "kafka.acks": (_KAFKA, "use acceptCodes; whether a send waits for the disk the broker decides"),
+    "kafka.batch.size": (_KAFKA, "use batchBytes"),
+    "kafka.linger.ms": (_KAFKA, "leave it out: rows go when a batch is full, and at the end"),
+    "kafka.compression.type": (_KAFKA, "leave it out: bodies are sent as they are"),
+    "kafka.max.in.flight.requests.per.connection": (_KAFKA, "use inFlight"),
+    "kafka.request.timeout.ms": (_KAFKA, "use sendTimeoutMs"),
+    "kafka.enable.idempotence": (_KAFKA, "use guarantee"),
+    "includeHeaders": (_KAFKA, "leave it out: a column headers is written if it is there"),
+    "group": (_ROCKETMQ_SPARK, "use producerGroup"),
+    "produceGroup": (_ROCKETMQ_FLINK, "use producerGroup"),
+}
+_KAFKA_CLIENT: Final = "kafka."
+
+
+def source_word(name: str) -> str | None:
+    """What to say of a reader's option that another connector has; None if none does."""
+    return _said(name, _SOURCE)
+
+
+def sink_word(name: str) -> str | None:
+    """The same of a writer's option."""
+    return _said(name, _SINK)
+
+
+def _said(name: str, words: Mapping[str, tuple[str, str]]) -> str | None:
+    lower = name.lower()
+    for written, (whose, advice) in words.items():
+        if written.lower() == lower:
+            return f"option {written} is one of {whose}: {advice}"
+    if lower.startswith(_KAFKA_CLIENT):
+        return (
+            f"option {name} is a setting of Kafka's client, which is not used here: leave it out; "
+            "what there is stands in docs/spark-source.md and docs/spark-sink.md"
+        )
+    return None
