@@ -376,7 +376,7 @@ class BrokerCore:
 
     def compiled_requests(self, form: CompiledForm) -> CompiledRequests:
         """Serves plain requests from the reads of connections."""
-        return CompiledRequests(
+        requests = CompiledRequests(
             form,
             self.settings,
             self.identity,
@@ -391,6 +391,8 @@ class BrokerCore:
             self._pull,
             self.acks,
         )
+        self.staging.use(requests)
+        return requests
 
     def _asking_handlers(self) -> dict[int, Handler]:
         """What is answered when clients have answered."""

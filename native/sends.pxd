@@ -72,6 +72,8 @@ cdef class Sends:
     cdef bint _take_properties(self, Text *text, bint batch, Stored *out) except -1
     cdef bint _read(self, const uint8_t *at, int size, bint keep_wait, uint8_t *to, Stored *out) except -1
     cdef int _items(self, const uint8_t *body, int size) except -1
+    cdef int _item(self, const uint8_t *body, int size, int position, Item *item) except -2
+    cdef int _row(self, const uint8_t *body, int size, int position, Item *item) except -2
     cdef bint _append(self, Route route, object queue, int64_t queue_id, int count, int64_t *numbers,
                       Stored *shared, bytes born_host, int64_t *places) except -1
     cdef bint _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,

@@ -29,3 +29,15 @@ class Sends:
         safe_properties: int,
     ) -> None: ...
     def forget_routes(self) -> None: ...
+    def plain_rows(self, body: bytes, most_body: int, most_properties: int, /) -> int: ...
+    def put_rows(
+        self,
+        topic: bytes,
+        queue_id: int,
+        body: bytes,
+        skip: int,
+        most: int,
+        born_ms: int,
+        born_host: bytes,
+        /,
+    ) -> int: ...

@@ -11,7 +11,7 @@ A send is looked at as a whole before anything of it is stored: until `_append` 
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
@@ -354,32 +354,104 @@ cdef class Sends:
 
     cdef int _items(self, const uint8_t *body, int size) except -1:
         """Read the messages of a batch into `items`; how many, 0 if they are not plain."""
-        cdef Item *item
-        cdef int count = 0, position = 0, own, index
+        cdef int count = 0, position = 0
         while position < size:
-            # total size i32, magic i32, CRC i32, flag i32, body size i32, body, properties size i16
-            if count == MOST_ITEMS or size - position < 22:
+            if count == MOST_ITEMS:
                 return 0
-            item = &self.items[count]
-            item.flag = <int32_t> get32(body + position + 12)
-            item.body_size = <int32_t> get32(body + position + 16)
-            position += 20
-            if not 0 <= item.body_size <= size - position - 2:
+            position = self._item(body, size, position, &self.items[count])
+            if position < 0:
                 return 0
-            item.body = body + position
-            position += item.body_size + 2
-            own = get16(body + position - 2)
-            if own > size - position:
-                return 0
-            for index in range(own):
-                if body[position + index] >= 128:
-                    return 0
-            if not self._read(body + position, own, True, NULL, &item.properties):
-                return 0
-            position += own
             count += 1
         # A large batch is taken in steps.
         return count if count < MOST_ITEMS else 0
+
+    cdef int _item(self, const uint8_t *body, int size, int position, Item *item) except -2:
+        """Read the message of a batch that begins there; where the next one does, -1 if this one is
+        not plain."""
+        cdef int own, index
+        # total size i32, magic i32, CRC i32, flag i32, body size i32, body, properties size i16
+        if size - position < 22:
+            return -1
+        item.flag = <int32_t> get32(body + position + 12)
+        item.body_size = <int32_t> get32(body + position + 16)
+        position += 20
+        if not 0 <= item.body_size <= size - position - 2:
+            return -1
+        item.body = body + position
+        position += item.body_size + 2
+        own = get16(body + position - 2)
+        if own > size - position:
+            return -1
+        for index in range(own):
+            if body[position + index] >= 128:
+                return -1
+        if not self._read(body + position, own, True, NULL, &item.properties):
+            return -1
+        return position + own
+
+    # --- rows of a staged batch ---------------------------------------------------------------
+
+    def plain_rows(self, const uint8_t[::1] body not None, int most_body, int most_properties):
+        """How many messages a batch body holds; -1 if one is not plain, or larger than that."""
+        cdef Item item
+        cdef int count = 0, position = 0, size = <int> body.shape[0]
+        while position < size:
+            position = self._row(&body[0], size, position, &item)
+            if position < 0 or item.body_size > most_body or item.properties.size > most_properties:
+                return -1
+            count += 1
+        return count
+
+    def put_rows(self, bytes topic not None, int64_t queue_id, const uint8_t[::1] body not None,
+                 int skip, int most, int64_t born_ms, bytes born_host not None):
+        """Store up to `most` messages of a batch body, behind the first `skip`; how many. 0: they
+        are not plain, or not to be stored so now, and nothing has changed."""
+        cdef int64_t numbers[FIELDS]
+        cdef int64_t places[MOST_ITEMS]
+        cdef Stored shared
+        cdef Text name
+        cdef Item passed
+        cdef int count = 0, position = 0, size = <int> body.shape[0]
+        while skip and 0 <= position < size:
+            position = self._row(&body[0], size, position, &passed)
+            skip -= 1
+        while 0 <= position < size and count < min(most, MOST_ITEMS - 1):
+            position = self._row(&body[0], size, position, &self.items[count])
+            count += 1
+        if position < 0 or not count or PyBytes_GET_SIZE(born_host) != HOST_BYTES:
+            return 0
+        name.at = <const uint8_t *> PyBytes_AS_STRING(topic)
+        name.size = <int> PyBytes_GET_SIZE(topic)
+        cdef Route route = self._route(&name)
+        if route is None or route.sys_flag or not 0 <= queue_id < len(route.queues):
+            return 0
+        queue = self._queue(route, queue_id)
+        if queue is None:
+            return 0
+        memset(numbers, 0, sizeof(numbers))
+        numbers[BORN] = born_ms
+        memset(&shared, 0, sizeof(shared))
+        shared.at = <const uint8_t *> PyBytes_AS_STRING(self.cluster)
+        shared.size = <int> PyBytes_GET_SIZE(self.cluster)
+        if not self.claim():
+            return 0
+        try:
+            if not self._append(route, queue, queue_id, count, numbers, &shared, born_host, places):
+                return 0
+        finally:
+            self.release()
+        return count
+
+    cdef int _row(self, const uint8_t *body, int size, int position, Item *item) except -2:
+        """As `_item`; and its properties are stored as they are, nothing of them is dropped."""
+        cdef Stored kept
+        cdef int end = self._item(body, size, position, item)
+        if end < 0 or item.properties.size > MOST_PROPERTIES:
+            return -1
+        self._read(item.properties.at, item.properties.size, True, self.scratch, &kept)
+        if kept.size != item.properties.size + needs_separator(&item.properties):
+            return -1
+        return end
 
     # --- storing and answering --------------------------------------------------------------
 

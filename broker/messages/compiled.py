@@ -132,6 +132,31 @@ class CompiledRequests:
             least_entries=LEAST_ENTRIES,
         )
 
+    # --- rows of staged batches ---------------------------------------------------------------
+
+    def plain_rows(self, body: bytes, most_body: int, most_properties: int) -> int:
+        """As `StagedRows` of broker/staging/rows.py."""
+        if self._sends is None:
+            return -1
+        return self._sends.plain_rows(body, most_body, most_properties)
+
+    def put_rows(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        skip: int,
+        most: int,
+        born_ms: int,
+        born_host: bytes,
+    ) -> int:
+        """The same."""
+        self.begin()
+        if self._sends is None:
+            return 0
+        name = topic.encode()
+        return self._sends.put_rows(name, queue_id, body, skip, most, born_ms, born_host)
+
     def sockets(self, shared: ConnectionSet) -> Sockets:
         """Sockets whose reads are served here before they are decoded."""
         loop = asyncio.get_running_loop()

@@ -29,15 +29,23 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.staging.log import StageLog
-from aerobee.broker.staging.rows import DELAY_ENTRY, has_entry, publish_form, rows_of
+from aerobee.broker.staging.rows import (
+    DELAY_ENTRY,
+    StagedRows,
+    has_entry,
+    publish_form,
+    rows_of,
+)
 from aerobee.broker.staging.table import BatchKey, Chunk, Intent, Stage, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.errors import BadRequest, CorruptRecord
+from aerobee.protocol.headers.stages import Run, decode_chunk
 from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
@@ -46,6 +54,7 @@ from aerobee.protocol.message.properties import (
     decode_properties,
 )
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.errors import (
     MessageIllegal,
@@ -65,11 +74,55 @@ _SLICE_BYTES = 256 * 1024
 _RETRY_S = 0.2
 
 
-class _OpenChunk(NamedTuple):
-    """The chunk that rows are taken from."""
+class _Piece(NamedTuple):
+    """Rows of a slice that follow each other in one run: `skip` rows of it lie before them, `first`
+    is the number of the first in its chunk."""
 
-    log_offset: int
-    messages: list[StoreMessage]
+    run: Run
+    skip: int
+    rows: int
+    first: int
+
+
+class _OpenChunk:
+    """The chunk that rows are taken from. BadRequest for one that is broken."""
+
+    def __init__(self, log_offset: int, chunk: Message, cluster: str, store_host: bytes) -> None:
+        self.log_offset = log_offset
+        self.born_ms = chunk.born_timestamp_ms
+        self.born_host = pack_host(*chunk.born_host)
+        self._chunk = chunk
+        self._cluster = cluster
+        self._store_host = store_host
+        self.runs = decode_chunk(chunk.body)
+        self.rows = sum(run.rows for run in self.runs)
+
+    @cached_property
+    def messages(self) -> list[StoreMessage]:
+        """All rows as they are published."""
+        return [
+            publish_form(row, self._chunk, self._cluster, self._store_host)
+            for row in rows_of(self._chunk.body)
+        ]
+
+    def slice(self, start: int) -> list[_Piece]:
+        """Where the rows of the slice that begins with row `start` lie."""
+        pieces: list[_Piece] = []
+        first, room, size = 0, _SLICE_ROWS, 0
+        for run in self.runs:
+            skip = max(0, start - first)
+            if skip < run.rows:
+                mean = len(run.body) // run.rows + 1
+                rows = min(run.rows - skip, room, (_SLICE_BYTES - size) // mean)
+                if rows < 1 and pieces:
+                    break
+                pieces.append(_Piece(run, skip, max(1, rows), first + skip))
+                room -= pieces[-1].rows
+                size += pieces[-1].rows * mean
+                if pieces[-1].rows < run.rows - skip:
+                    break
+            first += run.rows
+        return pieces
 
 
 class Publisher:
@@ -104,6 +157,7 @@ class Publisher:
         self._chunk: _OpenChunk | None = None
         self._timer: asyncio.Handle | None = None
         self._running = False
+        self.staged_rows: StagedRows | None = None
         self.published_rows = 0
         self.lost_rows = 0
 
@@ -188,16 +242,44 @@ class Publisher:
     # --- one slice --------------------------------------------------------------------------
 
     def _put_slice(self, stage: Stage) -> None:
-        rows = self._next_rows(stage)
-        if not rows:
+        place, first = stage.chunk_at(stage.published)
+        chunk = self._open(place)
+        if chunk is None:
+            self._pass_over(stage, first + place.rows - stage.published, "its chunk is lost")
             return
-        self._stages.slice(stage, stage.published, len(rows))
-        for (waits, *_), group in groupby(rows, key=_run_of):
-            # A batch cannot hold delayed messages.
-            together = list(group)
-            runs = [[row] for row in together] if waits else [together]
-            if not all(self._put_run(stage, run) for run in runs):
-                return
+        pieces = chunk.slice(stage.published - first)
+        self._stages.slice(stage, stage.published, sum(piece.rows for piece in pieces))
+        for piece in pieces:
+            done = self._put_plain(stage, chunk, piece)
+            if done == piece.rows:
+                continue
+            rows = chunk.messages[piece.first + done : piece.first + piece.rows]
+            for (waits, *_), group in groupby(rows, key=_run_of):
+                # A batch cannot hold delayed messages.
+                together = list(group)
+                runs = [[row] for row in together] if waits else [together]
+                if not all(self._put_run(stage, run) for run in runs):
+                    return
+
+    def _put_plain(self, stage: Stage, chunk: _OpenChunk, piece: _Piece) -> int:
+        """Put the first rows of a piece by the compiled form, as far as it takes them; how many."""
+        done = 0
+        while self.staged_rows is not None and done < piece.rows:
+            put = self.staged_rows.put_rows(
+                piece.run.topic,
+                piece.run.queue_id,
+                piece.run.body,
+                piece.skip + done,
+                piece.rows - done,
+                chunk.born_ms,
+                chunk.born_host,
+            )
+            if not put:
+                break
+            done += put
+            stage.published += put
+            self.published_rows += put
+        return done
 
     def _put_run(self, stage: Stage, rows: list[StoreMessage]) -> bool:
         """Put rows of one queue. False if one was passed over: that ends the slice, because what
@@ -236,43 +318,35 @@ class Publisher:
         first = rows[0]
         self._stats.stored(self._stats.topic(first.topic), len(rows), result.size, first.queue_id)
 
-    def _next_rows(self, stage: Stage) -> list[StoreMessage]:
-        """The rows of the next slice, none if what they were in is lost."""
-        place, first = stage.chunk_at(stage.published)
-        chunk = self._open(place)
-        if chunk is None:
-            self._pass_over(stage, first + place.rows - stage.published, "its chunk is lost")
-            return []
-        size = 0
-        rows: list[StoreMessage] = []
-        start = stage.published - first
-        for message in chunk.messages[start : start + _SLICE_ROWS]:
-            size += len(message.body) + len(message.properties)
-            if rows and size > _SLICE_BYTES:
-                break
-            rows.append(message)
-        return rows
-
     def _open(self, place: Chunk) -> _OpenChunk | None:
         """The chunk that lies there; None if it cannot be read."""
         if self._chunk is None or self._chunk.log_offset != place.log_offset:
-            messages = self._load(place)
-            self._chunk = None if messages is None else _OpenChunk(place.log_offset, messages)
+            self._chunk = self._read(place)
         return self._chunk
 
     def _load(self, place: Chunk) -> list[StoreMessage] | None:
         """The messages of a chunk; None if it cannot be read."""
+        chunk = self._read(place)
+        return None if chunk is None else chunk.messages
+
+    def _read(self, place: Chunk) -> _OpenChunk | None:
         record = self._store.record_at(place.log_offset)
         if record is None:
             return None
         try:
             chunk = decode_record(record)
-            rows = rows_of(chunk.body)
+            found = _OpenChunk(place.log_offset, chunk, self._cluster, self._store_host)
+            rows = found.rows if self._is_plain(found) else len(found.messages)
         except (CorruptRecord, BadRequest):
             return None
-        if len(rows) != place.rows:
-            return None
-        return [publish_form(row, chunk, self._cluster, self._store_host) for row in rows]
+        return found if rows == place.rows else None
+
+    def _is_plain(self, chunk: _OpenChunk) -> bool:
+        """Whether its rows are what its runs announce; if not, they are looked at one by one."""
+        plain_rows = None if self.staged_rows is None else self.staged_rows.plain_rows
+        return plain_rows is not None and all(
+            plain_rows(run.body, len(run.body), len(run.body)) == run.rows for run in chunk.runs
+        )
 
     def _pass_over(self, stage: Stage, rows: int, reason: str) -> None:
         self._lose(stage, stage.published, rows, reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from aerobee.broker.messages.properties import stored_properties
 from aerobee.broker.tables.topics import TopicTable
@@ -48,6 +48,27 @@ class Row(NamedTuple):
     topic: str
     queue_id: int
     item: BatchItem
+
+
+class StagedRows(Protocol):
+    """The compiled form's way with rows that ask for no more than to be stored; what it does not
+    take goes the way that is written here and in publish.py, with the same bytes."""
+
+    def plain_rows(self, body: bytes, most_body: int, most_properties: int) -> int:
+        """How many messages a batch body holds; -1 if one is not plain, or larger than that."""
+
+    def put_rows(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        skip: int,
+        most: int,
+        born_ms: int,
+        born_host: bytes,
+    ) -> int:
+        """Store up to `most` messages of a batch body, behind the first `skip`; how many, 0 if
+        nothing was done."""
 
 
 def rows_of(body: bytes) -> list[Row]:
@@ -105,6 +126,7 @@ class ChunkCheck:
         self._max_message_bytes = max_message_bytes
         self._broker_writable = broker_writable
         self._delays = delays
+        self.staged_rows: StagedRows | None = None
 
     def check(self, body: bytes, rows: int) -> Generator[None, None, list[asyncio.Future[None]]]:
         """In steps. Raises BadRequest for a chunk that could not be published as it is.
@@ -116,6 +138,10 @@ class ChunkCheck:
         # No topic is made for a chunk that is broken.
         for run in (yield from _in_steps(chunk_runs(body))):
             self._check_queue(run, creations)
+            if self._is_plain(run):
+                count += run.rows
+                yield None
+                continue
             items = yield from _in_steps(batch_items(run.body))
             if not items:
                 raise BadRequest.illegal_message("the batch holds no message")
@@ -131,6 +157,12 @@ class ChunkCheck:
         if count != rows:
             raise BadRequest.illegal_message(f"{count} rows where {rows} are announced")
         return list(creations)
+
+    def _is_plain(self, run: Run) -> bool:
+        """Whether all its rows are as announced, and there is nothing to say against one."""
+        rows = self.staged_rows
+        most = self._max_message_bytes, MAX_PROPERTIES_BYTES - _ADDED_BYTES
+        return rows is not None and rows.plain_rows(run.body, *most) == run.rows
 
     def _check_queue(self, run: Run, creations: dict[asyncio.Future[None], None]) -> None:
         name = run.topic

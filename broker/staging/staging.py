@@ -17,7 +17,7 @@ from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.requests import StageAnswers, StageRequests
-from aerobee.broker.staging.rows import ChunkCheck
+from aerobee.broker.staging.rows import ChunkCheck, StagedRows
 from aerobee.broker.staging.table import StageFile, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -71,16 +71,17 @@ class Staging:
             self.answers.finished,
             delays,
         )
+        self._check = ChunkCheck(
+            topics,
+            settings.max_message_bytes,
+            lambda: bool(settings.broker_permission & PERM_WRITE),
+            delays=delays is not None,
+        )
         self._requests = StageRequests(
             settings,
             self.table,
             self._log,
-            ChunkCheck(
-                topics,
-                settings.max_message_bytes,
-                lambda: bool(settings.broker_permission & PERM_WRITE),
-                delays=delays is not None,
-            ),
+            self._check,
             self.publisher,
             self.answers,
             appended,
@@ -88,6 +89,10 @@ class Staging:
             bodies,
             delays=delays is not None,
         )
+
+    def use(self, rows: StagedRows) -> None:
+        """Have plain rows looked at and stored by the compiled form."""
+        self._check.staged_rows = self.publisher.staged_rows = rows
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
