@@ -9,7 +9,6 @@ producers choose; other rows go round, some side by side, so that batches are fi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aerobee.pipeline.sink.schema import SinkColumns
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.ids import UniqueIdMaker
 from aerobee.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
 PROPERTY_SPARK_ID: Final = "SPARK_ID"
 MAX_DELAY_LEVEL: Final = 18
 # What a broker adds to a message's properties needs room too.
-_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 512
+PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 512
 # Rows without a key that follow each other go to one queue: a batch has one queue.
-_SIDE_BY_SIDE: Final = 100
+SIDE_BY_SIDE: Final = 100
 # What a row's map of properties cannot say: the sink's own names, and orders to the broker that
 # came with a message from a topic and were carried out there.
-_LEFT_OUT: Final = frozenset(
+LEFT_OUT: Final = frozenset(
     {PROPERTY_SPARK_ID, PROPERTY_UNIQUE_KEY, PROPERTY_DELAY, PROPERTY_TRANSACTION_PREPARED}
 )
 
@@ -63,6 +64,35 @@ class Row(NamedTuple):
     def size(self) -> int:
         return 22 + len(self.body) + len(self.properties)
 
+    @property
+    def last(self) -> int:
+        """The number of its last row, as of a piece."""
+        return self.number
+
+    @property
+    def rows(self) -> int:
+        """How many rows it is."""
+        return 1
+
+    @property
+    def encoded(self) -> bytes:
+        """As it stands in the body of a batch."""
+        return encode_batch([BatchItem(self.flag, self.body, self.properties)])
+
+
+class Piece(NamedTuple):
+    """Rows of one queue as they stand in the body of a batch, from row `number` to row `last`."""
+
+    queue: MessageQueue
+    number: int
+    last: int
+    rows: int
+    encoded: memoryview
+
+    @property
+    def size(self) -> int:
+        return len(self.encoded)
+
 
 @dataclass
 class RowMaker:
@@ -73,15 +103,27 @@ class RowMaker:
     task: str
     partition: int
     queues_of: Callable[[str], Sequence[MessageQueue]]
-    next_id: Callable[[], str]
+    ids: UniqueIdMaker
     _queues: dict[str, Sequence[MessageQueue]] = field(default_factory=dict, init=False)
     _plain: dict[str, int] = field(default_factory=dict, init=False)
 
-    def rows(self, values: Iterable[Sequence[Any]]) -> Iterator[Row]:
-        """Messages of rows given as sequences of values. Raises SinkRowError."""
-        counter = itertools.count()
-        for row in values:
-            yield self._row(next(counter), row)
+    def rows(self, values: Iterable[Sequence[Any]], first: int = 0) -> Iterator[Row]:
+        """Messages of rows given as sequences of values, the first of which has the number `first`
+        in its partition. Raises SinkRowError."""
+        for number, row in enumerate(values, first):
+            yield self._row(number, row)
+
+    def queues_of_topic(self, topic: str, number: int) -> Sequence[MessageQueue]:
+        """The queues of a topic that row `number` is for. Raises SinkRowError."""
+        if topic not in self._queues:
+            self._look_up(number, topic)
+        return self._queues[topic]
+
+    def turn(self, topic: str, rows: int = 1) -> int:
+        """The place of the next rows without a key or queue among all of that topic."""
+        turn = self._plain[topic]
+        self._plain[topic] = turn + rows
+        return turn
 
     def _row(self, number: int, row: Sequence[Any]) -> Row:
         columns = self.columns
@@ -120,7 +162,7 @@ class RowMaker:
             raise _wrong(number, topic, "rows cannot go to a retry topic")
         self._queues[topic] = self.queues_of(topic)
         # Tasks begin at different queues.
-        self._plain[topic] = self.partition * _SIDE_BY_SIDE
+        self._plain[topic] = self.partition * SIDE_BY_SIDE
 
     def _properties(self, number: int, topic: str, row: Sequence[Any], level: int) -> bytes:
         columns = self.columns
@@ -128,20 +170,20 @@ class RowMaker:
         given = _value(row, columns.properties)
         if given:
             pairs = given.items() if isinstance(given, dict) else given
-            entries = [(name, value) for name, value in pairs if name not in _LEFT_OUT and value]
+            entries = [(name, value) for name, value in pairs if name not in LEFT_OUT and value]
         if headers := _value(row, columns.headers):
             entries += _of_headers(number, topic, headers)
-        keys = _value(row, columns.keys)
-        if keys:
-            text = keys if isinstance(keys, str) else " ".join([key for key in keys if key])
-            entries.append((PROPERTY_KEYS, text))
+        keys = _value(row, columns.keys) or ""
+        words = keys if isinstance(keys, str) else " ".join([key for key in keys if key])
+        if words:
+            entries.append((PROPERTY_KEYS, words))
         tags = _value(row, columns.tags)
         if tags:
             entries.append((PROPERTY_TAGS, tags))
         if level:
             entries.append((PROPERTY_DELAY, str(level)))
         entries.append((PROPERTY_SPARK_ID, f"{self.task}/{number}"))
-        entries.append((PROPERTY_UNIQUE_KEY, self.next_id()))
+        entries.append((PROPERTY_UNIQUE_KEY, self.ids.next_id()))
         text = "\x02".join([f"{name}\x01{value}" for name, value in entries])
         if text.count("\x01") != len(entries) or text.count("\x02") != len(entries) - 1:
             name = next(name for name, value in entries if _has_separator(name + value))
@@ -149,11 +191,11 @@ class RowMaker:
                 number, topic, f"property {name!r} holds U+0001 or U+0002, which separate them"
             )
         encoded = text.encode("utf-8", "replace")
-        if len(encoded) > _PROPERTIES_BYTES:
+        if len(encoded) > PROPERTIES_BYTES:
             raise _wrong(
                 number,
                 topic,
-                f"the properties have {len(encoded)} bytes, {_PROPERTIES_BYTES} are allowed",
+                f"the properties have {len(encoded)} bytes, {PROPERTIES_BYTES} are allowed",
             )
         return encoded
 
@@ -168,16 +210,14 @@ class RowMaker:
         key = _value(row, columns.sharding_key)
         if key is not None:
             return queues[abs(java_hash(key)) % len(queues)]
-        turn = self._plain[topic]
-        self._plain[topic] = turn + 1
-        return queues[turn // _SIDE_BY_SIDE % len(queues)]
+        return queues[self.turn(topic) // SIDE_BY_SIDE % len(queues)]
 
 
 def _of_headers(number: int, topic: str, headers: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """The entries of Kafka's headers: their bytes are text, or the row cannot be a message."""
     for header in headers:
         name, value = header.values() if isinstance(header, dict) else header
-        if name in _LEFT_OUT or not value:
+        if name in LEFT_OUT or not value:
             continue
         try:
             yield name, bytes(value).decode()

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,7 +25,7 @@ from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.sender import Outgoing, SendStatus
 from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.sink.options import SinkOptions
-from aerobee.pipeline.sink.rows import Row, SinkRowError
+from aerobee.pipeline.sink.rows import Piece, Row, SinkRowError
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import (
     Run,
@@ -36,7 +36,6 @@ from aerobee.protocol.headers.stages import (
     encode_chunk,
     stage_checksum,
 )
-from aerobee.protocol.message.batch import BatchItem, encode_batch
 
 K = TypeVar("K")
 
@@ -54,27 +53,27 @@ class SinkSendError(RuntimeError):
     """Rows that could not be stored; the text names them and their topic."""
 
 
-def named(rows: Sequence[Row]) -> str:
+def named(rows: Sequence[Row | Piece]) -> str:
     """Rows by number and topic, for errors."""
     topics = ", ".join(sorted({repr(row.queue.topic) for row in rows}))
-    first, last = min(row.number for row in rows), max(row.number for row in rows)
+    first, last = min(row.number for row in rows), max(row.last for row in rows)
     which = f"row {first}" if first == last else f"rows {first} to {last}"
     return f"{which} of the partition, topic {topics}"
 
 
-def _batch_body(rows: Sequence[Row]) -> bytes:
-    return encode_batch([BatchItem(row.flag, row.body, row.properties) for row in rows])
+def _batch_body(rows: Sequence[Row | Piece]) -> bytes:
+    return b"".join([row.encoded for row in rows])
 
 
 class _Gathered:
     """Rows of one request that is not sent yet, by queue; each queue takes `queue_bytes` more."""
 
     def __init__(self, queue_bytes: int) -> None:
-        self.by_queue: dict[MessageQueue, list[Row]] = {}
+        self.by_queue: dict[MessageQueue, list[Row | Piece]] = {}
         self.size = 0
         self._queue_bytes = queue_bytes
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row | Piece) -> None:
         rows = self.by_queue.get(row.queue)
         if rows is None:
             rows = self.by_queue[row.queue] = []
@@ -82,7 +81,7 @@ class _Gathered:
         rows.append(row)
         self.size += row.size
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Row | Piece]:
         return [row for rows in self.by_queue.values() for row in rows]
 
 
@@ -96,12 +95,20 @@ class TaskSender(abc.ABC, Generic[K]):
         self._thread = thread
         self._batch_bytes = options.batch_bytes
         self._most_in_flight = options.in_flight
-        self._in_flight: deque[tuple[Future[Any], Sequence[Row]]] = deque()
+        self._in_flight: deque[tuple[Future[Any], Sequence[Row | Piece]]] = deque()
         self._gathered: dict[K, _Gathered] = {}
 
     @abc.abstractmethod
     def add(self, row: Row) -> None:
         """Take a message; may send, and wait for room. Raises SinkSendError, SinkRowError."""
+
+    @abc.abstractmethod
+    def takes(self, largest_body: int, largest_row: int, brokers: Iterable[str]) -> bool:
+        """Whether each row of pieces for these brokers can be stored, to judge by the largest."""
+
+    @abc.abstractmethod
+    def add_piece(self, piece: Piece) -> None:
+        """Take rows that it `takes`; as `add`."""
 
     def finish(self) -> list[StagePart]:
         """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
@@ -115,8 +122,8 @@ class TaskSender(abc.ABC, Generic[K]):
     def discard(self) -> None:
         """The task has failed: drop what was staged, as far as that is quickly done."""
 
-    def _gather(self, key: K, row: Row, most: int) -> None:
-        """Put a row beside the others of its key, unless they become more than `most` bytes."""
+    def _gather(self, key: K, row: Row | Piece, most: int) -> None:
+        """Put rows beside the others of its key, unless they become more than `most` bytes."""
         gathered = self._gathered.get(key)
         if gathered is not None and gathered.size + row.size > most:
             self._flush(key)
@@ -131,7 +138,7 @@ class TaskSender(abc.ABC, Generic[K]):
         gathered = self._gathered.pop(key)
         self._start(self._request(key, gathered), gathered.rows())
 
-    def _start(self, work: Coroutine[Any, Any, None], rows: Sequence[Row]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], rows: Sequence[Row | Piece]) -> None:
         """Start a request that stores `rows`, when there is room for it."""
         if len(self._in_flight) >= self._most_in_flight:
             try:
@@ -195,6 +202,19 @@ class StagedSender(TaskSender[str]):
             )
         self._gather(broker, row, capability.max_chunk_bytes - _RUN_BYTES)
 
+    def takes(self, largest_body: int, largest_row: int, brokers: Iterable[str]) -> bool:
+        for broker in brokers:
+            capability = self._capabilities.get(broker) or self._ask_capability(broker)
+            if largest_body > capability.max_message_bytes:
+                return False
+            if largest_row > capability.max_chunk_bytes - _RUN_BYTES - 256:
+                return False
+        return True
+
+    def add_piece(self, piece: Piece) -> None:
+        broker = piece.queue.broker_name
+        self._gather(broker, piece, self._capabilities[broker].max_chunk_bytes - _RUN_BYTES)
+
     def _ask_capability(self, broker: str) -> StageCapability:
         """What a broker can stage that the plan did not know."""
         found = self._thread.run(self._client.capability(broker))
@@ -233,7 +253,7 @@ class StagedSender(TaskSender[str]):
 
     def _request(self, key: str, gathered: _Gathered) -> Coroutine[Any, Any, None]:
         runs = [
-            Run(queue.topic, queue.queue_id, len(rows), _batch_body(rows))
+            Run(queue.topic, queue.queue_id, sum(row.rows for row in rows), _batch_body(rows))
             for queue, rows in gathered.by_queue.items()
         ]
         count = sum(run.rows for run in runs)
@@ -264,6 +284,15 @@ class PlainSender(TaskSender[MessageQueue]):
             # A batch cannot hold it.
             self._start(self._send([row]), [row])
             return
+        self._add(row)
+
+    def takes(self, largest_body: int, largest_row: int, brokers: Iterable[str]) -> bool:
+        return True  # what is too large the broker says
+
+    def add_piece(self, piece: Piece) -> None:
+        self._add(piece)
+
+    def _add(self, row: Row | Piece) -> None:
         self._size += row.size
         self._gather(row.queue, row, self._batch_bytes)
         if self._size > _GATHERED_BYTES:
@@ -282,9 +311,9 @@ class PlainSender(TaskSender[MessageQueue]):
         self._size -= gathered.size
         return self._send(gathered.rows())
 
-    async def _send(self, rows: list[Row]) -> None:
+    async def _send(self, rows: Sequence[Row | Piece]) -> None:
         first = rows[0]
-        if len(rows) == 1:
+        if len(rows) == 1 and isinstance(first, Row):
             body, properties = first.body, first.properties.decode()
             outgoing = Outgoing(first.queue.topic, body, properties, "", flag=first.flag)
         else:
@@ -300,4 +329,4 @@ class PlainSender(TaskSender[MessageQueue]):
                 f"the broker answered {status.value} {status.name}: stored, but not known to be "
                 "safe; the task is repeated, which stores it twice (option acceptCodes)"
             )
-        self.unsure[f"{status.value} {status.name}"] += len(rows)
+        self.unsure[f"{status.value} {status.name}"] += sum(row.rows for row in rows)

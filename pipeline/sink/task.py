@@ -10,15 +10,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aerobee.client.errors import ClientError
 from aerobee.client.producing.sender import make_unique_ids
 from aerobee.pipeline.sink.plan import SinkPlan, connected
-from aerobee.pipeline.sink.rows import RowMaker
+from aerobee.pipeline.sink.rows import RowMaker, values_of
 from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import StagePart
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger("aerobee.pipeline")
 
@@ -33,8 +36,12 @@ class TaskResult:
     parts: list[StagePart]
 
 
+#: Rows as Spark hands them over: Arrow batches, or rows one by one (streams of PySpark 4.0).
+GivenRows = Iterable["pa.RecordBatch | Sequence[Any]"]
+
+
 def write_partition(
-    plan: SinkPlan, query: str, batch: int, partition: int, values: Iterable[Sequence[Any]]
+    plan: SinkPlan, query: str, batch: int, partition: int, given: GivenRows
 ) -> TaskResult:
     """Stage, or send, one partition's rows. Raises SinkRowError, SinkSendError."""
     task = f"{query}/{batch}/{partition}"
@@ -53,18 +60,43 @@ def write_partition(
         else:
             key = (query, batch)
             sender = StagedSender(client, thread, options, key, partition, plan.staged)
-        next_id = make_unique_ids(client.local_ip).next_id
-        maker = RowMaker(plan.columns, options.topic, task, partition, queues_of, next_id)
-        count = 0
+        ids = make_unique_ids(client.local_ip)
+        maker = RowMaker(plan.columns, options.topic, task, partition, queues_of, ids)
         try:
-            for row in maker.rows(values):
-                sender.add(row)
-                count += 1
+            count = _send_all(maker, sender, given)
             parts = sender.finish()
         except BaseException:
             sender.discard()
             raise
     return TaskResult(query, batch, count, parts)
+
+
+def _send_all(maker: RowMaker, sender: StagedSender | PlainSender, given: GivenRows) -> int:
+    """Hand all rows to the sender; how many they were."""
+    import pyarrow as pa
+
+    from aerobee.pipeline.sink.packed import MOST_ROWS, Packer
+
+    topic, count = maker.topic, 0
+    packer = None
+    if topic is not None and Packer.may_pack(maker.columns, topic):
+        packer = Packer(maker, topic)
+    for some in given:
+        if not isinstance(some, pa.RecordBatch):
+            sender.add(next(maker.rows([some], count)))
+            count += 1
+            continue
+        for begin in range(0, some.num_rows, MOST_ROWS):
+            part = some.slice(begin, MOST_ROWS)
+            packed = None if packer is None else packer.pack(part, count)
+            if packed is not None and sender.takes(*packed.largest, packed.brokers):
+                for piece in packed.pieces:
+                    sender.add_piece(piece)
+            else:
+                for row in maker.rows(values_of([part]), count):
+                    sender.add(row)
+            count += part.num_rows
+    return count
 
 
 def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from aerobee.pipeline.sink.plan import SinkPlan
-    from aerobee.pipeline.sink.task import TaskResult
+    from aerobee.pipeline.sink.task import GivenRows, TaskResult
 
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
@@ -103,9 +103,7 @@ class TopicWriter(_DriverSide, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Runs in a task."""
-        from aerobee.pipeline.sink.rows import values_of
-
-        return _write(self._plan, self._query, 0, values_of(iterator))
+        return _write(self._plan, self._query, 0, iterator)
 
 
 @plain_errors
@@ -125,12 +123,10 @@ if DataSourceStreamArrowWriter is not None:
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
             """Runs in a task."""
-            from aerobee.pipeline.sink.rows import values_of
-
-            return _write_stream(self._plan, values_of(iterator))
+            return _write_stream(self._plan, iterator)
 
 
-def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit:
+def _write_stream(plan: SinkPlan, given: GivenRows) -> SinkCommit:
     context = TaskContext.get()
     assert context is not None
     query = context.getLocalProperty(_QUERY_ID)
@@ -140,13 +136,13 @@ def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit
             f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}, so batches cannot be "
             "told apart; PySpark 4.0 to 4.3 do"
         )
-    return _write(plan, query, int(batch), values)
+    return _write(plan, query, int(batch), given)
 
 
-def _write(plan: SinkPlan, query: str, batch: int, values: Iterator[Sequence[Any]]) -> SinkCommit:
+def _write(plan: SinkPlan, query: str, batch: int, given: GivenRows) -> SinkCommit:
     from aerobee.pipeline.sink.task import write_partition
 
     freeze_imports()
     context = TaskContext.get()
     assert context is not None
-    return SinkCommit(write_partition(plan, query, batch, int(context.partitionId()), values))
+    return SinkCommit(write_partition(plan, query, batch, int(context.partitionId()), given))

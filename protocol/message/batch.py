@@ -17,7 +17,7 @@ from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
 
 _HEAD = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH = struct.Struct(">h")
-_MIN_ITEM_BYTES = _HEAD.size + _PROPERTIES_LENGTH.size
+MIN_ITEM_BYTES = _HEAD.size + _PROPERTIES_LENGTH.size
 
 
 class BatchItem(NamedTuple):
@@ -45,7 +45,7 @@ def batch_items(body: bytes) -> Iterator[BatchItem]:
     position = 0
     end = len(body)
     while position < end:
-        if end - position < _MIN_ITEM_BYTES:
+        if end - position < MIN_ITEM_BYTES:
             raise _broken(count, f"{end - position} bytes are left over")
         _size, _magic, _crc, flag, body_length = _HEAD.unpack_from(body, position)
         body_start = position + _HEAD.size
@@ -84,7 +84,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     for flag, body, properties in items:
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes, limit {MAX_PROPERTIES_BYTES}")
-        size = _MIN_ITEM_BYTES + len(body) + len(properties)
+        size = MIN_ITEM_BYTES + len(body) + len(properties)
         parts.append(_HEAD.pack(size, 0, 0, flag, len(body)))
         parts.append(body)
         parts.append(_PROPERTIES_LENGTH.pack(len(properties)))

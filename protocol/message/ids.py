@@ -18,7 +18,7 @@ from aerobee.protocol.message.record_layout import unpack_host
 
 _HEX = re.compile(r"[0-9A-Fa-f]+", re.ASCII)
 _V4_CHARS, _V6_CHARS = 32, 56
-_UNIQUE_TAIL = struct.Struct(">HIIH")
+_UNIQUE_COMMON = struct.Struct(">HII")
 _OFFSET_CHARS = 16
 
 
@@ -62,14 +62,21 @@ class UniqueIdMaker:
 
     def next_id(self) -> str:
         """A new id: unique for 65,536 calls within one millisecond."""
+        common, counter = self.block(1)
+        return f"{common}{counter:04X}"
+
+    def block(self, count: int) -> tuple[str, int]:
+        """What the next `count` ids begin with, and the number, of four digits at the end, of the
+        first: it counts on modulo 65,536."""
+        assert 0 < count <= 0x10000
         now = self._clock_ms()
         if not self._month_start_ms <= now < self._next_month_ms:
             self._turn_month(now)
         counter = self._counter
-        self._counter = (counter + 1) & 0xFFFF
+        self._counter = (counter + count) & 0xFFFF
         since_month = (now - self._month_start_ms) & 0xFFFFFFFF
-        tail = _UNIQUE_TAIL.pack(self._pid, self._salt, since_month, counter)
-        return self._ip + tail.hex().upper()
+        common = _UNIQUE_COMMON.pack(self._pid, self._salt, since_month)
+        return self._ip + common.hex().upper(), counter
 
     def _turn_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)

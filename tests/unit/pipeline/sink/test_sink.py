@@ -16,8 +16,10 @@ from aerobee.pipeline.sink.rows import Row, RowMaker, SinkRowError
 from aerobee.pipeline.sink.schema import SinkColumns, SinkSchemaError, read_sink_schema
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.message.ids import UniqueIdMaker
 from aerobee.protocol.message.properties import decode_properties
 
+FIRST_ID = "0000000000010000000247B760000000"
 SERVER = {"nameServer": "127.0.0.1:9876"}
 
 
@@ -152,8 +154,8 @@ def queues(topic: str) -> list[MessageQueue]:
 
 def made(given: dict[str, str], values: Sequence[Sequence[Any]]) -> list[Row]:
     columns = read_sink_schema(fields(**given), "T")
-    ids = iter(f"ID{n}" for n in range(10_000))
-    maker = RowMaker(columns, None if "topic" in given else "T", "q/1/0", 0, queues, ids.__next__)
+    ids = UniqueIdMaker(bytes(4), 1, 2, lambda: 1_700_000_000_000)
+    maker = RowMaker(columns, None if "topic" in given else "T", "q/1/0", 0, queues, ids)
     return list(maker.rows(values))
 
 
@@ -166,7 +168,7 @@ def test_a_row_becomes_a_message() -> None:
     assert (row.queue.topic, row.body, row.flag) == ("T2", "héllo".encode(), -5)
     assert decode_properties(row.properties) == {
         "a": "1", "KEYS": "k1 k2", "TAGS": "t", "DELAY": "3", "SPARK_ID": "q/1/0/0",
-        "UNIQ_KEY": "ID0",
+        "UNIQ_KEY": FIRST_ID,
     }  # fmt: skip
 
 
@@ -175,7 +177,7 @@ def test_orders_to_the_broker_are_not_taken_from_the_properties() -> None:
     pairs = {"DELAY": "3", "TRAN_MSG": "true", "SPARK_ID": "x", "UNIQ_KEY": "y", "a": "1"}
     (row,) = made(given, [("x", pairs)])
     assert decode_properties(row.properties) == {
-        "a": "1", "SPARK_ID": "q/1/0/0", "UNIQ_KEY": "ID0",
+        "a": "1", "SPARK_ID": "q/1/0/0", "UNIQ_KEY": FIRST_ID,
     }  # fmt: skip
     assert row.delay_level == 0
 
