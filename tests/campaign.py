@@ -75,6 +75,9 @@ SUITES: dict[str, Suite] = {
     "hurt requests, in both forms": Suite(
         10, 1_000, "streams", "of 20 connections: most end with their first hurt length"
     ),
+    "staged batches, in both forms": Suite(
+        4, 100, "streams", "of twelve batches, with sends between: each odd property some times"
+    ),
     "runs of records, in both forms": Suite(
         400, 20_000, "logs", "of a dozen records each; each byte of a record is changed besides"
     ),

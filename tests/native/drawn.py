@@ -11,6 +11,16 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.header_encode import JSON, ROCKETMQ
 from aerobee.protocol.headers.send import SendMessageHeader
+from aerobee.protocol.headers.stages import (
+    Run,
+    StageBatchHeader,
+    StageChunkHeader,
+    StagePart,
+    chunk_crc,
+    encode_chunk,
+    encode_parts,
+    stage_checksum,
+)
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from tests.native.replayed import SETTINGS, Read
 
@@ -20,6 +30,7 @@ GROUP = "takers"
 _NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "a", "INSTANCE_ID", "longer name")
 _VALUES = ("x", "TagA", "k1 k2  k3", "true", "false", "0", "7F0000010A2B18B4AAC2", "a=b", "q" * 300)
 # Each of them alone makes a message one for the plain path.
+_REFUSED = ("TRAN", "TIME")
 _ODD = (
     "DELAY\x013", "DELAY\x01x", "TRAN_MSG\x01true", "TIMER_DELAY_SEC\x015", "CLUSTER\x01theirs",
     "WAIT\x01TRUE", "WAIT\x01x", "__SHARDINGKEY\x01s", "n\x01\u00e9\u4e16", "\U0001f600\x01v",
@@ -46,6 +57,54 @@ def traffic(
         connection = chance.choice([n for n, left in enumerate(pieces) if left])
         reads.append(Read(connection, pieces[connection].pop(0)))
     return reads
+
+
+def staged(chance: random.Random, batches: int) -> list[Read]:
+    """Reads in which batches are staged in chunks and decided, and messages are sent meanwhile."""
+    reads = [Read(0, one, awaited=True) for one in _made()]
+    for number in range(batches):
+        chunks = [_rows_of_chunk(chance) for _ in range(chance.randint(1, 3))]
+        stage = f"{chance.getrandbits(128):032x}"
+        crcs = []
+        for place, (count, body) in enumerate(chunks):
+            crcs.append(chunk_crc(body))
+            header = StageChunkHeader("q", number, 0, stage, place, count, crcs[-1])
+            code = RequestCode.STAGE_CHUNK
+            frame = Command(code=code, ext=header.to_ext(), body=body, opaque=number).encode()
+            reads.append(Read(0, frame, awaited=True))
+            reads.append(Read(1, _send(chance, number)))
+        rows = sum(count for count, _ in chunks)
+        part = StagePart(SETTINGS["broker_name"], 0, stage, len(chunks), rows, stage_checksum(crcs))
+        intent = Command(
+            code=RequestCode.STAGE_INTENT,
+            ext=StageBatchHeader("q", number).to_ext(),
+            body=encode_parts([part]),
+            opaque=number,
+        ).encode()
+        reads.append(Read(0, intent, awaited=True))
+    return reads
+
+
+def _rows_of_chunk(chance: random.Random) -> tuple[int, bytes]:
+    """How many rows, and the chunk's body; some have what a chunk is refused for."""
+    runs = []
+    room = SETTINGS["max_message_bytes"] - 1000
+    for _ in range(chance.randint(1, 4)):
+        items: list[BatchItem] = []
+        for _ in range(chance.choice((1, 3, 20, 130, 300))):
+            body = chance.randbytes(chance.choice((1, 1, 10, 64)))
+            text = _properties(chance) if chance.random() < 0.5 else "UNIQ_KEY\x017F00"
+            if chance.random() < 0.9:
+                text = "\x02".join(one for one in text.split("\x02") if one[:4] not in _REFUSED)
+            items.append(BatchItem(chance.choice((0, 5)), body, text.encode()))
+            room -= 22 + len(body) + len(items[-1].properties)
+            if room < 0:
+                items.pop()
+                break
+        if items:
+            topic = chance.choice(("Orders", "Goods", "ManyTags"))
+            runs.append(Run(topic, chance.randrange(4), len(items), encode_batch(items)))
+    return sum(run.rows for run in runs), encode_chunk(runs)
 
 
 def _made() -> Iterator[bytes]:

@@ -33,6 +33,7 @@ from tests.unit.store.support import ManualClock
 
 #: Segments of some hundred messages, index files of as many keys: rolls are met.
 SETTINGS: dict[str, Any] = {
+    "broker_name": "test-broker",
     "commit_log_segment_bytes": 1 << 18,
     "consume_queue_segment_bytes": 20 * 300,
     "index_slots": 200,
@@ -136,6 +137,7 @@ async def _replayed(
     broker = core.BrokerCore(settings, store, identity, stats, loop)
     try:
         broker.complete_tables()
+        broker.staging.publisher.start()
         # No turn is ever over: what is dispatched between two requests does not go by time.
         broker.turns.clock = lambda: 0.0
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)
@@ -211,6 +213,7 @@ async def settled(
                 broker.turns.waiting
                 or store.dispatched < store.written
                 or len(broker.acks)
+                or broker.staging.table.open
                 or not served
             )
             quiet = 0 if busy else quiet + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import pytest
 from aerobee.native.form import CompiledForm
 from tests import campaign
 from tests.forms import compiled_form
-from tests.native.drawn import traffic
+from tests.native.drawn import staged, traffic
 from tests.native.replayed import Outcome, Read, replayed
 
 _SUITE = "forms of the hot path"
 _HURT = "hurt requests, in both forms"
+_STAGED = "staged batches, in both forms"
 _REQUESTS = 1_200
 
 
@@ -80,6 +82,28 @@ def test_drawn_traffic_comes_to_the_same(tmp_path: Path, form: CompiledForm, flu
     campaign.note(_SUITE, campaign.size(_SUITE), taken=taken, requests=total)
     # Most of what is drawn is plain; what comes behind another in its read is served with it.
     assert taken > total / 6
+
+
+def test_staged_batches_come_to_the_same(tmp_path: Path, form: CompiledForm) -> None:
+    """Chunks are looked at, and their rows published, by the one form or the other."""
+    chance = campaign.rng(_STAGED)
+    published = 0
+    for number in range(campaign.size(_STAGED)):
+        seed = chance.getrandbits(32)
+        reads = staged(random.Random(seed), 12)
+        plain, compiled = both(tmp_path / str(number), reads, form)
+        assert compiled.files == plain.files, f"seed {seed}"
+        assert _untimed(compiled) == _untimed(plain), f"seed {seed}"
+        published += sum(counts[0] for counts in plain.counted["topics"].values())
+    campaign.note(_STAGED, campaign.size(_STAGED), messages=published)
+    assert published > 500 * campaign.size(_STAGED)
+
+
+def _untimed(outcome: Outcome) -> tuple[list[bytes], bytes, dict[str, Any]]:
+    """Without how far a batch has got when its decision was durable, which nothing here decides."""
+    staged, sent = outcome.answers
+    counted = {**outcome.counted, "connections": outcome.counted["connections"] | {"bytes_out": 0}}
+    return re.findall(rb'"code":(\d+)', staged), sent, counted
 
 
 def test_hurt_requests_come_to_the_same(tmp_path: Path, form: CompiledForm) -> None:
