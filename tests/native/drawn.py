@@ -91,9 +91,10 @@ def _rows_of_chunk(chance: random.Random) -> tuple[int, bytes]:
     room = SETTINGS["max_message_bytes"] - 1000
     for _ in range(chance.randint(1, 4)):
         items: list[BatchItem] = []
+        oddness = chance.choice((0.0, 0.0, 0.02, 0.5))
         for _ in range(chance.choice((1, 3, 20, 130, 300))):
             body = chance.randbytes(chance.choice((1, 1, 10, 64)))
-            text = _properties(chance) if chance.random() < 0.5 else "UNIQ_KEY\x017F00"
+            text = _properties(chance) if chance.random() < oddness else _plain_properties(chance)
             if chance.random() < 0.9:
                 text = "\x02".join(one for one in text.split("\x02") if one[:4] not in _REFUSED)
             items.append(BatchItem(chance.choice((0, 5)), body, text.encode()))
@@ -209,6 +210,12 @@ def _properties(chance: random.Random) -> str:
     if chance.random() < 0.03:
         entries.insert(chance.randint(0, len(entries)), chance.choice(("", "\x01v", "n\x01", "n")))
     return "\x02".join(entries) + chance.choice(("", "\x02"))
+
+
+def _plain_properties(chance: random.Random) -> str:
+    names = chance.sample(("UNIQ_KEY", "KEYS", "TAGS", "a", "longer name"), chance.randint(0, 3))
+    text = "\x02".join(f"{name}\x01{chance.choice(_VALUES)}" for name in names)
+    return text + chance.choice(("", "\x02")) if text else ""
 
 
 def _body(chance: random.Random) -> bytes:
