@@ -71,6 +71,8 @@ log = logging.getLogger("aerobee.broker.stages")
 # A slice is one turn of the loop: some 2 ms, for which sends have to wait.
 _SLICE_ROWS = 256
 _SLICE_BYTES = 256 * 1024
+# Rows of a queue that are put together: what the compiled form takes at once.
+_PIECE_ROWS = 127
 _RETRY_S = 0.2
 
 
@@ -108,19 +110,18 @@ class _OpenChunk:
     def slice(self, start: int) -> list[_Piece]:
         """Where the rows of the slice that begins with row `start` lie."""
         pieces: list[_Piece] = []
-        first, room, size = 0, _SLICE_ROWS, 0
+        first, rows_left, bytes_left = 0, _SLICE_ROWS, _SLICE_BYTES
         for run in self.runs:
+            mean = len(run.body) // run.rows + 1
             skip = max(0, start - first)
-            if skip < run.rows:
-                mean = len(run.body) // run.rows + 1
-                rows = min(run.rows - skip, room, (_SLICE_BYTES - size) // mean)
+            while skip < run.rows:
+                rows = min(run.rows - skip, rows_left, bytes_left // mean, _PIECE_ROWS)
                 if rows < 1 and pieces:
-                    break
+                    return pieces
                 pieces.append(_Piece(run, skip, max(1, rows), first + skip))
-                room -= pieces[-1].rows
-                size += pieces[-1].rows * mean
-                if pieces[-1].rows < run.rows - skip:
-                    break
+                skip += pieces[-1].rows
+                rows_left -= pieces[-1].rows
+                bytes_left -= pieces[-1].rows * mean
             first += run.rows
         return pieces
 
@@ -250,10 +251,9 @@ class Publisher:
         pieces = chunk.slice(stage.published - first)
         self._stages.slice(stage, stage.published, sum(piece.rows for piece in pieces))
         for piece in pieces:
-            done = self._put_plain(stage, chunk, piece)
-            if done == piece.rows:
+            if self._put_plain(stage, chunk, piece):
                 continue
-            rows = chunk.messages[piece.first + done : piece.first + piece.rows]
+            rows = chunk.messages[piece.first : piece.first + piece.rows]
             for (waits, *_), group in groupby(rows, key=_run_of):
                 # A batch cannot hold delayed messages.
                 together = list(group)
@@ -261,25 +261,24 @@ class Publisher:
                 if not all(self._put_run(stage, run) for run in runs):
                     return
 
-    def _put_plain(self, stage: Stage, chunk: _OpenChunk, piece: _Piece) -> int:
-        """Put the first rows of a piece by the compiled form, as far as it takes them; how many."""
-        done = 0
-        while self.staged_rows is not None and done < piece.rows:
-            put = self.staged_rows.put_rows(
-                piece.run.topic,
-                piece.run.queue_id,
-                piece.run.body,
-                piece.skip + done,
-                piece.rows - done,
-                chunk.born_ms,
-                chunk.born_host,
-            )
-            if not put:
-                break
-            done += put
-            stage.published += put
-            self.published_rows += put
-        return done
+    def _put_plain(self, stage: Stage, chunk: _OpenChunk, piece: _Piece) -> bool:
+        """Put the rows of a piece by the compiled form; False: it does not take them."""
+        if self.staged_rows is None:
+            return False
+        run = piece.run
+        put = self.staged_rows.put_rows(
+            run.topic,
+            run.queue_id,
+            run.body,
+            piece.skip,
+            piece.rows,
+            chunk.born_ms,
+            chunk.born_host,
+        )
+        assert put in (0, piece.rows), put
+        stage.published += put
+        self.published_rows += put
+        return put > 0
 
     def _put_run(self, stage: Stage, rows: list[StoreMessage]) -> bool:
         """Put rows of one queue. False if one was passed over: that ends the slice, because what
