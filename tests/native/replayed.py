@@ -163,7 +163,7 @@ async def _replayed(
                 before = len(wire.written)
                 with reading:
                     receive(connection, read.data)
-                    await _served(connections)
+                    await _served(broker, connections)
                 while read.awaited and len(wire.written) == before:
                     await settled(broker, store, connections)
             await settled(broker, store, connections)
@@ -187,12 +187,13 @@ def receive(connection: Connection, data: bytes) -> None:
         left = left[size:]
 
 
-async def _served(connections: Sequence[Connection]) -> None:
-    """Until what was read is served, but for what waits for a sync: no worker takes so long."""
-    for _ in range(50):
-        if not any(one.aside or one.holds for one in connections):
-            return
-        await asyncio.sleep(0.001)
+async def _served(broker: core.BrokerCore, connections: Sequence[Connection]) -> None:
+    """Until what was read is served: nothing of it waits for a sync, but some for a table's file."""
+    async with asyncio.timeout(60):
+        while any(one.aside or one.holds for one in connections):
+            await broker.topics.flush()
+            await broker.groups.flush()
+            await asyncio.sleep(0.001)
 
 
 async def settled(
