@@ -188,7 +188,7 @@ def receive(connection: Connection, data: bytes) -> None:
 
 
 async def _served(broker: core.BrokerCore, connections: Sequence[Connection]) -> None:
-    """Until what was read is served: nothing of it waits for a sync, but some for a table's file."""
+    """Until what was read is served; some of it waits for a table to be saved, none for a sync."""
     async with asyncio.timeout(60):
         while any(one.aside or one.holds for one in connections):
             await broker.topics.flush()
