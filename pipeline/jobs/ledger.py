@@ -11,8 +11,13 @@ each start, whoever comes second gives way); its files are moved to their places
 Whatever step a run dies in, the next one's `recover` finishes decided ranges by the same moves,
 which may be done twice, and throws undecided ones away.
 
-Ranges follow each other without a hole: the next one begins where the last one's last record ends.
-Where retention was quicker than the archive, the entry says what was missed.
+Ranges follow each other without a hole: the next one begins where the last one ends, which is a
+record's end or a full segment's. Where retention was quicker than the archive, the entry says what
+was missed. A range without rows has an entry as well: it need not be looked at again.
+
+What the archive is for, if not for all messages, is in each entry, so that it is decided with the
+first one, and a run for another selection is refused. Such entries have version 2, which programs
+that know of no selection do not read; the others are as they always were.
 """
 
 from __future__ import annotations
@@ -24,11 +29,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from aerobee.pipeline.jobs.archive_selection import ALL, ArchiveSelection
+from aerobee.pipeline.jobs.result import USAGE, JobFailed
 from aerobee.pipeline.jobs.target import Target
 
 FOLDER: Final = "_archive"
 _ENTRIES, _DONE, _STAGING = f"{FOLDER}/entries", f"{FOLDER}/done", f"{FOLDER}/staging"
-_VERSION = 1
+_VERSION, _SELECTION_VERSION = 1, 2
 
 
 class LedgerError(Exception):
@@ -46,7 +53,7 @@ class ArchivedFile(NamedTuple):
 class LedgerEntry(NamedTuple):
     """A range of log offsets [start, end) and the files of its rows. `missed`: log offsets before
     it that were deleted unarchived; `bad`: damaged places in it; `facts`: what the archiver
-    wants remembered, such as times and topics."""
+    wants remembered, such as times; `selection`: what the archive is for."""
 
     start: int
     end: int
@@ -55,6 +62,7 @@ class LedgerEntry(NamedTuple):
     missed: tuple[int, int] | None
     files: tuple[ArchivedFile, ...]
     facts: dict[str, Any]
+    selection: ArchiveSelection = ALL
 
     @property
     def name(self) -> str:
@@ -68,7 +76,7 @@ class LedgerEntry(NamedTuple):
 
 
 class StagedRows(NamedTuple):
-    """Rows that were written aside: the end of the last record, and as in Entry."""
+    """Rows that were written aside: up to where the log was read, and as in LedgerEntry."""
 
     end: int
     rows: int
@@ -76,7 +84,8 @@ class StagedRows(NamedTuple):
     facts: dict[str, Any]
 
 
-#: Writes the rows of [start, end) as files below a directory of the target; None: there are none.
+#: Writes the rows of [start, end) as files below a directory of the target; None: there was nothing
+#: in the log, so that it is to be looked at again.
 Write = Callable[[int, int, str], StagedRows | None]
 
 
@@ -84,8 +93,26 @@ class Ledger:
     """The ledger of one target. One run at a time; a second one fails or gives way, no row is
     written twice."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, selection: ArchiveSelection = ALL) -> None:
         self._target = target
+        self._selection = selection
+
+    def check_selection(self, name: str) -> bool:
+        """Whether there is no entry yet. Raises JobFailed, which calls the archive `name`, if it is
+        for another selection than this ledger was opened with; LedgerError if its last entry cannot
+        be read."""
+        paths = sorted(path for path in self._target.sizes(_ENTRIES) if path.endswith(".json"))
+        if not paths:
+            return True
+        known = _decoded(self._target.read(paths[-1]), paths[-1]).selection
+        if known != self._selection:
+            raise JobFailed(
+                f"{name} holds {known}; this run is for {self._selection}: of what the ledger "
+                "counts as archived some would be missing, so use another target, or the same "
+                "--topic, --begin and --end as before",
+                USAGE,
+            )
+        return False
 
     def entries(self) -> list[LedgerEntry]:
         """All decided ranges in order. Raises LedgerError if they do not follow each other."""
@@ -126,7 +153,7 @@ class Ledger:
     def archive(
         self, start: int, end: int, write: Write, missed: tuple[int, int] | None = None
     ) -> LedgerEntry | None:
-        """One range: its rows written by `write`, decided, put in place. None if it has no rows.
+        """One range: its rows written by `write`, decided, put in place. None if that had none.
 
         Raises LedgerError when another run decided a range from `start` on meanwhile.
         """
@@ -137,7 +164,7 @@ class Ledger:
             return None
         entry = LedgerEntry(
             start, staged.end, staged.rows, staged.bad, missed, self._files(aside, start),
-            staged.facts,
+            staged.facts, self._selection,
         )  # fmt: skip
         self._target.sync([file.aside for file in entry.files])
         if not self._target.write_new(f"{_ENTRIES}/{entry.name}.json", _encoded(entry)):
@@ -182,6 +209,9 @@ def _is_data(path: str) -> bool:
 
 def _encoded(entry: LedgerEntry) -> bytes:
     fields = entry._asdict() | {"version": _VERSION}
+    selection = fields.pop("selection")
+    if selection != ALL:
+        fields |= {"version": _SELECTION_VERSION, "selection": selection._asdict()}
     return json.dumps(fields, ensure_ascii=False, indent=1).encode()
 
 
@@ -189,8 +219,12 @@ def _decoded(data: bytes, path: str) -> LedgerEntry:
     try:
         fields = json.loads(data)
         version = fields.pop("version")
-        if version != _VERSION:
-            raise LedgerError(f"{path} has version {version}; this program knows {_VERSION}")
+        if version not in (_VERSION, _SELECTION_VERSION):
+            raise LedgerError(
+                f"{path} has version {version}; this program knows {_SELECTION_VERSION}"
+            )
+        if version == _SELECTION_VERSION:
+            fields["selection"] = ArchiveSelection.parse(fields["selection"])
         fields["files"] = tuple(ArchivedFile(*file) for file in fields["files"])
         fields["missed"] = None if fields["missed"] is None else tuple(fields["missed"])
         return LedgerEntry(**fields)

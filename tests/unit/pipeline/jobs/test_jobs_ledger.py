@@ -11,7 +11,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from aerobee.pipeline.jobs.archive_selection import ArchiveSelection
 from aerobee.pipeline.jobs.ledger import Ledger, LedgerError, StagedRows, plan
+from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.target import Target
 
 RECORD = 100
@@ -183,6 +185,44 @@ def test_a_ledger_with_a_hole_is_refused(tmp_path: Path) -> None:
     sorted(tmp_path.glob("_archive/entries/*"))[0].write_text("{")
     with pytest.raises(LedgerError, match="cannot be read"):
         Ledger(target).entries()
+
+
+PAYMENTS = ArchiveSelection(("Payments",), None, 1_700_000_000_000)
+
+
+def test_a_selection_is_in_each_entry_and_programs_before_it_refuse_them(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    for place in range(0, 3000, 1000):
+        made = Ledger(target, PAYMENTS).archive(place, place + 1000, nothing)
+        assert made is not None
+    found = Ledger(target).entries()
+    assert [one.selection for one in found] == [PAYMENTS] * 3
+    assert [(one.rows, one.files) for one in found] == [(0, ())] * 3
+    assert not Ledger(target).check()
+    texts = [path.read_text() for path in tmp_path.glob("_archive/entries/*")]
+    assert all('"version": 2' in text for text in texts)
+    Ledger(target, PAYMENTS).check_selection("x")
+    with pytest.raises(JobFailed, match=r"x holds messages of Payments stored before 2023-11-14T22:"
+                       r"13:20\.000\+00:00; this run is for all messages:") as caught:  # fmt: skip
+        Ledger(target).check_selection("x")
+    assert caught.value.code == 2
+
+
+def nothing(start: int, end: int, aside: str) -> StagedRows:
+    return StagedRows(end, 0, 0, {})
+
+
+def test_an_archive_from_before_selections_goes_on_with_all_messages(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    run(target, 1500)
+    text = next(tmp_path.glob("_archive/entries/*")).read_text()
+    assert '"version": 1' in text
+    assert "selection" not in text
+    Ledger(target).check_selection("x")
+    with pytest.raises(JobFailed, match="x holds all messages; this run is for messages of Pay"):
+        Ledger(target, PAYMENTS).check_selection("x")
+    # Where nothing is yet, anything may be.
+    Ledger(Target(str(tmp_path / "new")), PAYMENTS).check_selection("x")
 
 
 @pytest.mark.parametrize(
