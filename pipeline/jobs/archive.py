@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,13 +26,13 @@ from aerobee.pipeline.decode.decode import inflate
 from aerobee.pipeline.files.directory import Store
 from aerobee.pipeline.files.log import Log
 from aerobee.pipeline.files.options import FAIL_FAST
-from aerobee.pipeline.jobs.archive_selection import ArchiveSelection
+from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
+from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
+from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
-from aerobee.pipeline.jobs.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
 from aerobee.pipeline.jobs.left_out import NOT_ARCHIVED, not_archived
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
-from aerobee.pipeline.jobs.target import Target
 from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
@@ -74,7 +76,7 @@ def archive(
     ledger = Ledger(place, selection)
     made: list[LedgerEntry] = []
     try:
-        ledger.check_selection(target)
+        ledger.check_selection(place.name)
         finished = ledger.recover()
         if finished:
             result.say("recovered", f"{finished} ranges that a killed run had decided")
@@ -97,22 +99,23 @@ def archive(
             if entry is not None:
                 made.append(entry)
     except LedgerError as error:
-        raise JobFailed(f"archive {target}: {error}", DAMAGED) from error
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
     if not selection.is_everything:
         result.facts["selection"] = selection._asdict()
         result.say("selection", f"{selection}")
-    _report(spark, result, target, known, made, work.missed)
+    _report(spark, result, place.name, known, made, work.missed)
     return result
 
 
 def check(target: str) -> JobResult:
     """Compare an archive with its ledger; exit code 1 when a file is gone or of another length."""
     result = JobResult("archive")
-    ledger = Ledger(Target(target))
+    place = Target(target)
+    ledger = Ledger(place)
     try:
         entries, wrong = ledger.entries(), ledger.check()
     except LedgerError as error:
-        raise JobFailed(f"archive {target}: {error}", DAMAGED) from error
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
     rows = sum(entry.rows for entry in entries)
     result.facts = {"ranges": len(entries), "total_rows": rows, "wrong": wrong}
     result.say("archive", f"{rows:,} messages in {len(entries)} ranges")
@@ -122,11 +125,37 @@ def check(target: str) -> JobResult:
     return result
 
 
-def read_archive(spark: SparkSession, target: str) -> DataFrame:
-    """The rows of an archive, with `topic` as text, and their `date`."""
-    schema = f"{ddl(_ROW)}, date date"
+def archived_files(target: str) -> list[str]:
+    """The Parquet files of an archive, as paths or URIs: those its ledger names and no others, so
+    that a range is there whole or not at all. Raises JobFailed when one is gone."""
     place = Target(target)
-    return spark.read.schema(schema).parquet(place.uri("").rstrip("/"))
+    return [place.uri(path) if "://" in target else place.path(path) for path in _files(place)]
+
+
+def read_archive(spark: SparkSession, target: str) -> DataFrame:
+    """The rows of an archive, with `topic` as text, and their `date`: those of the files that its
+    ledger names. Raises JobFailed when one is gone."""
+    place = Target(target)
+    by_base: dict[str, list[str]] = {}
+    for path in _files(place):
+        # What is not in its place yet has the same folders where it was staged.
+        folders = takewhile(lambda folder: "=" not in folder, path.split("/"))
+        by_base.setdefault("/".join(folders), []).append(place.uri(path))
+    schema = f"{ddl(_ROW)}, date date"
+    frames = [
+        spark.read.schema(schema).option("basePath", place.uri(base)).parquet(*paths)
+        for base, paths in by_base.items()
+    ]
+    if not frames:
+        return spark.createDataFrame([], schema)
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _files(place: Target) -> list[str]:
+    try:
+        return Ledger(place).files()
+    except LedgerError as error:
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
 
 
 def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:

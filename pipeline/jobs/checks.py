@@ -18,7 +18,7 @@ from aerobee.protocol.names import HALF_TOPIC, STAGE_TOPIC, WAITING_TOPICS, chec
 from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
-    from aerobee.pipeline.jobs.target import Target
+    from aerobee.pipeline.jobs.archives.target import Target
 
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
@@ -84,8 +84,8 @@ def check_empty(target: str) -> None:
 
 def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     """What an archive is for is decided by its first run, so a slip of the pen is refused now."""
-    from aerobee.pipeline.jobs.archive_selection import ArchiveSelection
-    from aerobee.pipeline.jobs.ledger import Ledger, LedgerError
+    from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError
+    from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
     from aerobee.pipeline.jobs.left_out import NEVER_ARCHIVED
 
     times = (parse_time(text) if text else None for text in (parsed.begin, parsed.end))
@@ -98,11 +98,11 @@ def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     for topic in selection.topics:
         if topic in NEVER_ARCHIVED:
             raise JobFailed(f"--topic {topic}: what lies there is no message", USAGE)
-    ledger = Ledger(_opened(parsed.to), selection)
+    place = _opened(parsed.to)
     try:
-        is_new = ledger.check_selection(parsed.to)
+        is_new = Ledger(place, selection).check_selection(place.name)
     except LedgerError as error:
-        raise JobFailed(f"archive {parsed.to}: {error}", DAMAGED) from error
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
     known = {topic for topic, _ in find_stores(parsed.directory)[0].queues()} if is_new else set()
     unknown = [topic for topic in selection.topics if topic not in known]
     if known and unknown:
@@ -170,7 +170,7 @@ def _check_source(parsed: argparse.Namespace) -> None:
 
 def check_archive(place: str) -> None:
     """Raises JobFailed when nothing was ever archived there."""
-    from aerobee.pipeline.jobs.ledger import FOLDER
+    from aerobee.pipeline.jobs.archives.ledger import FOLDER
 
     if not _opened(place).exists(FOLDER):
         raise JobFailed(f"{place} is no archive: it has no {FOLDER} directory")
@@ -187,7 +187,7 @@ def _check_target(job: str, option: str, target: str) -> None:
 
 
 def _opened(place: str) -> Target:
-    from aerobee.pipeline.jobs.target import Target
+    from aerobee.pipeline.jobs.archives.target import Target
 
     try:
         return Target(place)
