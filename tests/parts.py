@@ -55,7 +55,7 @@ def _spark(version: str) -> str:
 CHAINS: tuple[dict[str, tuple[str, ...]], ...] = (
     {_spark(version): ("tests/spark/setup.sh", version) for version in spark_versions()},
     {part: ("tests/interop/setup.sh", part) for part in ("java", "cpp", "node", "go", "rust")},
-    {"monitors": ("tests/service/setup.sh",)},
+    {"monitors": ("tests/service/setup.sh",), "s3": ("tests/spark/s3/setup.sh",)},
 )
 
 

@@ -40,6 +40,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark older"),
     ("tests/spark/test_sink.py", "spark writes"),
     ("tests/spark/test_cluster.py", "spark writes"),
+    ("tests/spark/test_archive_s3.py", "spark writes"),
     ("tests/spark/test_registration.py", "spark writes"),
     ("tests/spark/test_jobs.py", "spark jobs"),
     ("tests/spark/test_batch_read.py", "spark jobs"),

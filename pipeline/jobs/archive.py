@@ -3,25 +3,36 @@
 A run appends what is new since the last one, a range of the log at a time; ledger.py keeps it
 exactly once whatever is killed when. Run it more often than retention deletes: what was deleted
 before it was archived is said, and fails the job in mode failfast.
+
+What is no message is left out and counted (left_out.py). Where a range ends is known before its
+rows are read, so that what a broker writes meanwhile is the next range's: a segment that others
+with records follow is full, and ends it; in the last one it is the last record's end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from functools import reduce
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
 from aerobee.pipeline.decode.decode import inflate
+from aerobee.pipeline.files.directory import Store
+from aerobee.pipeline.files.log import Log
 from aerobee.pipeline.files.options import FAIL_FAST
+from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
+from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
+from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
-from aerobee.pipeline.jobs.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
+from aerobee.pipeline.jobs.left_out import NOT_ARCHIVED, not_archived
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
-from aerobee.pipeline.jobs.target import Target
 from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
@@ -40,6 +51,7 @@ _ROW: Final = tuple(one for one in STORE_COLUMNS if one.standard and one.name !=
 COLUMNS: Final = tuple(column.name for column in _ROW)
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 _KEYS: Final = ("msgId", "keys")
+_WHY: Final = "whyLeftOut"
 #: In the reader's errors about bodies of another compression than zlib.
 UNKNOWN_COMPRESSION: Final = "compressed with"
 
@@ -54,18 +66,23 @@ def archive(
 ) -> JobResult:
     """Archive what is new into `target` (a directory or URI). Frame: `entries`, one a range.
 
-    Raises JobFailed when the ledger does not fit, or in mode failfast when messages were missed.
+    Topics and times of `store` are what the archive is for, with this run and all later ones.
+    Raises JobFailed when the ledger does not fit or is for another selection, or in mode failfast
+    when messages were missed.
     """
     result = JobResult("archive")
     place = Target(target)
-    ledger = Ledger(place)
+    selection = ArchiveSelection.of(store.topics, store.begin_ms, store.end_ms)
+    ledger = Ledger(place, selection)
     made: list[LedgerEntry] = []
     try:
+        ledger.check_selection(place.name)
         finished = ledger.recover()
         if finished:
             result.say("recovered", f"{finished} ranges that a killed run had decided")
         known = ledger.entries()
-        segments = [(file.start, file.end) for file in store.store().segments]
+        found = store.store()
+        segments = [(file.start, file.end) for file in found.segments]
         work = plan(known[-1].end if known else None, segments, range_bytes)
         if work.missed is not None and store.mode == FAIL_FAST:
             first, end = work.missed
@@ -74,7 +91,7 @@ def archive(
                 "mode failfast the archive goes on behind them",
                 DAMAGED,
             )
-        writer = _Writer(spark, store, place, file_bytes, segments[-1][1] if segments else 0)
+        writer = _Writer(spark, store, place, file_bytes, _full_to(found))
         for _, end in work.ranges:
             # A range begins where the last record before it ends.
             begin, missed = (made[-1].end, None) if made else (work.ranges[0][0], work.missed)
@@ -82,19 +99,23 @@ def archive(
             if entry is not None:
                 made.append(entry)
     except LedgerError as error:
-        raise JobFailed(f"archive {target}: {error}", DAMAGED) from error
-    _report(spark, result, target, known, made, work.missed)
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
+    if not selection.is_everything:
+        result.facts["selection"] = selection._asdict()
+        result.say("selection", f"{selection}")
+    _report(spark, result, place.name, known, made, work.missed)
     return result
 
 
 def check(target: str) -> JobResult:
     """Compare an archive with its ledger; exit code 1 when a file is gone or of another length."""
     result = JobResult("archive")
-    ledger = Ledger(Target(target))
+    place = Target(target)
+    ledger = Ledger(place)
     try:
         entries, wrong = ledger.entries(), ledger.check()
     except LedgerError as error:
-        raise JobFailed(f"archive {target}: {error}", DAMAGED) from error
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
     rows = sum(entry.rows for entry in entries)
     result.facts = {"ranges": len(entries), "total_rows": rows, "wrong": wrong}
     result.say("archive", f"{rows:,} messages in {len(entries)} ranges")
@@ -104,11 +125,37 @@ def check(target: str) -> JobResult:
     return result
 
 
-def read_archive(spark: SparkSession, target: str) -> DataFrame:
-    """The rows of an archive, with `topic` as text, and their `date`."""
-    schema = f"{ddl(_ROW)}, date date"
+def archived_files(target: str) -> list[str]:
+    """The Parquet files of an archive, as paths or URIs: those its ledger names and no others, so
+    that a range is there whole or not at all. Raises JobFailed when one is gone."""
     place = Target(target)
-    return spark.read.schema(schema).parquet(place.uri("").rstrip("/"))
+    return [place.uri(path) if "://" in target else place.path(path) for path in _files(place)]
+
+
+def read_archive(spark: SparkSession, target: str) -> DataFrame:
+    """The rows of an archive, with `topic` as text, and their `date`: those of the files that its
+    ledger names. Raises JobFailed when one is gone."""
+    place = Target(target)
+    by_base: dict[str, list[str]] = {}
+    for path in _files(place):
+        # What is not in its place yet has the same folders where it was staged.
+        folders = takewhile(lambda folder: "=" not in folder, path.split("/"))
+        by_base.setdefault("/".join(folders), []).append(place.uri(path))
+    schema = f"{ddl(_ROW)}, date date"
+    frames = [
+        spark.read.schema(schema).option("basePath", place.uri(base)).parquet(*paths)
+        for base, paths in by_base.items()
+    ]
+    if not frames:
+        return spark.createDataFrame([], schema)
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _files(place: Target) -> list[str]:
+    try:
+        return Ledger(place).files()
+    except LedgerError as error:
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
 
 
 def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -135,21 +182,36 @@ def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
+def _full_to(store: Store) -> int:
+    """Up to where segments are full: others with records in them follow. Those that a broker made
+    ahead of need are empty."""
+    segments = list(store.segments)
+    log = Log(store)
+    while len(segments) > 1 and log.heads(segments[-1:])[0].is_empty:
+        segments.pop()
+    return segments[-1].start if segments else 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Writes ranges of a store's log below directories of the target. `log_end` ends the last."""
+    """Writes ranges of a store's log below directories of the target. Segments are full up to
+    `full_to`."""
 
     spark: SparkSession
     store: StoreInput
     target: Target
     file_bytes: int
-    log_end: int
+    full_to: int
 
     def write(self, start: int, end: int, aside: str) -> StagedRows | None:
         """As Ledger.archive wants it."""
-        # The last segment is longer than what is written of it.
-        until = "the end of the log" if end == self.log_end else end
-        step(self.spark, f"archiving log offsets {start} to {until}")
+        if end > self.full_to:
+            step(self.spark, f"looking for the end of the log behind {start}")
+            last = self._last_end(max(start, self.full_to), end)
+            end = self.full_to if last is None else last
+            if end <= start:
+                return None
+        step(self.spark, f"archiving log offsets {start} to {end}")
         place = {
             "use": "commitlog",
             "checkCrc": "true",
@@ -158,16 +220,29 @@ class _Writer:
         }
         columns = [*COLUMNS, "error"]
         rows = self.store.rows(self.spark, columns, **place)
-        staged, unknown = self._stage(rows, f"{aside}/plain")
+        staged, unknown = self._stage(rows, end, f"{aside}/plain")
         if not unknown:
             return staged
         # Bodies that the reader cannot inflate are to be kept as they are; another pass for them.
         self.target.remove_tree(f"{aside}/plain")
         rows = self.store.rows(self.spark, columns, decompress="false", **place)
         rows = rows.mapInArrow(each_batch(plain_bodies), rows.schema)
-        return self._stage(rows, f"{aside}/kept")[0]
+        return self._stage(rows, end, f"{aside}/kept")[0]
 
-    def _stage(self, rows: DataFrame, aside: str) -> tuple[StagedRows | None, int]:
+    def _last_end(self, start: int, end: int) -> int | None:
+        """Where the last record in [start, end) ends now; None if there is none."""
+        from pyspark.sql import functions as f
+
+        everything = replace(self.store, topics=(), begin_ms=None, end_ms=None)
+        rows = everything.rows(
+            self.spark, ("commitLogOffset", "recordSize"), use="commitlog",
+            startOffset=str(start), endOffset=str(end),
+        )  # fmt: skip
+        ends = f.max(f.col("commitLogOffset") + f.col("recordSize"))
+        last: int | None = rows.agg(ends).collect()[0][0]
+        return last
+
+    def _stage(self, rows: DataFrame, end: int, aside: str) -> tuple[StagedRows, int]:
         """Write the rows aside; what was written, and how many bodies are of no known compression.
 
         What the files say of themselves counts, not what tasks that were repeated saw.
@@ -175,14 +250,17 @@ class _Writer:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        seen = Observation()
+        rows = rows.withColumn(_WHY, not_archived(self.store.topics))
         good = f.col("error").isNull()
-        rows = rows.observe(
-            seen,
-            f.count(f.when(~good, 1)).alias("bad"),
-            f.count(f.when(f.col("error").contains(UNKNOWN_COMPRESSION), 1)).alias("unknown"),
-        )
-        dated = rows.where(good).drop("error").withColumn("date", f.to_date("storeTimestamp"))
+        seen = {
+            "bad": f.count(f.when(~good, 1)),
+            "unknown": f.count(f.when(f.col("error").contains(UNKNOWN_COMPRESSION), 1)),
+            **{why: f.count(f.when(good & (f.col(_WHY) == why), 1)) for why in NOT_ARCHIVED},
+        }
+        sums = [column.alias(name) for name, column in seen.items()]
+        observed = Observation()
+        kept = rows.observe(observed, *sums).where(good & f.col(_WHY).isNull()).drop("error", _WHY)
+        dated = kept.withColumn("date", f.to_date("storeTimestamp"))
         piece = f.expr(f"commitLogOffset div {self.file_bytes}")
         ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
             "topic", "date", "commitLogOffset"
@@ -194,22 +272,19 @@ class _Writer:
             writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
         uri = self.target.uri(aside)
         writer.parquet(uri)
-        if not any(path.endswith(".parquet") for path in self.target.sizes(aside)):
+        facts: dict[str, Any] = {"made_at": datetime.now(UTC).isoformat(timespec="seconds")}
+        if any(path.endswith(".parquet") for path in self.target.sizes(aside)):
+            found = observed.get
+            stored = f.col("storeTimestamp")
+            times = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
+            count, facts["first_stored"], facts["last_stored"] = (
+                self.spark.read.parquet(uri).agg(f.count("*"), *times).collect()[0]
+            )
+        else:
             # Spark leaves out a plan without rows, and what was to be observed with it.
-            return None, rows.where(f.col("error").contains(UNKNOWN_COMPRESSION)).limit(1).count()
-        stored = f.col("storeTimestamp")
-        ends = f.max(f.col("commitLogOffset") + f.col("recordSize"))
-        times = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
-        count, last, first_stored, last_stored = (
-            self.spark.read.parquet(uri).agg(f.count("*"), ends, *times).collect()[0]
-        )
-        facts = {
-            "first_stored": first_stored,
-            "last_stored": last_stored,
-            "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        found = seen.get
-        return StagedRows(last, count, found["bad"], facts), found["unknown"]
+            found, count = rows.agg(*sums).collect()[0].asDict(), 0
+        facts["left_out"] = {why: found[why] for why in NOT_ARCHIVED if found[why]}
+        return StagedRows(end, count, found["bad"], facts), found["unknown"]
 
 
 def _report(
@@ -224,10 +299,14 @@ def _report(
     rows = sum(entry.rows for entry in made)
     bad = sum(entry.bad for entry in made)
     size = sum(entry.bytes for entry in made)
-    result.facts = {
+    left_out = Counter[str]()
+    for entry in made:
+        left_out.update(entry.facts["left_out"])
+    result.facts |= {
         "ranges": len(made),
         "rows": rows,
         "bad_records": bad,
+        "left_out": dict(left_out),
         "bytes": size,
         "log_start": made[0].start if made else None,
         "archived_to": entries[-1].end if entries else None,
@@ -240,6 +319,8 @@ def _report(
             "wrote", f"{rows:,} messages in {len(made)} ranges, {size_text(size)} of Parquet"
         )
         result.say("bad", f"{bad:,} damaged places, left out")
+        for why, count in sorted(left_out.items()):
+            result.say("left out", f"{count:,} records: {why}")
     else:
         result.say("range", "nothing new")
     if missed is not None:

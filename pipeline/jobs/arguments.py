@@ -62,6 +62,7 @@ def _add_rebuild(commands: Commands) -> None:
 def _add_archive(commands: Commands) -> None:
     text = "append what is new to Parquet by topic and date, each message exactly once"
     parser = _job(commands, "archive", text)
+    _add_selection(parser)
     add = parser.add_argument
     add("--to", required=True, metavar="TARGET", help="directory or URI of the archive")
     add("--range-bytes", type=size, metavar="SIZE", help="of the log archived at a time (8G)")

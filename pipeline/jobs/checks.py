@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.result import DAMAGED, USAGE, JobFailed
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.names import HALF_TOPIC, STAGE_TOPIC, WAITING_TOPICS, check_topic_name
 from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
-    from aerobee.pipeline.jobs.target import Target
+    from aerobee.pipeline.jobs.archives.target import Target
 
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
@@ -46,6 +46,8 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
             _check_target(parsed.job, option, target)
     if parsed.job == "rebuild":
         check_empty(parsed.to)
+    if parsed.job == "archive":
+        _check_archiving(parsed, parse_time)
     if parsed.job == "traffic":
         _check_pictures(parsed)
 
@@ -78,6 +80,36 @@ def check_empty(target: str) -> None:
     """Raises JobFailed for a directory in which something is."""
     if os.listdir(target):
         raise JobFailed(f"{target} is not empty; rebuild makes a directory of its own")
+
+
+def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
+    """What an archive is for is decided by its first run, so a slip of the pen is refused now."""
+    from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError
+    from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
+    from aerobee.pipeline.jobs.left_out import NEVER_ARCHIVED
+
+    times = (parse_time(text) if text else None for text in (parsed.begin, parsed.end))
+    selection = ArchiveSelection.of(parsed.topic, *times)
+    if parsed.check:
+        if not selection.is_everything:
+            text = "--check looks at all of it; leave --topic, --begin and --end out"
+            raise JobFailed(text, USAGE)
+        return
+    for topic in selection.topics:
+        if topic in NEVER_ARCHIVED:
+            raise JobFailed(f"--topic {topic}: what lies there is no message", USAGE)
+    place = _opened(parsed.to)
+    try:
+        is_new = Ledger(place, selection).check_selection(place.name)
+    except LedgerError as error:
+        raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
+    known = {topic for topic, _ in find_stores(parsed.directory)[0].queues()} if is_new else set()
+    unknown = [topic for topic in selection.topics if topic not in known]
+    if known and unknown:
+        raise JobFailed(
+            f"{parsed.directory[0]} has no queue of {' or '.join(unknown)}; it has queues of "
+            f"{', '.join(sorted(known)[:20])}"
+        )
 
 
 def _check_pictures(parsed: argparse.Namespace) -> None:
@@ -138,7 +170,7 @@ def _check_source(parsed: argparse.Namespace) -> None:
 
 def check_archive(place: str) -> None:
     """Raises JobFailed when nothing was ever archived there."""
-    from aerobee.pipeline.jobs.ledger import FOLDER
+    from aerobee.pipeline.jobs.archives.ledger import FOLDER
 
     if not _opened(place).exists(FOLDER):
         raise JobFailed(f"{place} is no archive: it has no {FOLDER} directory")
@@ -155,7 +187,7 @@ def _check_target(job: str, option: str, target: str) -> None:
 
 
 def _opened(place: str) -> Target:
-    from aerobee.pipeline.jobs.target import Target
+    from aerobee.pipeline.jobs.archives.target import Target
 
     try:
         return Target(place)

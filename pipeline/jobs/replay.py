@@ -4,11 +4,8 @@ Body, tags, keys and the user's properties stay; what a delivery added is left o
 REPLAYED_FROM (topic, queue, number and id of the original) and REPLAYED_BORN_TIME (ms, its own time
 of birth) are added, so that consumers can tell a replayed message and drop one they have.
 
-What of a log is no message is left out and counted. A log holds more than what producers sent: a
-delayed message lies in it twice, waiting in SCHEDULE_TOPIC_XXXX and delivered; half messages become
-messages of their own or are given up; a sink of ours stages its rows; a broker keeps notes in
-topics of its own. To send those would double messages, or send what no consumer can read. A delayed
-message counts as its delivered copy, so one that still waits at the end of the log is not sent.
+What of a log is no message is left out and counted (left_out.py). A delayed message counts as its
+delivered copy, so one that still waits at the end of the log is not sent.
 """
 
 from __future__ import annotations
@@ -23,28 +20,15 @@ import pyarrow as pa
 from aerobee.pipeline.jobs.archive import COLUMNS as ARCHIVE_COLUMNS
 from aerobee.pipeline.jobs.archive import read_archive
 from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.left_out import WAITING, not_sent
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import step
-from aerobee.protocol.message.filler import FILLER_TOPIC
 from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
     SYS_COMPRESSION_ZLIB,
-    SYS_TRANSACTION_PREPARED,
 )
-from aerobee.protocol.names import (
-    CHECK_MAX_TIME_TOPIC,
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    OFFSET_MOVED_TOPIC,
-    OP_HALF_TOPIC,
-    RETRY_PREFIX,
-    SELF_TEST_TOPIC,
-    STAGE_TOPIC,
-    SYSTEM_TOPIC_PREFIX,
-    TRACE_TOPIC,
-    WAITING_TOPICS,
-)
+from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -66,14 +50,6 @@ _PACKED = (
 )
 _WHY = "whyLeftOut"
 _SINK_DDL = "topic string, body binary, tags string, keys string, properties map<string,string>"
-STAGED: Final = "staging of a sink's rows"
-WAITING: Final = "waiting copies of delayed messages"
-TRANSACTIONS: Final = "transactions' own"
-FILLERS: Final = "put in place of lost records"
-BROKERS: Final = "notes of brokers and traces"
-_TRANSACTION_TOPICS: Final = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
-_BROKER_TOPICS: Final = (SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, TRACE_TOPIC)
-_PREFIXES: Final = (SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper())
 # A batch is what is sent at once, so it is cut to what fits into this part of a second.
 _TICKS = 10
 
@@ -132,7 +108,7 @@ def replay(
     rows = _selected(every, topics, begin_ms, end_ms)
     if where:
         rows = rows.where(where)
-    rows = rows.withColumn(_WHY, left_out(topics, where))
+    rows = rows.withColumn(_WHY, not_sent(topics, where))
     found, others = _counted(rows)
     waiting = _still_waiting(spark, source, rows) if WAITING in others else 0
     rows = rows.where(f"{_WHY} is null").drop(_WHY)
@@ -158,28 +134,6 @@ def replay(
         step(spark, f"sending {found[0]:,} messages")
         _send(messages, {"nameServer": name_servers} | (sink or {}), rate, result)
     return result
-
-
-def left_out(topics: Sequence[str], where: str | None) -> Column:
-    """Why a row is not sent again; null for a message.
-
-    A topic that `topics` or the text of `where` name is meant, and sent; staging, half messages,
-    rollbacks and fillers are never.
-    """
-    from pyspark.sql import functions as f
-
-    topic = f.col("topic")
-    is_named = topic.isin(list(topics)) | f.contains(f.lit(where or ""), topic)
-    is_system = topic.startswith(_PREFIXES[0]) | topic.startswith(_PREFIXES[1])
-    return (
-        f.when(topic == STAGE_TOPIC, STAGED)
-        .when(topic == FILLER_TOPIC, FILLERS)
-        .when(f.col("sysFlag").bitwiseAND(SYS_TRANSACTION_PREPARED) != 0, TRANSACTIONS)
-        .when(is_named, f.lit(None))
-        .when(topic.isin(*WAITING_TOPICS), WAITING)
-        .when(topic.isin(*_TRANSACTION_TOPICS), TRANSACTIONS)
-        .when(topic.isin(*_BROKER_TOPICS) | is_system, BROKERS)
-    )
 
 
 def still_waiting(waiting: DataFrame, rows: DataFrame) -> int:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.left_out import STAGED
 from aerobee.pipeline.jobs.result import JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import (
@@ -34,7 +35,6 @@ COLUMNS: Final = (
 #: Of sizes and latencies.
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 _MOST_GROUPS = 1000
-_STAGED: Final = "staging of a sink's rows"
 
 
 def traffic(spark: SparkSession, store: StoreInput) -> JobResult:
@@ -93,7 +93,7 @@ def _kind() -> Column:
     topic = f.col("topic")
     return (
         f.when(topic.isin(*WAITING_TOPICS), "waiting for their time")
-        .when(topic == STAGE_TOPIC, _STAGED)
+        .when(topic == STAGE_TOPIC, STAGED)
         .when(topic.startswith(RETRY_PREFIX), "retries")
         .when(topic.startswith(DLQ_PREFIX), "dead letters")
         .when(topic.isin(HALF_TOPIC, OP_HALF_TOPIC), "transactions' own")
@@ -132,7 +132,7 @@ def _collected(frame: DataFrame) -> list[dict[str, Any]]:
 def _report(result: JobResult, tables: dict[str, list[dict[str, Any]]]) -> None:
     facts = result.facts
     records = sum(row["messages"] for row in tables["kinds"])
-    staged = sum(row["messages"] for row in tables["kinds"] if row["kind"] == _STAGED)
+    staged = sum(row["messages"] for row in tables["kinds"] if row["kind"] == STAGED)
     total = sum(row["bytes"] for row in tables["kinds"])
     pace = rate([(row["minuteMs"], row["messages"], row["bytes"]) for row in tables["minutes"]])
     facts |= {"records": records, "staged": staged, "bytes": total, "rate": pace._asdict()}

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from aerobee.client.message import Message
+from aerobee.pipeline.jobs.archives.ledger import Ledger
+from aerobee.pipeline.jobs.archives.target import Target
 from tests import campaign
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
@@ -268,6 +270,74 @@ def test_an_archive_has_every_message_once_over_runs(
     assert (checked["code"], checked["facts"]["wrong"]) == (0, [])
 
 
+def test_an_archive_of_a_selection_goes_on_with_it_and_with_no_other(
+    newest: Driver, tmp_path: Path
+) -> None:
+    root = mixed_store(tmp_path / "store", 200)
+    target = str(tmp_path / "archive")
+    everything = newest.run(in_store, store=str(root))
+    end = everything[150]["storeTimestamp"]
+    wanted = [row for row in everything if row["topic"] == "Payments"]
+    wanted = [row for row in wanted if row["storeTimestamp"] < end]
+    end_ms = str(round(end.timestamp() * 1000))
+    last = sorted((root / "commitlog").iterdir())[2:]
+    aside = [path.rename(tmp_path / path.name) for path in last]
+    arguments = ["archive", str(root), "--to", target, "--range-bytes", "4096"]
+    selected = ["--topic", "Payments", "--end", end_ms]
+    typo = newest.run(job, arguments=[*arguments, "--topic", "Paymets"])
+    assert (typo["code"], "no queue of Paymets; it has queues of" in typo["error"]) == (3, True)
+    assert not (tmp_path / "archive" / "_archive").exists()
+    first = newest.run(job, arguments=[*arguments, *selected])
+    assert (first["code"], first["facts"]["ranges"]) == (0, 2)
+    for path in aside:
+        path.rename(root / "commitlog" / path.name)
+    before = tree(tmp_path, "archive")
+    for other in ([], ["--topic", "Orders", "--end", end_ms], ["--topic", "Payments"]):
+        refused = newest.run(job, arguments=[*arguments, *other])
+        assert refused["code"] == 2
+        assert "holds messages of Payments stored before 20" in refused["error"]
+        assert "use another target" in refused["error"]
+    assert tree(tmp_path, "archive") == before
+    second = newest.run(job, arguments=[*arguments, *selected])
+    # Ranges without a message of it count as archived all the same.
+    assert second["facts"]["archived_to"] == sum(
+        everything[-1][name] for name in ("commitLogOffset", "recordSize")
+    )
+    assert any(entry["rows"] == 0 for entry in second["frames"]["entries"])
+    assert newest.run(archived, target=target) == wanted
+    third = newest.run(job, arguments=[*arguments, *selected])
+    assert (third["code"], third["facts"]["ranges"]) == (0, 0)
+
+
+def test_what_is_written_behind_an_archived_end_is_archived_later(
+    newest: Driver, root: Path, tmp_path: Path
+) -> None:
+    """A broker makes the next segment before it needs it; the one before is not full then."""
+    everything = newest.run(in_store, store=str(root))
+    tail = everything[-12]["commitLogOffset"]
+    place, position = at.place(tail, root)
+    whole = place.read_bytes()
+    later = [path for path in sorted((root / "commitlog").iterdir()) if path.name > place.name]
+    kept = {path: path.read_bytes() for path in (place, *later)}
+    place.write_bytes(whole[:position] + bytes(len(whole) - position))
+    for path in later:
+        path.write_bytes(bytes(at.SEGMENT))
+    following = place.with_name(f"{int(place.name) + at.SEGMENT:020d}")
+    following.write_bytes(bytes(at.SEGMENT))
+    queues = root / "consumequeue"
+    queues.rename(tmp_path / "queues")
+    target = str(tmp_path / "archive")
+    arguments = ["archive", str(root), "--to", target, "--range-bytes", "4096"]
+    first = newest.run(job, arguments=arguments)
+    assert first["facts"]["archived_to"] == tail
+    following.unlink()
+    for path, data in kept.items():
+        path.write_bytes(data)
+    (tmp_path / "queues").rename(queues)
+    assert newest.run(job, arguments=arguments)["code"] == 0
+    assert newest.run(archived, target=target) == everything
+
+
 def test_bodies_of_unknown_compression_are_archived_as_they_are(
     newest: Driver, tmp_path: Path
 ) -> None:
@@ -307,8 +377,12 @@ def test_a_driver_killed_while_it_archives_leaves_each_message_once(
 
     wait_until(has_archived, 300, f"{ranges} ranges archived", every_s=0.01)
     doomed.kill()
+    everything = newest.run(in_store, store=str(root))
+    # Whatever it was at, ranges that were decided are there, whole, and nothing else.
+    rows = sum(entry.rows for entry in Ledger(Target(str(target))).entries())
+    assert newest.run(archived, target=str(target)) == everything[:rows]
     assert newest.run(job, arguments=arguments)["code"] == 0
-    assert newest.run(archived, target=str(target)) == newest.run(in_store, store=str(root))
+    assert newest.run(archived, target=str(target)) == everything
 
 
 def test_messages_deleted_before_they_were_archived_are_said(newest: Driver, root: Path) -> None:
@@ -378,17 +452,32 @@ def test_replay_leaves_out_what_is_no_message(newest: Driver, tmp_path: Path) ->
     store.dispatch()
     assert store.close()
     target = str(tmp_path / "archive")
-    newest.run(job, arguments=["archive", str(tmp_path / "s"), "--to", target])
-    for arguments in ([str(tmp_path / "s")], [target, "--archive"]):
+    notes = {
+        "staging of a sink's rows": 1,
+        "notes of brokers and traces": 3,
+        "notes of transactions' ends": 1,
+    }
+    made = newest.run(job, arguments=["archive", str(tmp_path / "s"), "--to", target])
+    assert (made["facts"]["rows"], made["facts"]["left_out"]) == (9, notes)
+    assert "3 records: notes of brokers and traces" in made["text"]
+    traces = ["--to", str(tmp_path / "traces"), "--topic", "RMQ_SYS_TRACE_TOPIC"]
+    named = newest.run(job, arguments=["archive", str(tmp_path / "s"), *traces])
+    assert (named["facts"]["rows"], named["facts"]["left_out"]) == (1, {})
+    in_log = {"waiting copies of delayed messages": 5} | {
+        "staging of a sink's rows": 1,
+        "notes of brokers and traces": 3,
+        "transactions' own": 1,
+    }
+    # What waits has no other copy yet, so an archive has it; the rest it never had.
+    in_archive = {"waiting copies of delayed messages": 5}
+    for arguments, others in (
+        ([str(tmp_path / "s")], in_log),
+        ([target, "--archive"], in_archive),
+    ):
         found = newest.run(job, arguments=["replay", *arguments, "--to", "x", "--dry-run"])
         bodies = [bytes(row["body"]) for row in found["frames"]["messages"]]
         assert bodies == [b"plain", b"again", b"again", b"delayed"]
-        assert found["facts"]["left_out"] == {
-            "staging of a sink's rows": 1,
-            "waiting copies of delayed messages": 5,
-            "notes of brokers and traces": 3,
-            "transactions' own": 1,
-        }
+        assert found["facts"]["left_out"] == others
         assert found["facts"]["still_waiting"] == 2
         assert "2 delayed messages are not delivered yet" in found["text"]
     shares = newest.run(job, arguments=["traffic", str(tmp_path / "s")])

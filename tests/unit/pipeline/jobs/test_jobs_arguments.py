@@ -11,11 +11,16 @@ import pytest
 from aerobee.cli.main import main
 from aerobee.pipeline.jobs import run as run_module
 from aerobee.pipeline.jobs import submit
+from aerobee.pipeline.jobs.archives.ledger import Ledger, StagedRows
+from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
+from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.arguments import build_parser
 from aerobee.pipeline.jobs.checks import check
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.run import run_job
 from tests.unit.pipeline.stores import write_store
+
+ROWS = StagedRows(9, 0, 0, {})
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +58,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("replay FOLDER --archive --dry-run", 3, "FOLDER is no archive"),
         ("replay FOLDER FOLDER --archive --dry-run", 2, "one archive at a time"),
         ("archive STORE --to FOLDER --check", 3, "FOLDER is no archive"),
+        ("archive STORE --to FOLDER --topic rmq_sys_aerobee_stage", 2, "is no message"),
+        ("archive STORE --to FOLDER --topic Nope", 3, "STORE has no queue of Nope; it has"),
+        ("archive STORE --to FOLDER --begin 2026-02-01 --end 2026-01-01", 2, "is not before"),
+        ("archive STORE --to HELD", 2, "HELD holds messages of Orders; this run is for all"),
+        ("archive STORE --to HELD --check --topic Orders", 2, "--check looks at all of it"),
         ("archive STORE --to FILE", 3, "cannot make the directory FILE: File exists"),
         ("archive STORE --to nosuch://host/x", 2, "nosuch://host/x: "),
         ("rebuild STORE --to FILE/out", 3, "cannot make the directory FILE/out: Not a directory"),
@@ -77,6 +87,9 @@ def test_what_cannot_be_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = {"NOWHERE": "nowhere", "FOLDER": "folder", "FILE": "file", "FULL": "full"}
+    names |= {"HELD": "held"}
+    selection = ArchiveSelection(("Orders",), None, None)
+    Ledger(Target(str(tmp_path / "held")), selection).archive(0, 9, lambda *_: ROWS)
     (tmp_path / "folder").mkdir()
     (tmp_path / "full" / "consumequeue").mkdir(parents=True)
     (tmp_path / "file").touch()

@@ -11,8 +11,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from aerobee.pipeline.jobs.ledger import Ledger, LedgerError, StagedRows, plan
-from aerobee.pipeline.jobs.target import Target
+from aerobee.pipeline.jobs.archives import ledger as ledger_module
+from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError, StagedRows, plan
+from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
+from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.result import JobFailed
 
 RECORD = 100
 LOG_END = 5000
@@ -41,9 +44,9 @@ class KilledAt(Target):
         self._count()
         return made
 
-    def move(self, path: str, to: str) -> None:
+    def publish(self, path: str, to: str) -> None:
         self._count()
-        super().move(path, to)
+        super().publish(path, to)
         self._count()
 
     def remove_tree(self, path: str) -> None:
@@ -69,13 +72,20 @@ def writer(target: Target, end_of_data: int = LOG_END) -> Callable[..., StagedRo
         if not begins:
             return None
         for number in range(2):
-            folder = Path(target.path(aside)) / f"topic=t{number}"
-            folder.mkdir(parents=True)
+            folder = f"{target.path(aside)}/topic=t{number}"
+            files = target._files
+            files.create_dir(folder, recursive=True)
             count = getattr(target, "_count", None)
             if count:
                 count()
-            pq.write_table(pa.table({"place": begins[number::2]}), folder / "part.parquet")
-            (folder / "part.parquet.crc").write_bytes(b"x")
+            table = pa.table({"place": begins[number::2]})
+            pq.write_table(table, f"{folder}/part.parquet", filesystem=files)
+            files.create_dir(f"{target.path(aside)}/_temporary/0", recursive=True)
+            # What tasks leave behind that were given up.
+            left = f"{target.path(aside)}/_temporary/0/part.parquet"
+            for path in (f"{folder}/part.parquet.crc", left):
+                with files.open_output_stream(path) as opened:
+                    opened.write(b"x")
         return StagedRows(begins[-1] + RECORD - 10, len(begins), 0, {})
 
     return write
@@ -103,6 +113,22 @@ def places(target: Path) -> list[int]:
     return sorted(found.to_table().column("place").to_pylist())
 
 
+def by_ledger(target: Target) -> list[int]:
+    """What who reads by the ledger sees."""
+    found: list[int] = []
+    if target.exists("_archive"):
+        for path in Ledger(target).files():
+            table = pq.read_table(target.path(path), filesystem=target._files, partitioning=None)
+            found += table.column("place").to_pylist()
+    return sorted(found)
+
+
+def decided(target: Target) -> list[int]:
+    """The rows of the ranges that are decided."""
+    ends = [entry.end for entry in Ledger(target).entries()]
+    return [place for place in ALL if ends and place < ends[-1]]
+
+
 ALL = list(range(0, LOG_END, RECORD))
 
 
@@ -120,7 +146,11 @@ def test_an_archive_has_every_row_and_a_second_run_adds_what_is_new(tmp_path: Pa
     assert not Ledger(target).check()
 
 
-def test_a_run_killed_at_any_change_leaves_every_row_once(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_change_leaves_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody else is at it who would be waited for.
+    monkeypatch.setattr(ledger_module, "_RENAMING_S", 0.0)
     changes = KilledAt(str(tmp_path / "count"), 1 << 30)
     run(changes)
     total = (1 << 30) - changes.left
@@ -129,8 +159,10 @@ def test_a_run_killed_at_any_change_leaves_every_row_once(tmp_path: Path) -> Non
         root = tmp_path / str(at)
         with pytest.raises(Killed):
             run(KilledAt(str(root), at))
+        # Decided ranges are there whole for who reads by the ledger, wherever their files are.
+        assert by_ledger(Target(str(root))) == decided(Target(str(root))), at
         run(Target(str(root)))
-        assert places(root) == ALL, at
+        assert places(root) == by_ledger(Target(str(root))) == ALL, at
         assert not Ledger(Target(str(root))).check()
         assert not list(root.glob("_archive/staging/*"))
 
@@ -148,6 +180,30 @@ def test_runs_killed_again_and_again_leave_every_row_once(tmp_path: Path, seed: 
         assert places(root) == ALL, trial
 
 
+def test_who_reads_while_files_are_renamed_waits_for_the_end_of_it(tmp_path: Path) -> None:
+    run(Target(str(tmp_path)))
+    done = sorted(tmp_path.glob("_archive/done/*"))[-1]
+    entry = Ledger(Target(str(tmp_path))).entries()[-1]
+    back = [(tmp_path / file.place, tmp_path / file.aside) for file in entry.files]
+    done.unlink()
+    for place, aside in back:
+        aside.parent.mkdir(parents=True)
+        place.rename(aside)
+
+    class Renaming(Target):
+        """Another process goes on as soon as somebody has looked."""
+
+        def sizes(self, path: str) -> dict[str, int]:
+            found = super().sizes(path)
+            if path == "_archive/done" and not done.exists():
+                for place, aside in back:
+                    aside.rename(place)
+                done.touch()
+            return found
+
+    assert by_ledger(Renaming(str(tmp_path))) == ALL
+
+
 def test_who_comes_second_gives_way(tmp_path: Path) -> None:
     target = Target(str(tmp_path))
     first = writer(target)
@@ -162,7 +218,8 @@ def test_who_comes_second_gives_way(tmp_path: Path) -> None:
     assert places(tmp_path) == list(range(0, 1000, RECORD))
 
 
-def test_a_file_that_was_removed_is_named(tmp_path: Path) -> None:
+def test_a_file_that_was_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_RENAMING_S", 0.0)
     target = Target(str(tmp_path))
     run(target)
     gone = next(tmp_path.glob("topic=t0/*.parquet"))
@@ -170,8 +227,11 @@ def test_a_file_that_was_removed_is_named(tmp_path: Path) -> None:
     assert [line.split()[0] for line in Ledger(target).check()] == [f"topic=t0/{gone.name}"]
     for done in tmp_path.glob("_archive/done/*"):
         done.unlink()
-    with pytest.raises(LedgerError, match="removed from outside"):
-        Ledger(target).recover()
+    for read in (Ledger(target).recover, Ledger(target).files):
+        with pytest.raises(LedgerError, match="removed from outside"):
+            read()
+    with pytest.raises(LedgerError, match="it is no archive"):
+        Ledger(Target(str(tmp_path / "topic=t0"))).files()
 
 
 def test_a_ledger_with_a_hole_is_refused(tmp_path: Path) -> None:
@@ -183,6 +243,44 @@ def test_a_ledger_with_a_hole_is_refused(tmp_path: Path) -> None:
     sorted(tmp_path.glob("_archive/entries/*"))[0].write_text("{")
     with pytest.raises(LedgerError, match="cannot be read"):
         Ledger(target).entries()
+
+
+PAYMENTS = ArchiveSelection(("Payments",), None, 1_700_000_000_000)
+
+
+def test_a_selection_is_in_each_entry_and_programs_before_it_refuse_them(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    for place in range(0, 3000, 1000):
+        made = Ledger(target, PAYMENTS).archive(place, place + 1000, nothing)
+        assert made is not None
+    found = Ledger(target).entries()
+    assert [one.selection for one in found] == [PAYMENTS] * 3
+    assert [(one.rows, one.files) for one in found] == [(0, ())] * 3
+    assert not Ledger(target).check()
+    texts = [path.read_text() for path in tmp_path.glob("_archive/entries/*")]
+    assert all('"version": 2' in text for text in texts)
+    Ledger(target, PAYMENTS).check_selection("x")
+    with pytest.raises(JobFailed, match=r"x holds messages of Payments stored before 2023-11-14T22:"
+                       r"13:20\.000\+00:00; this run is for all messages:") as caught:  # fmt: skip
+        Ledger(target).check_selection("x")
+    assert caught.value.code == 2
+
+
+def nothing(start: int, end: int, aside: str) -> StagedRows:
+    return StagedRows(end, 0, 0, {})
+
+
+def test_an_archive_from_before_selections_goes_on_with_all_messages(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    run(target, 1500)
+    text = next(tmp_path.glob("_archive/entries/*")).read_text()
+    assert '"version": 1' in text
+    assert "selection" not in text
+    Ledger(target).check_selection("x")
+    with pytest.raises(JobFailed, match="x holds all messages; this run is for messages of Pay"):
+        Ledger(target, PAYMENTS).check_selection("x")
+    # Where nothing is yet, anything may be.
+    Ledger(Target(str(tmp_path / "new")), PAYMENTS).check_selection("x")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """The directory an archive or a result is written to: of this machine, or a URI pyarrow knows.
 
 The few operations a ledger needs, with their promises: `write_new` makes a whole file or none and
-says whether it was the one that did; `move` is one act on a local file system and one object after
-the other elsewhere; `sync` outlives a power cut (object stores need none).
+says whether it was the one that did; `publish` gives a file its place, by another name where that
+is one act (local, HDFS), as a copy on object stores, which know no other way; `sync` outlives a
+power cut (object stores need none).
 
 Paths are relative to the directory.
 """
@@ -11,12 +12,18 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
 from pyarrow import fs as pafs
 
 from aerobee.file_replacement import write_synced
+from aerobee.pipeline.jobs.archives.s3 import creator
+
+_THREADS: Final = 16
 
 
 class Target:
@@ -24,17 +31,29 @@ class Target:
 
     def __init__(self, given: str) -> None:
         if "://" in given:
-            self._files, self.root = pafs.FileSystem.from_uri(given)
+            self._files, root = pafs.FileSystem.from_uri(given)
+            self.root = root.rstrip("/")
         else:
             self._files, self.root = pafs.LocalFileSystem(), os.path.abspath(given)
-        self.given = given.rstrip("/")
-        self._is_local = isinstance(self._files, pafs.LocalFileSystem)
+        self._given = given
+        kind = self._files.type_name
+        self._is_local = kind == "local"
+        #: Whether a file gets its place by another name, so that it is not where it was any more.
+        self.renames = kind in ("local", "hdfs")
+        self._create = creator(given) if kind == "s3" else None
 
     def uri(self, path: str) -> str:
-        """The path as Spark takes it."""
-        if "://" in self.given:
-            return f"{self.given}/{path}"
-        return f"file://{self.path(path)}"
+        """The path as Spark takes it, which has keys and servers from its own settings."""
+        if "://" not in self._given:
+            return f"file://{self.path(path)}"
+        parts = urlsplit(self._given)
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/{path}"
+
+    @property
+    def name(self) -> str:
+        """For people: without keys."""
+        return self.uri("").rstrip("/") if "://" in self._given else self._given
 
     def path(self, path: str) -> str:
         """The path in the file system."""
@@ -51,15 +70,25 @@ class Target:
             data: bytes = opened.read()
         return data
 
+    def read_all(self, paths: Sequence[str]) -> list[bytes]:
+        """Whole files, several at once where each is a round trip."""
+        if self._is_local or len(paths) < 2:
+            return [self.read(path) for path in paths]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(self.read, paths))
+
     def write_new(self, path: str, data: bytes) -> bool:
         """Make a file with that content; False if there is one of that name, which stays.
 
-        Atomic on a local file system; elsewhere two writers at the same moment are not noticed.
+        Atomic on a local file system, and on S3 with boto3 (s3.py); elsewhere two writers at the
+        same moment are not noticed.
         """
         place = self.path(path)
-        self._files.create_dir(posixpath.dirname(place), recursive=True)
+        self._make_folder(place)
         if self._is_local:
             return _write_local(place, data)
+        if self._create is not None:
+            return self._create(place, data)
         if self.exists(path):
             return False
         with self._files.open_output_stream(place) as opened:
@@ -68,8 +97,21 @@ class Target:
 
     def move(self, path: str, to: str) -> None:
         """Give a file another name; one that has that name already is replaced."""
-        self._files.create_dir(posixpath.dirname(self.path(to)), recursive=True)
+        self._make_folder(self.path(to))
         self._files.move(self.path(path), self.path(to))
+
+    def publish(self, path: str, to: str) -> None:
+        """Give a file its place; one that is there is replaced. Where nothing is renamed, it stays
+        where it was as well."""
+        if self.renames:
+            self.move(path, to)
+        else:
+            self._files.copy_file(self.path(path), self.path(to))
+
+    def _make_folder(self, place: str) -> None:
+        """Object stores need none, and an object that stands for one would be in the way."""
+        if self.renames:
+            self._files.create_dir(posixpath.dirname(place), recursive=True)
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory with all that is in it, if it is there."""

@@ -1,34 +1,49 @@
 """What an archive holds: a ledger of log ranges, each written once however often a run is killed.
 
-    <target>/topic=.../date=.../<start>-<n>.parquet    the rows; what readers see
+    <target>/topic=.../date=.../<start>-<n>.parquet    the rows, in their places
     <target>/_archive/entries/<start>.json             a range that is decided: its files, its rows
     <target>/_archive/done/<start>                     its files are all in place
-    <target>/_archive/staging/<uuid>/...               rows that no entry names yet
+    <target>/_archive/staging/<uuid>/...               rows that no entry names yet, or not in place
 
-Readers pass over names that begin with an underscore. A range goes four steps: its rows are written
-to a staging directory; the entry that names them appears in one act (the decision: made once for
-each start, whoever comes second gives way); its files are moved to their places; it is marked done.
-Whatever step a run dies in, the next one's `recover` finishes decided ranges by the same moves,
-which may be done twice, and throws undecided ones away.
+A range goes four steps: its rows are written to a staging directory; the entry that names them
+appears in one act (the decision: made once for each start, whoever comes second gives way); its
+files get their places; it is marked done. Whatever step a run dies in, the next one's `recover`
+finishes decided ranges by the same steps, which may be done twice, and throws undecided ones away.
 
-Ranges follow each other without a hole: the next one begins where the last one's last record ends.
-Where retention was quicker than the archive, the entry says what was missed.
+Who reads by the ledger (`files`) sees a range whole from its decision on, wherever its files are.
+Who reads the directory alone, passing over names that begin with an underscore, sees nothing
+undecided, and a range that was just decided file by file. On object stores a file gets its place by
+a copy, and what was staged stays until the next run begins, for readers that began with it.
+
+Ranges follow each other without a hole: the next one begins where the last one ends, which is a
+record's end or a full segment's. Where retention was quicker than the archive, the entry says what
+was missed. A range without rows has an entry as well: it need not be looked at again.
+
+What the archive is for, if not for all messages, is in each entry, so that it is decided with the
+first one, and a run for another selection is refused. Such entries have version 2, which programs
+that know of no selection do not read; the others are as they always were.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from aerobee.pipeline.jobs.target import Target
+from aerobee.pipeline.jobs.archives.selection import ALL, ArchiveSelection
+from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.result import USAGE, JobFailed
 
 FOLDER: Final = "_archive"
 _ENTRIES, _DONE, _STAGING = f"{FOLDER}/entries", f"{FOLDER}/done", f"{FOLDER}/staging"
-_VERSION = 1
+_VERSION, _SELECTION_VERSION = 1, 2
+# The files of a range are renamed in milliseconds, but for a disk that is very busy.
+_RENAMING_S: Final = 5.0
+_POLL_S: Final = 0.05
 
 
 class LedgerError(Exception):
@@ -46,7 +61,7 @@ class ArchivedFile(NamedTuple):
 class LedgerEntry(NamedTuple):
     """A range of log offsets [start, end) and the files of its rows. `missed`: log offsets before
     it that were deleted unarchived; `bad`: damaged places in it; `facts`: what the archiver
-    wants remembered, such as times and topics."""
+    wants remembered, such as times; `selection`: what the archive is for."""
 
     start: int
     end: int
@@ -55,6 +70,7 @@ class LedgerEntry(NamedTuple):
     missed: tuple[int, int] | None
     files: tuple[ArchivedFile, ...]
     facts: dict[str, Any]
+    selection: ArchiveSelection = ALL
 
     @property
     def name(self) -> str:
@@ -68,7 +84,7 @@ class LedgerEntry(NamedTuple):
 
 
 class StagedRows(NamedTuple):
-    """Rows that were written aside: the end of the last record, and as in Entry."""
+    """Rows that were written aside: up to where the log was read, and as in LedgerEntry."""
 
     end: int
     rows: int
@@ -76,7 +92,8 @@ class StagedRows(NamedTuple):
     facts: dict[str, Any]
 
 
-#: Writes the rows of [start, end) as files below a directory of the target; None: there are none.
+#: Writes the rows of [start, end) as files below a directory of the target; None: there was nothing
+#: in the log, so that it is to be looked at again.
 Write = Callable[[int, int, str], StagedRows | None]
 
 
@@ -84,15 +101,34 @@ class Ledger:
     """The ledger of one target. One run at a time; a second one fails or gives way, no row is
     written twice."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, selection: ArchiveSelection = ALL) -> None:
         self._target = target
+        self._selection = selection
+
+    def check_selection(self, name: str) -> bool:
+        """Whether there is no entry yet. Raises JobFailed, which calls the archive `name`, if it is
+        for another selection than this ledger was opened with; LedgerError if its last entry cannot
+        be read."""
+        paths = sorted(path for path in self._target.sizes(_ENTRIES) if path.endswith(".json"))
+        if not paths:
+            return True
+        known = _decoded(self._target.read(paths[-1]), paths[-1]).selection
+        if known != self._selection:
+            raise JobFailed(
+                f"{name} holds {known}; this run is for {self._selection}: of what the ledger "
+                "counts as archived some would be missing, so use another target, or the same "
+                "--topic, --begin and --end as before",
+                USAGE,
+            )
+        return False
 
     def entries(self) -> list[LedgerEntry]:
         """All decided ranges in order. Raises LedgerError if they do not follow each other."""
+        listed = sorted(self._target.sizes(_ENTRIES))
+        paths = [path for path in listed if path.endswith(".json")]
         found = [
-            _decoded(self._target.read(path), path)
-            for path in sorted(self._target.sizes(_ENTRIES))
-            if path.endswith(".json")
+            _decoded(data, path)
+            for data, path in zip(self._target.read_all(paths), paths, strict=True)
         ]
         for one, following in pairwise(found):
             begun = following.start if following.missed is None else following.missed[0]
@@ -112,6 +148,32 @@ class Ledger:
         self._target.remove_tree(_STAGING)
         return len(left)
 
+    def files(self) -> list[str]:
+        """Where the rows of all decided ranges are: every file, each once. Raises LedgerError when
+        one is gone, and where nothing was ever archived."""
+        if not self._target.exists(FOLDER):
+            raise LedgerError(f"it is no archive: it has no {FOLDER} directory")
+        until = time.monotonic() + _RENAMING_S
+        while True:
+            entries = self.entries()
+            done = {posixpath.basename(path) for path in self._target.sizes(_DONE)}
+            # A run that renames is through in a moment, and one that was killed in it never is.
+            is_settled = all(entry.name in done for entry in entries)
+            if is_settled or not self._target.renames or time.monotonic() > until:
+                break
+            time.sleep(_POLL_S)
+        return [
+            file.place if entry.name in done else self._found(entry, file)
+            for entry in entries
+            for file in entry.files
+        ]
+
+    def _found(self, entry: LedgerEntry, file: ArchivedFile) -> str:
+        for path in (file.place, file.aside, file.place):
+            if self._target.exists(path):
+                return path
+        raise _gone(entry, file)
+
     def check(self) -> list[str]:
         """What the ledger names and the archive has not, or not as long; after `recover`."""
         sizes = self._target.sizes("")
@@ -126,7 +188,7 @@ class Ledger:
     def archive(
         self, start: int, end: int, write: Write, missed: tuple[int, int] | None = None
     ) -> LedgerEntry | None:
-        """One range: its rows written by `write`, decided, put in place. None if it has no rows.
+        """One range: its rows written by `write`, decided, put in place. None if that had none.
 
         Raises LedgerError when another run decided a range from `start` on meanwhile.
         """
@@ -137,7 +199,7 @@ class Ledger:
             return None
         entry = LedgerEntry(
             start, staged.end, staged.rows, staged.bad, missed, self._files(aside, start),
-            staged.facts,
+            staged.facts, self._selection,
         )  # fmt: skip
         self._target.sync([file.aside for file in entry.files])
         if not self._target.write_new(f"{_ENTRIES}/{entry.name}.json", _encoded(entry)):
@@ -147,14 +209,15 @@ class Ledger:
                 "kept. Run one archive job for a target at a time"
             )
         self._publish(entry)
-        self._target.remove_tree(aside)
+        if self._target.renames:
+            self._target.remove_tree(aside)
         return entry
 
     def _files(self, aside: str, start: int) -> tuple[ArchivedFile, ...]:
         """The staged files and their places: the same `name=value` folders, named by the range."""
         found = []
         sizes = self._target.sizes(aside)
-        rows = sorted(path for path in sizes if _is_data(path))
+        rows = sorted(path for path in sizes if _is_data(path[len(aside) + 1 :]))
         for number, path in enumerate(rows):
             folder = "/".join(one for one in posixpath.dirname(path).split("/") if "=" in one)
             name = f"{start:020d}-{number:05d}.parquet"
@@ -163,25 +226,34 @@ class Ledger:
         return tuple(found)
 
     def _publish(self, entry: LedgerEntry) -> None:
-        for aside, place, _ in entry.files:
-            if self._target.exists(aside):
-                self._target.move(aside, place)
-            elif not self._target.exists(place):
-                raise LedgerError(
-                    f"the range from {entry.start} to {entry.end} was decided, but its file {place}"
-                    f" is neither in its place nor in {aside}: it was removed from outside. Remove "
-                    f"{_ENTRIES}/{entry.name}.json and later ones to archive from there again"
-                )
+        for file in entry.files:
+            if self._target.exists(file.aside):
+                self._target.publish(file.aside, file.place)
+            elif not self._target.exists(file.place):
+                raise _gone(entry, file)
         self._target.sync([file.place for file in entry.files])
         self._target.write_new(f"{_DONE}/{entry.name}", b"")
 
 
+def _gone(entry: LedgerEntry, file: ArchivedFile) -> LedgerError:
+    return LedgerError(
+        f"the range from {entry.start} to {entry.end} was decided, but its file {file.place} is "
+        f"neither in its place nor in {file.aside}: it was removed from outside. Remove "
+        f"{_ENTRIES}/{entry.name}.json and later ones to archive from there again"
+    )
+
+
 def _is_data(path: str) -> bool:
-    return path.endswith(".parquet") and not posixpath.basename(path).startswith(("_", "."))
+    """Whether it is a file of rows, below the directory that they were written to."""
+    is_hidden = any(name.startswith(("_", ".")) for name in path.split("/"))
+    return path.endswith(".parquet") and not is_hidden
 
 
 def _encoded(entry: LedgerEntry) -> bytes:
     fields = entry._asdict() | {"version": _VERSION}
+    selection = fields.pop("selection")
+    if selection != ALL:
+        fields |= {"version": _SELECTION_VERSION, "selection": selection._asdict()}
     return json.dumps(fields, ensure_ascii=False, indent=1).encode()
 
 
@@ -189,8 +261,12 @@ def _decoded(data: bytes, path: str) -> LedgerEntry:
     try:
         fields = json.loads(data)
         version = fields.pop("version")
-        if version != _VERSION:
-            raise LedgerError(f"{path} has version {version}; this program knows {_VERSION}")
+        if version not in (_VERSION, _SELECTION_VERSION):
+            raise LedgerError(
+                f"{path} has version {version}; this program knows {_SELECTION_VERSION}"
+            )
+        if version == _SELECTION_VERSION:
+            fields["selection"] = ArchiveSelection.parse(fields["selection"])
         fields["files"] = tuple(ArchivedFile(*file) for file in fields["files"])
         fields["missed"] = None if fields["missed"] is None else tuple(fields["missed"])
         return LedgerEntry(**fields)
