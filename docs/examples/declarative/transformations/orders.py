@@ -51,9 +51,7 @@ def totals() -> DataFrame:
     return spark.read.table("orders").groupBy("shop").agg(*sums)
 
 
-dp.create_sink(
-    "large_orders", "rocketmq", {"nameServer": NAME_SERVERS, "topic": "large-orders"}
-)
+dp.create_sink("large_orders", "rocketmq", {"nameServer": NAME_SERVERS, "topic": "large-orders"})
 
 
 @dp.append_flow(target="large_orders")
@@ -62,5 +60,7 @@ def large() -> DataFrame:
     return (
         spark.readStream.table("orders")
         .where("cents >= 100000")
-        .select(f.to_json(f.struct("id", "shop", "cents")).alias("body"), f.col("shop").alias("keys"))
+        .select(
+            f.to_json(f.struct("id", "shop", "cents")).alias("body"), f.col("shop").alias("keys")
+        )
     )
