@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.interop.brokers import Broker
+from tests.parts import begin_watch_anew
 
 from .conftest import require
 from .kit import ROOT, VERSIONS, Driver, python_of
@@ -76,9 +77,11 @@ def test_each_run_takes_what_is_new(newest: Driver, our_broker: Broker, tmp_path
     text = text.replace('"subscribe", "orders"', f'"subscribe", "{source}"')
     program.write_text(text.replace('"large-orders"', f'"{sink}"'))
     command = [str(installed(tmp_path, version)), "pipeline", "submit"]
+    command += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false"]
     command += ["--properties-file", SETTINGS, DESCRIPTION]
     ended = 0
     for more in (6, 4):
+        begin_watch_anew()  # two Sparks start for each run
         numbers = range(ended, ended := ended + more)
         send(our_broker, source, orders(numbers))
         send(our_broker, source, [b"no json"], queue=1)
