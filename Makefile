@@ -42,7 +42,7 @@ run:
 pyspark:
 	@.ci/setup run
 	@$(PYTHON_IN_VENV) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	  print(*project["optional-dependencies"]["spark"], sep="\n")' | $(PYTHON_IN_VENV) -m pip install --quiet \
+	  print(*project["optional-dependencies"]["spark"], sep="\n")' | $(PYTHON_IN_VENV) -m pip install -qq \
 	  --disable-pip-version-check --constraint requirements/spark-4.3.txt --requirement /dev/stdin
 	@echo 'pyspark: .venv/bin/aerobee pipeline shell, or pipeline submit APP'
 

@@ -165,6 +165,10 @@ SUITES: dict[str, Suite] = {
         200_000, 1_000_000, "messages", "each partition has several pulls and Arrow batches"
     ),
     "spark kills": Suite(4, 10, "kills", "a broker's at each step of a batch, and a driver's"),
+    "page commands": Suite(1, 0, "commands", "those of one form differ in their options"),
+    "change data": Suite(
+        4_000, 100_000, "changes", "each kind of change of both forms, in states of several batches"
+    ),
 }
 
 

@@ -6,7 +6,8 @@ workers; that is all that a first read needs. On a cluster workers import Aerobe
 sent an archive of its modules, unless it is installed there.
 
 A program in Python is run by `application.py`, so that an error of ours ends it in one line, and
-so is what a shell is given on standard input. An interactive shell is `shell.py`.
+so is what a shell is given on standard input. An interactive shell is `shell.py`. A declarative
+pipeline, a file in YAML, is run by Spark's own program for them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _SHELL: Final = _HERE / "start_shell.py"
 _APPLICATION: Final = _HERE / "run_application.py"
 _VERSIONS: Final = ("4.0", "4.1", "4.2", "4.3")
 _JAVA: Final = 17
+_FOR_PIPELINES: Final = ("grpc", "grpc_status", "google.rpc", "zstandard", "yaml")
+_NEEDED_FOR_PIPELINES: Final = (
+    "declarative pipelines need Spark Connect and PyYAML: pip install 'pyspark[pipelines]'"
+)
 #: PYTHONSTARTUP of the user, which the shell runs when it is ready.
 USER_STARTUP: Final = "AEROBEE_PYTHONSTARTUP"
 
@@ -126,6 +131,8 @@ def build(launch: str, words: Words, given: Mapping[str, str], *, is_terminal: b
         environ[ARCHIVE] = str(archive)
     if launch == "shell":
         return _shell(home, options, environ, archive, is_terminal=is_terminal)
+    if is_declarative(words.application):
+        return _declarative(home, words, options, environ, archive)
     return _submit(home, words, options, environ, archive, is_remote=is_remote)
 
 
@@ -162,6 +169,35 @@ def _shell(
     environ["PYTHONSTARTUP"] = str(_SHELL)
     more = shlex.split(environ.get("PYSPARK_DRIVER_PYTHON_OPTS", ""))
     return Launch([environ["PYSPARK_DRIVER_PYTHON"], *more], environ, archive)
+
+
+def is_declarative(path: str | None) -> bool:
+    """Whether that is the description of a pipeline, and no program."""
+    return path is not None and path.endswith((".yml", ".yaml"))
+
+
+def _declarative(
+    home: Path,
+    words: Words,
+    options: list[tuple[str, str | None]],
+    environ: dict[str, str],
+    archive: Path | None,
+) -> Launch:
+    """Spark's own program for them; its arguments stand behind the description."""
+    program = home / "bin" / "spark-pipelines"
+    if not program.is_file():
+        raise JobFailed(f"declarative pipelines need Spark 4.1 or newer; {home} is older")
+    missing = [name for name in _FOR_PIPELINES if find_spec(name) is None]
+    if missing:
+        raise JobFailed(f"{_NEEDED_FOR_PIPELINES} (missing: {', '.join(missing)})")
+    verb, more = "run", words.arguments
+    if more and not more[0].startswith("-"):
+        verb, *more = more
+    # The Spark that it starts is a second one, which is told of none of these in another way.
+    if words.value("--remote") is None:
+        environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*flat(options), "pyspark-shell"])
+    argv = [str(program), verb, "--spec", str(words.application), *more, *flat(options)]
+    return Launch(argv, environ, archive, is_remote=True)
 
 
 def _submit(

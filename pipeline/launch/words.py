@@ -7,6 +7,7 @@ Nothing heavy is imported: `aerobee --help` builds the parsers, too.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Options of spark-submit that stand alone; all others have a value.
 _SWITCHES: Final = frozenset({"--verbose", "-v", "--supervise", "--version", "--usage-error"})
+#: A line of a file of settings: a name and, behind a blank or a sign, the value.
+_SETTING: Final = re.compile(r"([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.+)")
 _NAME_SERVERS: Final = ("-n", "--name-servers")
 _INSTALLED: Final = "--installed"
 _HELP: Final = ("-h", "--help")
@@ -41,7 +44,8 @@ error ends it:
 """
 _SUBMIT: Final = f"""\
 {_OURS}
-APP is a program in Python (or a jar), ARGS are its own. Workers are this Python, unless
+APP is a program in Python (or a jar), ARGS are its own; or the description of a declarative
+pipeline, in YAML. Workers are this Python, unless
 spark.pyspark.python or PYSPARK_PYTHON says otherwise; a cluster is sent Aerobee's modules.
 """
 
@@ -139,5 +143,5 @@ def defaults(words: Words, home: Path, environ: Mapping[str, str]) -> dict[str, 
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}  # one that was named and is not there is spark-submit's to refuse
-    pairs = [one.replace("=", " ", 1).split(None, 1) for one in lines if not one.startswith("#")]
-    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+    found = [_SETTING.fullmatch(line.strip()) for line in lines]
+    return {match[1]: match[2] for match in found if match is not None}

@@ -85,8 +85,12 @@ class TopicSource(DataSource):
         return FilteringTopicReader(options) if options.pushdown else TopicReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream reader."""
-        return TopicStreamReader(self._options(True, schema))
+        """A stream reader; one that fails when it is first asked, if an option is wrong: of an
+        error here PySpark's planning process tells another one instead, which it makes itself."""
+        try:
+            return TopicStreamReader(self._options(True, schema))
+        except OptionError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; refuses by name what cannot be written."""
@@ -241,6 +245,30 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         """The query ends."""
         if self._made is not None:
             self._made.close()
+
+
+@plain_errors
+class RefusedStreamReader(DataSourceStreamReader):
+    """Has an error to tell, whatever it is asked for."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Of a new query."""
+        raise self._error
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """Of one that goes on."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Of one whose last batch was planned."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Never called: nothing was planned."""
+        raise self._error
 
 
 def _position(value: dict[str, Any]) -> Position:

@@ -281,7 +281,7 @@ def texts_of_errors(spark: Any, name_server: str, topic: str, broker: str) -> di
     def write(**columns: str) -> None:
         chosen = [f"{value} AS {name}" for name, value in columns.items()]
         rows = spark.range(1).selectExpr(*chosen)
-        rows.write.format("rocketmq").options(**options).mode("append").save()
+        rows.write.format("rocketmq").options(**reached).mode("append").save()
 
     def stream(**more: str) -> None:
         loaded = spark.readStream.format("rocketmq").options(**options | more).load()
@@ -289,7 +289,8 @@ def texts_of_errors(spark: Any, name_server: str, topic: str, broker: str) -> di
             written = loaded.writeStream.format("noop").option("checkpointLocation", folder)
             written.start().awaitTermination()
 
-    options = {"nameServer": name_server, "topic": topic, "pullTimeoutMs": "500"}
+    reached = {"nameServer": name_server, "topic": topic}
+    options = reached | {"pullTimeoutMs": "500"}
     beyond = {"startingOffsets": json.dumps({topic: {broker: {"0": 8}}})}
     beyond["endingOffsets"] = json.dumps({topic: {broker: {"0": 12}}})
     nobody = {"nameServer": "127.0.0.1:1"}

@@ -165,6 +165,33 @@ def test_a_spark_that_is_no_package_brings_its_own_pyspark(
     assert found.environ["PYTHONPATH"].split(":") == wanted
 
 
+def test_a_description_of_a_pipeline_is_run_by_sparks_program_for_them(
+    launch: Callable[..., Launch],
+    spark: Given,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    description, settings = tmp_path / "spark-pipeline.yml", tmp_path / "spark.properties"
+    description.touch()
+    settings.write_text("spark.log.level ERROR\nspark.x y=z\n")
+    words = ["--properties-file", str(settings), "--conf", "spark.x=w", str(description)]
+    with pytest.raises(JobFailed, match=r"need Spark 4\.1 or newer"):
+        launch("submit", *words)
+    program = Path(spark["SPARK_HOME"]) / "bin" / "spark-pipelines"
+    program.parent.mkdir()
+    program.touch()
+    found = launch("submit", *words, "--full-refresh-all")
+    named = [*words[:-1], *shlex.split(DRIVER)]
+    wanted = [str(program), "run", "--spec", str(description), "--full-refresh-all", *named]
+    assert found.argv == wanted
+    assert shlex.split(found.environ["PYSPARK_SUBMIT_ARGS"]) == [*named, "pyspark-shell"]
+    assert found.environ["PYSPARK_PYTHON"] == sys.executable
+    assert launch("submit", *words, "dry-run").argv[1:3] == ["dry-run", "--spec"]
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "grpc" else name)
+    with pytest.raises(JobFailed, match=r"pip install 'pyspark\[pipelines\]' \(missing: grpc\)"):
+        launch("submit", *words)
+
+
 def test_what_is_missing_is_said_in_one_line(
     launch: Callable[..., Launch],
     spark: Given,
