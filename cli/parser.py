@@ -10,7 +10,8 @@ from aerobee.cli.parser_types import assignment, count, duration, port, seconds,
 from aerobee.cli.store.parser import add_store
 from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
-from aerobee.pipeline.jobs.arguments import add_jobs, number
+from aerobee.pipeline.jobs.argument_values import number
+from aerobee.pipeline.jobs.arguments import add_jobs
 from aerobee.shards import SHARDS_MAX
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_store(commands)
     about = (
         "jobs on Spark over a store's files: audit, rebuild, archive, replay, traffic, retention, "
-        "dlq"
+        "dlq; and stream, of live topics to a lake"
     )
     pipeline = commands.add_parser("pipeline", help=about, description=about)
     add_jobs(pipeline.add_subparsers(metavar="JOB", required=True))

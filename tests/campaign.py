@@ -162,6 +162,9 @@ SUITES: dict[str, Suite] = {
         200_000, 1_000_000, "messages", "each partition has several pulls and Arrow batches"
     ),
     "spark kills": Suite(4, 10, "kills", "a broker's at each step of a batch, and a driver's"),
+    "lake kills": Suite(
+        2, 20, "kills", "for each format one of a driver and one of a broker, at a drawn step"
+    ),
 }
 
 
