@@ -70,7 +70,8 @@ def decoded(source: DataFrame, plan: StreamPlan, schema: StructType | None) -> D
     if plan.body.keep:
         fields[BODY] = f.col(BODY)
     can_be_bad = plan.body.kind != "binary"
-    if can_be_bad and plan.mode == "permissive" and plan.bad_table is None:
+    if can_be_bad and plan.mode != "dropmalformed" and plan.bad_table is None:
+        # In failfast it is always null: who goes on with permissive has the column already.
         fields[BAD_BODY] = f.when(f.col(IS_BAD), f.col(BODY))
     _check_names(columns, fields, plan)
     if can_be_bad and plan.mode == "failfast":
@@ -140,7 +141,8 @@ def _read(
     found = rows.schema[_PARSED].dataType
     bad = parsed.isNull()
     if kind == "json":
-        bad = bad | parsed[_CORRUPT].isNotNull()
+        # Spark would put a mark for bytes that are no UTF-8, and say nothing.
+        bad = bad | parsed[_CORRUPT].isNotNull() | ~f.is_valid_utf8(f.col(BODY).cast("string"))
     good = f.when(~f.col(IS_BAD), parsed)
     names = [one.name for one in getattr(found, "fields", []) if one.name != _CORRUPT]
     if not names:

@@ -175,6 +175,8 @@ def _names(option: str, text: str | None) -> tuple[str, ...]:
 
 
 def _place(option: str, text: str, kind: str) -> str:
+    if text.startswith("file:/"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
     if "://" in text:
         return text.rstrip("/")
     if "/" in text or kind == "parquet":
@@ -225,7 +227,7 @@ def _bad_table(parsed: argparse.Namespace, table: TablePlan) -> TablePlan | None
 
 def _checkpoint(text: str | None, table: TablePlan) -> str:
     if text is not None:
-        return text.rstrip("/") if "://" in text else os.path.abspath(text)
+        return _place("--checkpoint", text, "parquet")
     if not table.is_directory:
         raise JobFailed(f"--to {table.place}: a table by name needs a --checkpoint", USAGE)
     return f"{table.place}/{OWN_FOLDER}/checkpoint"

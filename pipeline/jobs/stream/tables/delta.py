@@ -77,8 +77,11 @@ class DeltaTable(Table):
     def _is_there(self) -> bool:
         if not self._plan.is_directory:
             return bool(self._spark.catalog.tableExists(self._sql_name))
-        names = open_folder(self._spark, self._plan.place).names("")
-        if "_delta_log" in names:
+        folder = open_folder(self._spark, self._plan.place)
+        names = folder.names("")
+        # A kill while it was made leaves a log without a version.
+        log = folder.names("_delta_log") if "_delta_log" in names else []
+        if any(name.endswith((".json", ".parquet")) and name[0].isdigit() for name in log):
             return True
         others = sorted(name for name in names if not name.startswith(("_", ".")))
         if others:

@@ -105,7 +105,11 @@ class IcebergTable(Table):
         if self._spark.catalog.tableExists(self._sql_name):
             return True
         if self._plan.is_directory:
-            names = open_folder(self._spark, self._plan.place).names("")
+            folder = open_folder(self._spark, self._plan.place)
+            names = folder.names("")
+            # A kill while it was made leaves metadata without a version.
+            if not any(name.endswith(".metadata.json") for name in folder.names("metadata")):
+                names = [name for name in names if name != "metadata"]
             others = sorted(name for name in names if not name.startswith(("_", ".")))
             if others:
                 raise JobFailed(
