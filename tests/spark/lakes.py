@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,12 @@ class Lake:
         return self.driver.run(run_sql, text=text)  # type: ignore[no-any-return]
 
     def name(self, table: Path) -> str:
-        """The table in SQL. Iceberg's catalog of a directory is the one that its tests name."""
+        """The table in SQL."""
         if self.kind == "delta":
             return f"delta.`file://{table}`"
-        self.driver.run(set_catalog, warehouse=f"file://{table.parent}")
-        return f"somebody.`{table.name}`"
+        catalog = f"of_{zlib.crc32(str(table.parent).encode())}"  # a session keeps one as it was
+        self.driver.run(set_catalog, catalog=catalog, warehouse=f"file://{table.parent}")
+        return f"{catalog}.`{table.name}`"
 
 
 def arguments(kind: str, broker: Broker, topic: str, table: Path, *more: str) -> list[str]:
@@ -190,8 +192,8 @@ def run_sql(spark: Any, text: str) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in spark.sql(text).collect()]
 
 
-def set_catalog(spark: Any, warehouse: str) -> None:
-    name = "spark.sql.catalog.somebody"
+def set_catalog(spark: Any, catalog: str, warehouse: str) -> None:
+    name = f"spark.sql.catalog.{catalog}"
     spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set(f"{name}.type", "hadoop")
     spark.conf.set(f"{name}.cache-enabled", "false")

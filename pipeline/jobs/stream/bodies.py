@@ -26,6 +26,8 @@ VALUE: Final = "value"
 IS_BAD: Final = "_aerobee_bad"
 _PARSED: Final = "_aerobee_parsed"
 _CORRUPT: Final = "_aerobee_corrupt"
+#: A field of an Avro record that every body has which could be read.
+_READ: Final = "_aerobee_read"
 #: Of a bad one on its way to a table of its own: the message.
 _RAW: Final = "_aerobee_raw"
 _REASONS: Final = {
@@ -139,12 +141,10 @@ def _read(
     rows = source.withColumn(_PARSED, _parser(plan, schema))
     parsed = f.col(_PARSED)
     found = rows.schema[_PARSED].dataType
-    bad = parsed.isNull()
-    if kind == "json":
-        # Spark would put a mark for bytes that are no UTF-8, and say nothing.
-        bad = bad | parsed[_CORRUPT].isNotNull() | ~f.is_valid_utf8(f.col(BODY).cast("string"))
+    every = [one.name for one in getattr(found, "fields", [])]
+    bad = parsed.isNull() | _is_bad(kind, parsed, every)
     good = f.when(~f.col(IS_BAD), parsed)
-    names = [one.name for one in getattr(found, "fields", []) if one.name != _CORRUPT]
+    names = [name for name in every if name not in (_CORRUPT, _READ)]
     if not names:
         return rows, bad, {VALUE: good}
     if plan.body.nested:
@@ -157,6 +157,35 @@ def _read(
             "can have; keep bodies in one column with --body text"
         )
     return rows, bad, {name: f.when(~f.col(IS_BAD), parsed[name]) for name in names}
+
+
+def _is_bad(kind: str, parsed: Column, names: list[str]) -> Column:
+    """Which bodies Spark's function could not read, beside those for which it gives null."""
+    from pyspark.sql import functions as f
+
+    if kind == "json":
+        # Spark would put a mark for bytes that are no UTF-8, and say nothing.
+        return parsed[_CORRUPT].isNotNull() | ~f.is_valid_utf8(f.col(BODY).cast("string"))
+    if kind == "avro":
+        # A record of nulls, as a good one may be: but for the field that is never null.
+        return parsed[_READ].isNull() if _READ in names else f.lit(False)
+    # A message of nulls, as the empty one is. Bytes of which no field came are none of the message.
+    nothing = f.length(BODY) > 0
+    for name in names:
+        nothing = nothing & parsed[name].isNull()
+    return nothing
+
+
+def _readable_avro(schema: str) -> str:
+    """The schema of a record with one more field, whose value stands in the schema itself."""
+    try:
+        found = json.loads(schema)
+    except ValueError as error:
+        raise JobFailed(f"--schema is no Avro schema: {error}", USAGE) from error
+    if not isinstance(found, dict) or found.get("type") != "record":
+        return schema
+    marker = {"name": _READ, "type": "boolean", "default": True}
+    return json.dumps(found | {"fields": [*found.get("fields", []), marker]})
 
 
 def _parser(plan: StreamPlan, schema: StructType | None) -> Column:
@@ -175,6 +204,7 @@ def _parser(plan: StreamPlan, schema: StructType | None) -> Column:
     if body.kind == "avro":
         from pyspark.sql.avro.functions import from_avro
 
+        options["avroSchema"] = _readable_avro(options.get("avroSchema", body.schema))
         return from_avro(BODY, body.schema, options)
     from pyspark.sql.protobuf.functions import from_protobuf
 

@@ -66,7 +66,8 @@ class IcebergTable(Table):
         self._begun = True
 
     def compact(self) -> None:
-        options = "'partial-progress.enabled', 'false'"
+        # Iceberg's own 5 would leave up to four small files of each partition for ever.
+        options = "'min-input-files', '2'"
         if self._plan.compact_bytes:
             options += f", 'target-file-size-bytes', '{self._plan.compact_bytes}'"
         within = self._sql_name.partition(".")[2]
