@@ -10,7 +10,8 @@ from aerobee.cli.parser_types import assignment, count, duration, port, seconds,
 from aerobee.cli.store.parser import add_store
 from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
-from aerobee.pipeline.jobs.arguments import add_jobs, number
+from aerobee.pipeline.jobs.argument_values import number
+from aerobee.pipeline.jobs.arguments import add_jobs
 from aerobee.pipeline.launch.words import add_launches
 from aerobee.shards import SHARDS_MAX
 
@@ -97,8 +98,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_bench(commands)
     add_store(commands)
     about = (
-        "Spark with our formats (shell, submit), and jobs on it over a store's files: audit, "
-        "rebuild, archive, replay, traffic, retention, dlq"
+        "Spark with our formats (shell, submit); jobs on it over a store's files: audit, rebuild, "
+        "archive, replay, traffic, retention, dlq; and stream, of live topics to a lake"
     )
     pipeline = commands.add_parser("pipeline", help=about, description=about)
     jobs = pipeline.add_subparsers(metavar="JOB", required=True)

@@ -54,6 +54,7 @@ def _spark(version: str) -> str:
 #: Parts and the command of each, in chains: the parts of one chain follow each other.
 CHAINS: tuple[dict[str, tuple[str, ...]], ...] = (
     {_spark(version): ("tests/spark/setup.sh", version) for version in spark_versions()},
+    {f"lake-{name}": ("tests/spark/lake.sh", name) for name in ("delta", "iceberg")},
     {part: ("tests/interop/setup.sh", part) for part in ("java", "cpp", "node", "go", "rust")},
     {"monitors": ("tests/service/setup.sh",), "s3": ("tests/spark/s3/setup.sh",)},
 )

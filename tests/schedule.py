@@ -46,6 +46,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/spark/test_batch_read.py", "spark jobs"),
     ("tests/spark/test_store_read.py", "spark jobs"),
     ("tests/spark/test_sql_filter.py", "spark jobs"),
+    ("tests/spark/test_lake", "spark lakes"),
     ("tests/spark/", "spark streams"),
     ("tests/interop/test_expired_crossing.py", "alone"),
     ("tests/interop/test_store_tools.py", "file"),

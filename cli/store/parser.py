@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from aerobee.cli.parser_types import count
-from aerobee.pipeline.jobs.arguments import number
+from aerobee.pipeline.jobs.argument_values import number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

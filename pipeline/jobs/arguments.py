@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from aerobee.pipeline.jobs.argument_values import MODES, hours, number, rate, size
+from aerobee.pipeline.jobs.stream.arguments import add_stream
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     Commands = _SubParsersAction[argparse.ArgumentParser]
 
-MODES: Final = ("permissive", "dropmalformed", "failfast")
 _EPILOG: Final = """\
 DIR is a store's directory, or a backup or copy of one, also as a URI (s3://..., hdfs://...);
 several are the directories of one log. No broker is needed, and nothing in DIR is changed.
@@ -21,7 +23,6 @@ several are the directories of one log. No broker is needed, and nothing in DIR 
 exit codes: 0 done, 1 damage found (audit), a bad record in mode failfast, or an archive that is not
 what its ledger says, 2 usage, 3 could not
 """
-_SIZES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,6 +41,7 @@ def add_jobs(commands: Commands) -> None:
     _add_traffic(commands)
     _add_retention(commands)
     _add_dlq(commands)
+    add_stream(commands)
 
 
 def _add_audit(commands: Commands) -> None:
@@ -143,36 +145,3 @@ def _add_levels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delay-levels", metavar="TEXT", help="messageDelayLevel of the broker, if not the default"
     )
-
-
-def size(text: str) -> int:
-    """A number of bytes, such as 8G; argparse makes an error of ValueError."""
-    digits, unit = text[:-1], _SIZES.get(text[-1:].lower())
-    value = int(text) if unit is None else int(float(digits) * unit)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return value
-
-
-def number(text: str) -> int:
-    """A whole number that is not negative."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative: {text}")
-    return value
-
-
-def hours(text: str) -> float:
-    """A time in hours that is not negative."""
-    value = float(text)
-    if not 0 <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"must not be negative: {text}")
-    return value
-
-
-def rate(text: str) -> float:
-    """Messages a second."""
-    value = float(text)
-    if not 0 < value <= 1e9:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return value

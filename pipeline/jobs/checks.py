@@ -31,11 +31,7 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     if parsed.job == "replay":
         _check_replay(parsed)
     _check_times(getattr(parsed, "begin", None), getattr(parsed, "end", None), parse_time)
-    if parsed.master and not parsed.master.startswith(_MASTERS):
-        raise JobFailed(
-            f"--master {parsed.master}: must be local[N], spark://HOST:PORT, yarn or k8s://...",
-            USAGE,
-        )
+    check_master(parsed.master)
     _check_levels(getattr(parsed, "delay_levels", None))
     _check_source(parsed)
     for option in ("to", "output", "plots"):
@@ -50,6 +46,14 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
         _check_archiving(parsed, parse_time)
     if parsed.job == "traffic":
         _check_pictures(parsed)
+
+
+def check_master(master: str | None) -> None:
+    """Raises JobFailed for what is no address of a Spark master."""
+    if master and not master.startswith(_MASTERS):
+        raise JobFailed(
+            f"--master {master}: must be local[N], spark://HOST:PORT, yarn or k8s://...", USAGE
+        )
 
 
 def _check_times(begin: str | None, end: str | None, parse_time: ParseTime) -> None:

@@ -19,6 +19,7 @@ from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
+from aerobee.pipeline.jobs.stream.run import run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,8 @@ def run_job(
     spark: SparkSession | None = None,
 ) -> JobResult:
     """Run the job that `parsed` (arguments.py) asks for. Raises JobFailed."""
+    if parsed.job == "stream":
+        return run_stream(parsed, parse_time, _explained, say, spark)
     conf = _pairs(parsed.conf, "--conf")
     _check(parsed, parse_time)
     own = spark is None

@@ -26,6 +26,7 @@ from tests.pythons import FORMS
 from tests.wheels import build
 
 from .kit import VERSIONS, Driver, missing, whole_versions
+from .lakes import LAKES, Lake
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -107,6 +108,32 @@ def pair(request: pytest.FixtureRequest, driver_of: Callable[[str], Driver]) -> 
 def newest(driver_of: Callable[[str], Driver]) -> Driver:
     """For what does not differ between versions."""
     return driver_of(VERSIONS[0])
+
+
+@pytest.fixture(scope="session")
+def lake_of(
+    driver_of: Callable[[str], Driver], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Lake]]:
+    """A format's driver, on the newest Spark that its package supports; one for the run."""
+    made: dict[str, Lake] = {}
+
+    def get(kind: str) -> Lake:
+        if kind == "parquet":
+            return Lake(kind, driver_of(VERSIONS[0]))
+        if kind not in made:
+            need(f"lake-{kind}", missing=lambda: missing(kind))
+            folder = tmp_path_factory.mktemp(kind)
+            made[kind] = Lake(kind, Driver(kind, folder, conf=LAKES[kind].settings()))
+        return made[kind]
+
+    yield get
+    for one in made.values():
+        one.driver.close()
+
+
+@pytest.fixture(params=sorted(LAKES))
+def lake(request: pytest.FixtureRequest, lake_of: Callable[[str], Lake]) -> Lake:
+    return lake_of(request.param)
 
 
 @pytest.fixture

@@ -72,7 +72,8 @@ def missing(version: str) -> str | None:
     if shutil.which("java") is None:
         return "Spark needs Java: there is none on this machine"
     if not (ENVIRONMENTS / version / ".made-from").exists():
-        return f"PySpark {version}: not set up, run tests/spark/setup.sh"
+        script = "setup.sh" if version[0].isdigit() else "lake.sh"
+        return f"PySpark {version}: not set up, run tests/spark/{script}"
     return None
 
 

@@ -96,7 +96,7 @@ class Target:
         return True
 
     def move(self, path: str, to: str) -> None:
-        """Give a file another name; one that has that name already is replaced."""
+        """Give a file or a directory another name; a file that has that name is replaced."""
         self._make_folder(self.path(to))
         self._files.move(self.path(path), self.path(to))
 
@@ -117,6 +117,11 @@ class Target:
         """Remove a directory with all that is in it, if it is there."""
         if self.exists(path):
             self._files.delete_dir(self.path(path))
+
+    def names(self, path: str) -> list[str]:
+        """What lies in a directory itself; nothing if it is not there."""
+        selector = pafs.FileSelector(self.path(path), allow_not_found=True)
+        return [one.base_name for one in self._files.get_file_info(selector)]
 
     def sizes(self, path: str) -> dict[str, int]:
         """The files below a directory, by path, with their lengths; none if it is not there."""

@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from aerobee.cli.parser import build_parser
+from aerobee.pipeline.jobs.stream.plan import read_plan
+from aerobee.pipeline.jobs.stream.tables.packages import PACKAGES
+from aerobee.pipeline.jobs.submit import parse_time
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pipeline.md").read_text()
-COMMANDS = [
-    line.strip() for line in PAGE.splitlines() if line.strip().startswith("aerobee pipeline ")
-]
+STREAM_PAGE = (ROOT / "docs" / "pipeline-stream.md").read_text()
+
+
+def commands(page: str) -> list[str]:
+    lines = [line.strip().rpartition("/bin/")[2] for line in page.splitlines()]
+    return [line for line in lines if line.startswith("aerobee pipeline ")]
+
+
+COMMANDS = commands(PAGE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -29,6 +38,26 @@ def test_the_page_shows_every_job() -> None:
     jobs = {"audit", "rebuild", "archive", "replay", "traffic", "retention", "dlq"}
     assert {one.job for one in parsed} == jobs
     assert all(f"| {job} |" in PAGE for job in jobs)
+
+
+@pytest.mark.parametrize("line", commands(STREAM_PAGE))
+def test_each_stream_of_its_page_is_one(line: str) -> None:
+    parsed = build_parser().parse_args(shlex.split(line)[1:])
+    made = read_plan(parsed, parse_time, {"NAMESRV_ADDR": "127.0.0.1:9876"})
+    packages = [maven for one in PACKAGES.values() for maven in one.maven.values()]
+    assert parsed.packages in (None, *packages)
+    assert parsed.packages is None or made.table.format in ("delta", "iceberg")
+
+
+def test_the_page_of_streams_names_the_versions_that_are_tested() -> None:
+    for lake in ("delta", "iceberg"):
+        pinned = (ROOT / "requirements" / f"lake-{lake}.txt").read_text()
+        version = re.search(r"^pyspark==(\d+\.\d+)(\S+)$", pinned, re.MULTILINE)
+        assert version is not None
+        maven = PACKAGES[lake].maven[version[1]]
+        assert f"| {version[1]}{version[2]} | `{maven}` |" in STREAM_PAGE
+        pom = (ROOT / "tests" / "spark" / "java" / f"lake-{lake}.xml").read_text()
+        assert all(f">{part}</" in pom for part in maven.split(":"))
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(aerobee\.pipeline\.[\w.]+)`", PAGE))))

@@ -1,0 +1,120 @@
+"""What a stream keeps beside its checkpoint: who it is, what it reads, where it goes.
+
+    <checkpoint>/aerobee/stream-N.json    the newest one counts
+    <checkpoint>/aerobee/start            the offsets that a start at latest, or at a time, meant
+    <checkpoint>/aerobee/lock             held by the run that is under way (on this machine)
+
+A checkpoint says how far its stream has got, so it belongs to one stream for ever: used for another
+topic it would skip messages, used for another table it would leave the rows of earlier ones out.
+The id made here, once, is what tables know the stream by.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.stream.folders import Folder, Notes
+from aerobee.pipeline.jobs.stream.plan import StreamPlan
+
+FOLDER: Final = "aerobee"
+_VERSION: Final = 1
+#: How a table is called whose directory the checkpoint lies in: both may be moved together.
+_AROUND: Final = "."
+
+
+@contextmanager
+def only_run(plan: StreamPlan) -> Iterator[None]:
+    """Holds the stream's lock. Raises JobFailed while another run on this machine has it; on other
+    file systems Spark itself stops the second run at its first batch."""
+    if "://" in plan.checkpoint:
+        yield
+        return
+    folder = os.path.join(plan.checkpoint, FOLDER)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise JobFailed(f"cannot write to {folder}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JobFailed(
+                f"another run of the stream from {plan.route} is under way (checkpoint "
+                f"{plan.checkpoint}); wait for it or stop it"
+            ) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+class Memory:
+    """What is kept of one stream; `id` is what its tables know it by."""
+
+    def __init__(self, folder: Folder, plan: StreamPlan) -> None:
+        self._notes = Notes(folder, FOLDER, "stream")
+        kept = self._notes.latest()
+        if kept is None:
+            if folder.names("offsets"):
+                raise JobFailed(
+                    f"checkpoint {plan.checkpoint} is of another program, no stream made by "
+                    f"`aerobee pipeline stream`; name another --checkpoint for {plan.route}"
+                )
+            kept = {"version": _VERSION, "id": uuid.uuid4().hex, "schema": None, "tables": {}}
+        else:
+            check_kept(kept, plan)
+        self._plan = plan
+        self._kept = kept | {
+            "topics": list(plan.topics), "pattern": plan.pattern, "to": _target(plan),
+        }  # fmt: skip
+        self.id: str = kept["id"]
+        self.schema: dict[str, Any] | None = kept["schema"]
+
+    def table(self, place: str) -> str | None:
+        """The id of a table that this stream has written to; None if it never has."""
+        found: str | None = self._kept["tables"].get(self._key(place))
+        return found
+
+    def keep(self, schema: Mapping[str, Any] | None, tables: Mapping[str, str]) -> None:
+        """The JSON schema of bodies, and tables with their ids, from now on."""
+        by_key = {self._key(place): found for place, found in tables.items()}
+        self._kept |= {"schema": schema, "tables": {**self._kept["tables"], **by_key}}
+        if self._notes.latest() != self._kept and not self._notes.write(self._kept):
+            raise JobFailed(
+                f"another run of the stream from {self._plan.route} began at the same time; "
+                "nothing was written: start it again if the other one is not to go on"
+            )
+
+    def _key(self, place: str) -> str:
+        own = self._plan.has_own_checkpoint and place == self._plan.table.place
+        return _AROUND if own else place
+
+
+def check_kept(kept: Mapping[str, Any], plan: StreamPlan) -> None:
+    """Raises JobFailed if what is kept is of another stream than the plan's."""
+    where = f"checkpoint {plan.checkpoint}"
+    if kept.get("version") != _VERSION:
+        raise JobFailed(f"{where} was made by another version of Aerobee: {kept.get('version')}")
+    before = set(kept["topics"])
+    if kept["pattern"] != plan.pattern or not before <= set(plan.topics):
+        was = ", ".join(kept["topics"]) or f"topics like {kept['pattern']}"
+        raise JobFailed(
+            f"{where} is of a stream from {was}, not from {plan.what}: name another --checkpoint "
+            f"and another table than {plan.table.place}, or read {was} on"
+        )
+    if kept["to"] != _target(plan):
+        before_to = kept["to"] if kept["to"] != _AROUND else "the directory around it"
+        raise JobFailed(
+            f"{where} is of a stream from {plan.what} to {before_to}, not to {plan.table.place}: "
+            "name another --checkpoint, with which the new table begins anew"
+        )
+
+
+def _target(plan: StreamPlan) -> str:
+    return _AROUND if plan.has_own_checkpoint else plan.table.place

@@ -1,0 +1,218 @@
+"""Runs one stream until it is stopped, has read what there was, or cannot go on.
+
+Spark's checkpoint says which messages a batch has, the same ones when it is repeated; the tables
+take each batch once (tables/). So a kill at any moment, of the driver, a worker or a broker, costs
+the batch that was open, which the next run writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aerobee.pipeline.errors import OptionError, PipelineError
+from aerobee.pipeline.jobs.checks import ParseTime, check_master
+from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.pipeline.jobs.session import open_session
+from aerobee.pipeline.jobs.stream.failures import stream_failure
+from aerobee.pipeline.jobs.stream.plan import StreamPlan, TablePlan, as_uri, key_values, read_plan
+from aerobee.pipeline.jobs.stream.reports import Report, Stopping
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from aerobee.pipeline.jobs.stream.bodies import Decoded
+    from aerobee.pipeline.jobs.stream.memory import Memory
+    from aerobee.pipeline.jobs.stream.tables.table import Table
+
+Say = Callable[[str], None]
+_POLL_S = 0.25
+
+
+def run_stream(
+    parsed: argparse.Namespace,
+    parse_time: ParseTime,
+    explained: Callable[[Exception, str], JobFailed],
+    say: Say | None = None,
+    spark: SparkSession | None = None,
+) -> JobResult:
+    """Run the stream that `parsed` (arguments.py) asks for. Raises JobFailed.
+
+    `explained` makes the sentence of an error that is not of streams alone.
+    """
+    from aerobee.pipeline.jobs.stream.memory import only_run
+    from aerobee.pipeline.jobs.stream.tables.packages import settings_of
+
+    conf = key_values(parsed.conf, "--conf")
+    check_master(parsed.master)
+    plan = read_plan(parsed, parse_time)
+    own = spark is None
+    with only_run(plan), Stopping() as stopping:
+        try:
+            if spark is None:
+                settings = settings_of(plan, parsed.packages, conf)
+                spark = open_session(f"stream {plan.what}", parsed.master, settings)
+            # The session has set its own ways with signals.
+            stopping.listen()
+            return _run(spark, plan, stopping, None if parsed.quiet else say)
+        except JobFailed:
+            raise
+        except Exception as error:
+            known = stream_failure(error, plan)
+            raise (known or explained(error, plan.mode)) from error
+        finally:
+            if own and spark is not None:
+                with contextlib.suppress(Exception):
+                    # After a signal to all processes of a service the JVM may be gone already.
+                    spark.stop()
+
+
+def _run(spark: SparkSession, plan: StreamPlan, stopping: Stopping, say: Say | None) -> JobResult:
+    from aerobee.pipeline.jobs.inputs import register_topics
+    from aerobee.pipeline.jobs.stream.tables.packages import check_packages
+
+    check_packages(spark, plan)
+    register_topics(spark)
+    batches = Batches(spark, plan, say)
+    query = _started(spark, plan, batches)
+    report = Report(plan, say)
+    try:
+        while query.isActive and not stopping.asked:
+            query.awaitTermination(_POLL_S)
+            report.look(query)
+    except Exception as error:
+        if batches.failed is not None:
+            raise batches.failed from error
+        if not stopping.asked:
+            raise
+    finally:
+        with contextlib.suppress(Exception) if stopping.asked else contextlib.nullcontext():
+            query.stop()
+            report.look(query)
+    return report.result(stopping.asked)
+
+
+class Batches:
+    """What is done with each batch: written to one table or two, and now and then compacted."""
+
+    def __init__(self, spark: SparkSession, plan: StreamPlan, say: Say | None) -> None:
+        from aerobee.pipeline.jobs.stream.folders import open_folder
+        from aerobee.pipeline.jobs.stream.memory import Memory
+
+        self._plan, self._say = plan, say
+        memory = Memory(open_folder(spark, plan.checkpoint), plan)
+        schema = _schema_of_bodies(spark, plan, memory)
+        self.decoded = _decoded(spark, plan, schema)
+        self._table = _table(spark, plan, plan.table, memory)
+        self._bad: Table | None = None
+        kept = schema.jsonValue() if schema is not None else memory.schema
+        # Who the stream is must be known before a table is marked with it.
+        memory.keep(kept, {})
+        rows = self.decoded.all(self.decoded.rows).schema
+        tables = {plan.table.place: self._table.begin(rows, memory.table(plan.table.place))}
+        if plan.bad_table is not None:
+            from aerobee.pipeline.jobs.stream.bodies import bad_rows
+
+            self._bad = _table(spark, plan, plan.bad_table, memory)
+            rows = bad_rows(self.decoded.rows).schema
+            known = memory.table(plan.bad_table.place)
+            tables[plan.bad_table.place] = self._bad.begin(rows, known)
+        memory.keep(kept, tables)
+        #: What a batch could not, in our words; Spark tells it as a text of pages.
+        self.failed: Exception | None = None
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """For foreachBatch: called once for each batch, and again for one that was broken off."""
+        try:
+            self._write(batch, number)
+            every = self._plan.table.compact_every
+            if every and (number + 1) % every == 0:
+                self._compact(number)
+        except (JobFailed, OptionError, PipelineError) as error:
+            self.failed = error
+            raise
+
+    def _write(self, batch: DataFrame, number: int) -> None:
+        if self._plan.body.kind == "binary" or (
+            self._plan.mode == "permissive" and self._bad is None
+        ):
+            self._table.write(self.decoded.all(batch), number)
+            return
+        if self._bad is None:
+            self._table.write(self.decoded.good(batch), number)
+            return
+        from aerobee.pipeline.jobs.stream.bodies import bad_rows
+
+        # Read and decoded once for both.
+        batch = batch.persist()
+        try:
+            self._bad.write(bad_rows(batch), number)
+            self._table.write(self.decoded.good(batch), number)
+        finally:
+            batch.unpersist()
+
+    def _compact(self, number: int) -> None:
+        """What hinders it is said and left for the next time: no row depends on it."""
+        from pyspark.errors import PySparkException
+
+        try:
+            self._table.compact()
+        except Exception as error:
+            if not isinstance(error, PySparkException) and "Py4J" not in type(error).__name__:
+                raise
+            if self._say is not None:
+                cause = " ".join(str(error).split("\n\tat ")[0].split())[:300]
+                self._say(f"table {self._plan.table.place} was not compacted: {cause}")
+
+
+def _started(spark: SparkSession, plan: StreamPlan, batches: Batches) -> Any:
+    from pyspark.sql import functions as f
+
+    from aerobee.pipeline.jobs.stream.bodies import IS_BAD
+
+    counted = batches.decoded.rows.observe(
+        "aerobee", f.count(f.lit(1)).alias("rows"), f.count_if(IS_BAD).alias("bad")
+    )
+    writer = counted.writeStream.queryName(f"aerobee {plan.route}"[:200])
+    writer = writer.option("checkpointLocation", as_uri(plan.checkpoint))
+    if plan.available_now:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(plan.trigger_s * 1000)} milliseconds")
+    return writer.foreachBatch(batches.write).start()
+
+
+def _schema_of_bodies(spark: SparkSession, plan: StreamPlan, memory: Memory) -> Any:
+    from pyspark.sql.types import StructType
+
+    from aerobee.pipeline.jobs.stream.bodies import json_schema
+
+    if plan.body.kind != "json":
+        return None
+    kept = None if memory.schema is None else StructType.fromJson(dict(memory.schema))
+    options = dict(plan.source) | {"columns": "body"}
+    for name in ("maxOffsetsPerTrigger", "startStateLocation", "startingOffsets"):
+        options.pop(name, None)
+    sample = spark.read.format("rocketmq").options(**options).load() if kept is None else None
+    return json_schema(spark, plan, kept, sample)
+
+
+def _decoded(spark: SparkSession, plan: StreamPlan, schema: Any) -> Decoded:
+    from aerobee.pipeline.jobs.stream.bodies import decoded
+
+    source = spark.readStream.format("rocketmq").options(**plan.source).load()
+    return decoded(source, plan, schema)
+
+
+def _table(spark: SparkSession, plan: StreamPlan, table: TablePlan, memory: Memory) -> Table:
+    from aerobee.pipeline.jobs.stream.tables.delta import DeltaTable
+    from aerobee.pipeline.jobs.stream.tables.iceberg import IcebergTable
+    from aerobee.pipeline.jobs.stream.tables.parquet import ParquetTable
+    from aerobee.pipeline.jobs.stream.tables.table import Stream
+
+    kinds: dict[str, Callable[[SparkSession, TablePlan, Stream], Table]]
+    kinds = {"parquet": ParquetTable, "delta": DeltaTable, "iceberg": IcebergTable}
+    stream = Stream(memory.id, plan.what, plan.checkpoint)
+    return kinds[table.format](spark, table, stream)

@@ -1,0 +1,188 @@
+"""What every table does: it is made or recognised once, and takes batches.
+
+    begin(schema, known)     makes the table, or checks that it is this stream's and fits
+    write(batch, number)     the rows of a batch, all or none; a number that is there is not again
+    compact()                fewer, larger files, if the format can do that under its readers
+
+A table is marked as the stream's that made it, or that found it empty. Another stream's, one with
+somebody's rows, or one that was made anew since is refused, unless the user says that rows are to
+be appended to it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.stream.plan import TablePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
+
+
+class Stream(NamedTuple):
+    """Who writes: the id of the stream, its topics for people, its checkpoint."""
+
+    id: str
+    what: str
+    checkpoint: str
+
+
+class Found(NamedTuple):
+    """A table as it is: what makes it this one and no other, the id of the stream that it is marked
+    with (None: of none), its columns, those it is partitioned by, whether it has no row yet."""
+
+    id: str
+    stream: str | None
+    schema: StructType
+    partition_by: tuple[str, ...]
+    is_empty: bool = False
+
+
+class Table(ABC):
+    """A table of one stream. Methods raise JobFailed with topic, table and remedy."""
+
+    def __init__(self, spark: SparkSession, plan: TablePlan, stream: Stream) -> None:
+        self._spark, self._plan, self._stream = spark, plan, stream
+        self._id = ""
+
+    @abstractmethod
+    def write(self, batch: DataFrame, number: int) -> None:
+        """The rows of a batch, all or none; nothing if this stream's batch `number` is there."""
+
+    def compact(self) -> None:
+        """Fewer, larger files; readers see the same rows at any moment."""
+        raise AssertionError("planned for a format that cannot")
+
+    @abstractmethod
+    def _find(self) -> Found | None:
+        """The table as it is now, whoever wrote to it last."""
+
+    @abstractmethod
+    def _create(self, schema: StructType) -> None:
+        """Make it, without a row."""
+
+    @abstractmethod
+    def _mark(self) -> None:
+        """Let it say that it is this stream's."""
+
+    @abstractmethod
+    def _add(self, fields: Sequence[StructField]) -> None:
+        """Add columns to it."""
+
+    def begin(self, schema: StructType, known: str | None) -> str:
+        """The table's id, `known` if this stream wrote to it before."""
+        found = self._find()
+        if found is None:
+            if known is not None:
+                raise JobFailed(
+                    f"table {self._name} is gone, to which {self._stream.what} was written before; "
+                    f"restore it, or remove checkpoint {self._stream.checkpoint} to fill a new one"
+                )
+            self._create(schema)
+            found = self._find()
+            assert found is not None
+        self._id = found.id if known is None else known
+        self._check_same(found)
+        if known is None and found.stream != self._stream.id:
+            if found.stream is None and found.is_empty:
+                self._mark()
+            elif not self._plan.existing:
+                raise JobFailed(self._foreign(found))
+        self._check_partitions(found)
+        new = self._new_columns(found, schema)
+        if new:
+            self._add(new)
+        return self._id
+
+    @property
+    def _name(self) -> str:
+        return self._plan.place
+
+    def _foreign(self, found: Found) -> str:
+        whose = "is another stream's" if found.stream else "has rows of somebody else"
+        return (
+            f"table {self._name} {whose}: name another --to for {self._stream.what}, or "
+            "say --existing to append to it"
+        )
+
+    def _check_same(self, found: Found) -> None:
+        if found.id != self._id:
+            raise JobFailed(
+                f"table {self._name} was removed and made anew by somebody else since "
+                f"{self._stream.what} was written to it; restore it, or begin anew with another "
+                "--to and --checkpoint"
+            )
+
+    def _check_partitions(self, found: Found) -> None:
+        wanted = self._plan.partition_by
+        if wanted and wanted != found.partition_by:
+            are = ", ".join(found.partition_by) or "nothing"
+            raise JobFailed(
+                f"table {self._name} is partitioned by {are}: leave --partition-by out for it",
+                USAGE,
+            )
+
+    def _new_columns(self, found: Found, schema: StructType) -> list[StructField]:
+        """What the table lacks. Raises JobFailed if it is not to be added, or does not fit."""
+        there = {field.name.lower(): field for field in found.schema.fields}
+        new = [field for field in schema.fields if field.name.lower() not in there]
+        for field in schema.fields:
+            has = there.get(field.name.lower())
+            if has is not None and not _is_same(has, field):
+                raise JobFailed(
+                    f"{self._stream.what} does not fit table {self._name}: its column {has.name} "
+                    f"is {has.dataType.simpleString()}, not {field.dataType.simpleString()}; give "
+                    "that field another name or type with --schema, or name another --to and "
+                    "--checkpoint"
+                )
+        if new and not self._plan.add_columns:
+            names = ", ".join(field.name for field in new)
+            raise JobFailed(
+                f"{self._stream.what} does not fit table {self._name}, which lacks {names}: say "
+                "--schema-change add to add that, or name another --to and --checkpoint"
+            )
+        return new
+
+    def _aligned(self, batch: DataFrame, found: Found) -> DataFrame:
+        """The batch with the table's columns; those that somebody added are null."""
+        from pyspark.sql import functions as f
+
+        self._check_same(found)
+        missing = self._new_columns(found, batch.schema)
+        assert not missing or self._plan.add_columns
+        if missing:
+            self._add(missing)
+        has = {name.lower(): name for name in batch.columns}
+        columns = [
+            f.col(f"`{has[field.name.lower()]}`").alias(field.name)
+            if field.name.lower() in has
+            else f.lit(None).cast(field.dataType).alias(field.name)
+            for field in (*found.schema.fields, *missing)
+        ]
+        batch = batch.select(*columns)
+        return batch if self._plan.files is None else batch.coalesce(self._plan.files)
+
+
+def quoted(name: str) -> str:
+    """A part of a name for SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text(value: str) -> str:
+    """A string for SQL."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def columns_ddl(fields: Sequence[StructField]) -> str:
+    """Columns for CREATE and ALTER; all may be null."""
+    return ", ".join(f"{quoted(one.name)} {one.dataType.simpleString()}" for one in fields)
+
+
+def _is_same(one: StructField, other: StructField) -> bool:
+    # Formats differ in what may be null inside, which a batch of ours always may.
+    same: bool = one.dataType.simpleString() == other.dataType.simpleString()
+    return same
