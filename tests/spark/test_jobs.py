@@ -127,9 +127,10 @@ def test_audit_names_each_damaged_range_and_the_messages_in_it(
     assert [row["messages"] for row in rows] == [4, 80, 3]
     # The second has ends of segments in it, of which nobody can say what was there.
     assert [row["isExact"] for row in rows] == [True, False, True]
+    assert found["facts"]["damage"] == len(found["frames"]["findings"])
     assert found["facts"]["lost_messages"] == 87
     assert found["facts"]["lost_by_topic"] == dict(sum(counted, Counter()))
-    assert found["facts"]["damage"][0]["messages"] == 80
+    assert found["facts"]["lost_by_range"][0]["messages"] == 80
     by_queue = Counter((one.topic, one.queue_id) for part in lost for one in part)
     told = {(row["topic"], row["queueId"]): 0 for row in found["frames"]["lost"]}
     for row in found["frames"]["lost"]:

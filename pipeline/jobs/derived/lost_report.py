@@ -32,7 +32,7 @@ def report_losses(spark: SparkSession, result: JobResult, losses: Losses) -> Non
         "lost_messages": losses.messages,
         "lost_is_exact": losses.is_exact,
         "lost_by_topic": losses.by_topic,
-        "damage": [one._asdict() for one in largest[:MOST_IN_FACTS]],
+        "lost_by_range": [one._asdict() for one in largest[:MOST_IN_FACTS]],
         "lost_between": [_between(row) for row in between[:MOST_IN_FACTS]],
     }
     if ranges:
