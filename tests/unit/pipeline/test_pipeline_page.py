@@ -10,22 +10,30 @@ from pathlib import Path
 import pytest
 
 from aerobee.cli.parser import build_parser
+from aerobee.pipeline.launch.words import split
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pipeline.md").read_text()
 COMMANDS = [
-    line.strip() for line in PAGE.splitlines() if line.strip().startswith("aerobee pipeline ")
+    line.strip().partition(" < ")[0]
+    for line in PAGE.replace("\\\n", " ").splitlines()
+    if line.strip().startswith("aerobee pipeline ")
 ]
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_each_command_of_the_page_is_one(line: str) -> None:
     parsed = build_parser().parse_args(shlex.split(line)[1:])
-    assert parsed.command == "pipeline"
+    if parsed.command == "pipeline launch":
+        assert split(parsed.words, parsed.launch).application or parsed.launch == "shell"
+    else:
+        assert parsed.command == "pipeline"
 
 
 def test_the_page_shows_every_job() -> None:
-    parsed = [build_parser().parse_args(shlex.split(line)[1:]) for line in COMMANDS]
+    every = [build_parser().parse_args(shlex.split(line)[1:]) for line in COMMANDS]
+    parsed = [one for one in every if one.command == "pipeline"]
+    assert {one.launch for one in every if one not in parsed} == {"shell", "submit"}
     jobs = {"audit", "rebuild", "archive", "replay", "traffic", "retention", "dlq"}
     assert {one.job for one in parsed} == jobs
     assert all(f"| {job} |" in PAGE for job in jobs)
