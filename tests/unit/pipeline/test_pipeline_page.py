@@ -13,6 +13,7 @@ from aerobee.cli.parser import build_parser
 from aerobee.pipeline.jobs.stream.plan import read_plan
 from aerobee.pipeline.jobs.stream.tables.packages import PACKAGES
 from aerobee.pipeline.jobs.submit import parse_time
+from aerobee.pipeline.launch.words import split
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pipeline.md").read_text()
@@ -20,8 +21,9 @@ STREAM_PAGE = (ROOT / "docs" / "pipeline-stream.md").read_text()
 
 
 def commands(page: str) -> list[str]:
-    lines = [line.strip().rpartition("/bin/")[2] for line in page.splitlines()]
-    return [line for line in lines if line.startswith("aerobee pipeline ")]
+    lines = [line.strip() for line in page.replace("\\\n", " ").splitlines()]
+    found = [line.rpartition("/bin/")[2] if line.startswith("/") else line for line in lines]
+    return [line.partition(" < ")[0] for line in found if line.startswith("aerobee pipeline ")]
 
 
 COMMANDS = commands(PAGE)
@@ -30,11 +32,16 @@ COMMANDS = commands(PAGE)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_each_command_of_the_page_is_one(line: str) -> None:
     parsed = build_parser().parse_args(shlex.split(line)[1:])
-    assert parsed.command == "pipeline"
+    if parsed.command == "pipeline launch":
+        assert split(parsed.words, parsed.launch).application or parsed.launch == "shell"
+    else:
+        assert parsed.command == "pipeline"
 
 
 def test_the_page_shows_every_job() -> None:
-    parsed = [build_parser().parse_args(shlex.split(line)[1:]) for line in COMMANDS]
+    every = [build_parser().parse_args(shlex.split(line)[1:]) for line in COMMANDS]
+    parsed = [one for one in every if one.command == "pipeline"]
+    assert {one.launch for one in every if one not in parsed} == {"shell", "submit"}
     jobs = {"audit", "rebuild", "archive", "replay", "traffic", "retention", "dlq"}
     assert {one.job for one in parsed} == jobs
     assert all(f"| {job} |" in PAGE for job in jobs)

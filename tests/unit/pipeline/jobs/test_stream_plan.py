@@ -32,7 +32,7 @@ def plan(words: str, **environ: str) -> StreamPlan:
         ("--to t --topic a --columns topic,kees", "did you mean 'keys'?"),
         ("--to t --topic a --columns a,,b", "--columns a,,b: must be names that differ"),
         ("--to t --topic a --columns a,A", "--columns a,A: must be names that differ"),
-        ("--to t --topic a --source pullTimeout=3", "did you mean 'pullTimeoutMs'?"),
+        ("--to t --topic a --source pullTimeoutM=3", "did you mean 'pullTimeoutMs'?"),
         ("--to t --topic a --source startingOffsets=latest", "say it with --from"),
         ("--to t --topic a --source pullTimeoutMs", "--source pullTimeoutMs: not KEY=VALUE"),
         ("--to t --topic a --compact-every 3", "are for delta and iceberg"),
@@ -89,7 +89,7 @@ def test_a_plan_is_options_of_the_source_that_it_takes(tmp_path: Path) -> None:
     assert options.topics == ("a", "b")
     assert options.tags == {"x", "y"}
     assert options.start.timestamp_ms == 1_795_255_200_000
-    assert (options.most_rows, options.group) == (500, "g")
+    assert (options.limits.most_rows, options.group) == (500, "g")
     # What says which message a row is comes along, whatever the table has of it.
     names = [column.name for column in options.columns]
     assert names == [
