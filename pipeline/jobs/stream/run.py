@@ -43,7 +43,7 @@ def run_stream(
     `explained` makes the sentence of an error that is not of streams alone.
     """
     from aerobee.pipeline.jobs.stream.memory import only_run
-    from aerobee.pipeline.jobs.stream.tables.packages import settings_of
+    from aerobee.pipeline.jobs.stream.tables.packages import no_packages, settings_of
 
     conf = key_values(parsed.conf, "--conf")
     check_master(parsed.master)
@@ -60,7 +60,8 @@ def run_stream(
         except JobFailed:
             raise
         except Exception as error:
-            known = stream_failure(error, plan)
+            asked = settings_of(plan, parsed.packages, conf).get("spark.jars.packages")
+            known = stream_failure(error, plan) or no_packages(error, asked)
             raise (known or explained(error, plan.mode)) from error
         finally:
             if own and spark is not None:

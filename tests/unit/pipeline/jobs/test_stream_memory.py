@@ -14,7 +14,7 @@ import pytest
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.failures import stream_failure
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
-from aerobee.pipeline.jobs.stream.tables.packages import missing, settings_of
+from aerobee.pipeline.jobs.stream.tables.packages import missing, no_packages, settings_of
 
 from .test_stream_plan import plan
 
@@ -120,6 +120,9 @@ def test_packages_and_settings_are_said_with_the_words_that_bring_them() -> None
     assert settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,My"
     assert (settings["spark.jars.packages"], settings["spark.x"]) == ("g:a:1", "y")
     assert settings_of(plan("--to /T --topic a"), None, {}) == {}
+    gone = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
+    assert "with --packages g:a:1: what it says" in str(no_packages(gone, "g:a:1"))
+    assert no_packages(gone, None) is None
 
 
 def progress(number: int, counts: tuple[int, int] | None, end: int = 0, last: int = 0) -> Any:
