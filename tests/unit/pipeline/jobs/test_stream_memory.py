@@ -14,6 +14,7 @@ import pytest
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.failures import stream_failure
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
+from aerobee.pipeline.jobs.stream.run import watch
 from aerobee.pipeline.jobs.stream.tables.packages import missing, no_packages, settings_of
 
 from .test_stream_plan import plan
@@ -153,6 +154,42 @@ def test_each_batch_is_counted_once_though_some_are_seen_late() -> None:
     assert (report.batches, report.rows, report.bad) == (2, 15, 1)
     facts = report.result(True).facts
     assert (facts["messages"], facts["bad_bodies"], facts["stopped"]) == (15, 1, True)
+
+
+class Query:
+    """One that has ended; what it failed of is told to who asks."""
+
+    isActive = False
+    lastProgress = None
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+        self.was_stopped = False
+
+    def awaitTermination(self, timeout: float | None = None) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        self.was_stopped = True
+        raise ConnectionError("the JVM is gone")
+
+
+def test_a_query_that_has_failed_is_never_taken_for_one_that_has_ended() -> None:
+    report = Report(plan("--to /T --topic a"), None)
+    told, at_first_hand = RuntimeError("pages of Spark"), RuntimeError("a word of ours")
+    for batch_failed, error in ((None, told), (at_first_hand, at_first_hand)):
+        query = Query(told)
+        with pytest.raises(RuntimeError) as caught:
+            watch(query, Stopping(), report, lambda failed=batch_failed: failed)  # type: ignore[misc]
+        assert caught.value is error
+        assert query.was_stopped
+    watch(Query(None), Stopping(), report, lambda: None)
+    asked = Stopping()
+    asked.asked = True
+    query = Query(told)
+    watch(query, asked, report, lambda: at_first_hand)
+    assert query.was_stopped
 
 
 def test_a_progress_without_offsets_has_no_lag() -> None:
