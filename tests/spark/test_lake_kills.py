@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import campaign
+from tests import campaign, parts
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
 
@@ -90,6 +90,7 @@ def test_each_message_is_in_the_table_once_though_driver_and_broker_are_killed(
             broker.kill()
             broker.start()
         campaign.note("lake kills", 1)
+        parts.begin_watch_anew()
     sender.send()
     _wait_for_new(stream, table, STEPS["committed"], sender)
     # It is there once, so a second run of it is told to wait.
@@ -98,6 +99,8 @@ def test_each_message_is_in_the_table_once_though_driver_and_broker_are_killed(
     assert stream.stop() == 0, stream.said()
     assert "as asked by a signal" in stream.said()
     assert "messages in" in stream.said()
+    assert "\tat " not in stream.said()  # no stack of Java's
+    parts.begin_watch_anew()
     lake.done(broker, topic, table)
     assert lake.sums(table) == sender.sums
 

@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aerobee.pipeline.errors import OptionError, PipelineError
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import open_session
@@ -43,7 +42,7 @@ def run_stream(
     `explained` makes the sentence of an error that is not of streams alone.
     """
     from aerobee.pipeline.jobs.stream.memory import only_run
-    from aerobee.pipeline.jobs.stream.tables.packages import settings_of
+    from aerobee.pipeline.jobs.stream.tables.packages import no_packages, settings_of
 
     conf = key_values(parsed.conf, "--conf")
     check_master(parsed.master)
@@ -60,7 +59,8 @@ def run_stream(
         except JobFailed:
             raise
         except Exception as error:
-            known = stream_failure(error, plan)
+            asked = settings_of(plan, parsed.packages, conf).get("spark.jars.packages")
+            known = stream_failure(error, plan) or no_packages(error, asked)
             raise (known or explained(error, plan.mode)) from error
         finally:
             if own and spark is not None:
@@ -78,20 +78,36 @@ def _run(spark: SparkSession, plan: StreamPlan, stopping: Stopping, say: Say | N
     batches = Batches(spark, plan, say)
     query = _started(spark, plan, batches)
     report = Report(plan, say)
+    watch(query, stopping, report, lambda: batches.failed)
+    return report.result(stopping.asked)
+
+
+def watch(
+    query: Any, stopping: Stopping, report: Report, failed: Callable[[], Exception | None]
+) -> None:
+    """Follow the query to its end, or stop it when that is asked. Raises what it failed of:
+    `failed`, the error of a batch, rather than Spark's account of it."""
     try:
         while query.isActive and not stopping.asked:
             query.awaitTermination(_POLL_S)
             report.look(query)
-    except Exception as error:
-        if batches.failed is not None:
-            raise batches.failed from error
         if not stopping.asked:
-            raise
+            # One that has failed since it was looked at says so here.
+            query.awaitTermination()
+    except Exception as error:
+        # Whoever is asked to end may be cut off in the middle: the next run writes the batch.
+        if not stopping.asked:
+            raise failed() or error from error
     finally:
-        with contextlib.suppress(Exception) if stopping.asked else contextlib.nullcontext():
+        # The JVM may be gone, by the signal that reached us.
+        with contextlib.suppress(Exception):
             query.stop()
             report.look(query)
-    return report.result(stopping.asked)
+
+
+class BatchFailed(Exception):
+    """What Spark is told of a batch that failed: of the error itself it would make pages, by
+    regular expressions for which they are too long."""
 
 
 class Batches:
@@ -120,7 +136,7 @@ class Batches:
             known = memory.table(plan.bad_table.place)
             tables[plan.bad_table.place] = self._bad.begin(rows, known)
         memory.keep(kept, tables)
-        #: What a batch could not, in our words; Spark tells it as a text of pages.
+        #: The error of a batch, at first hand.
         self.failed: Exception | None = None
 
     def write(self, batch: DataFrame, number: int) -> None:
@@ -130,9 +146,9 @@ class Batches:
             every = self._plan.table.compact_every
             if every and (number + 1) % every == 0:
                 self._compact(number)
-        except (JobFailed, OptionError, PipelineError) as error:
+        except Exception as error:  # noqa: BLE001  raised by watch()
             self.failed = error
-            raise
+            raise BatchFailed(f"batch {number} was not written") from None
 
     def _write(self, batch: DataFrame, number: int) -> None:
         if self._plan.body.kind == "binary" or (

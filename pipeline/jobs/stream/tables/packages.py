@@ -102,6 +102,17 @@ def missing(kind: str, version: str) -> str:
     )
 
 
+def no_packages(error: Exception, asked: str | None) -> JobFailed | None:
+    """The sentence for a session that ended while it brought the packages it was asked for."""
+    if asked is None or "JAVA_GATEWAY_EXITED" not in str(error):
+        return None
+    return JobFailed(
+        f"Spark did not start with --packages {asked}: what it says above names those that it "
+        "could not bring (a jar that is missing in ~/.m2 beside its .pom: remove that folder), or "
+        "there is no Java 17"
+    )
+
+
 def _has(spark: SparkSession, name: str) -> bool:
     # By Spark's own loader, which knows what --packages brought.
     jvm: Any = spark._jvm

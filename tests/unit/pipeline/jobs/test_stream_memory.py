@@ -14,7 +14,8 @@ import pytest
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.failures import stream_failure
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
-from aerobee.pipeline.jobs.stream.tables.packages import missing, settings_of
+from aerobee.pipeline.jobs.stream.run import watch
+from aerobee.pipeline.jobs.stream.tables.packages import missing, no_packages, settings_of
 
 from .test_stream_plan import plan
 
@@ -120,6 +121,9 @@ def test_packages_and_settings_are_said_with_the_words_that_bring_them() -> None
     assert settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,My"
     assert (settings["spark.jars.packages"], settings["spark.x"]) == ("g:a:1", "y")
     assert settings_of(plan("--to /T --topic a"), None, {}) == {}
+    gone = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
+    assert "with --packages g:a:1: what it says" in str(no_packages(gone, "g:a:1"))
+    assert no_packages(gone, None) is None
 
 
 def progress(number: int, counts: tuple[int, int] | None, end: int = 0, last: int = 0) -> Any:
@@ -150,6 +154,42 @@ def test_each_batch_is_counted_once_though_some_are_seen_late() -> None:
     assert (report.batches, report.rows, report.bad) == (2, 15, 1)
     facts = report.result(True).facts
     assert (facts["messages"], facts["bad_bodies"], facts["stopped"]) == (15, 1, True)
+
+
+class Query:
+    """One that has ended; what it failed of is told to who asks."""
+
+    isActive = False
+    lastProgress = None
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+        self.was_stopped = False
+
+    def awaitTermination(self, timeout: float | None = None) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        self.was_stopped = True
+        raise ConnectionError("the JVM is gone")
+
+
+def test_a_query_that_has_failed_is_never_taken_for_one_that_has_ended() -> None:
+    report = Report(plan("--to /T --topic a"), None)
+    told, at_first_hand = RuntimeError("pages of Spark"), RuntimeError("a word of ours")
+    for batch_failed, error in ((None, told), (at_first_hand, at_first_hand)):
+        query = Query(told)
+        with pytest.raises(RuntimeError) as caught:
+            watch(query, Stopping(), report, lambda failed=batch_failed: failed)  # type: ignore[misc]
+        assert caught.value is error
+        assert query.was_stopped
+    watch(Query(None), Stopping(), report, lambda: None)
+    asked = Stopping()
+    asked.asked = True
+    query = Query(told)
+    watch(query, asked, report, lambda: at_first_hand)
+    assert query.was_stopped
 
 
 def test_a_progress_without_offsets_has_no_lag() -> None:
