@@ -83,7 +83,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("queue_offsets", "producing", "consuming", "admin", "blocking"),
     ),
     "pipeline": (
-        *("workers", "errors", "foreign_options", "decode", "options", "brokers"),
+        *("workers", "errors", "foreign_options", "decode", "options", "brokers", "listener"),
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (

@@ -20,6 +20,11 @@ from .kit import Served, Wire, tool, wait_until
 PACKAGE = "prometheus"
 PROJECT = Path(__file__).parents[2]
 DEPLOY = PROJECT / "deploy"
+#: Rules, and `promtool`'s cases for them.
+ALERT_TESTS = {
+    "alerts.yml": "alerts_test.yml",
+    "alerts-streams.yml": "alerts_streams_test.yml",
+}
 NAMES = re.compile(r"\b(?:aerobee|rocketmq)_[a-z0-9_]+")
 
 
@@ -171,12 +176,28 @@ def test_page_is_accepted_by_promtool(serve: Callable[..., Served]) -> None:
 
 def test_shipped_files_are_accepted_by_promtool() -> None:
     assert promtool("check", "config", str(DEPLOY / "prometheus.yml")).returncode == 0
-    result = promtool("check", "rules", str(DEPLOY / "alerts.yml"))
-    assert result.returncode == 0, result.stderr
+    for rules in ALERT_TESTS:
+        result = promtool("check", "rules", str(DEPLOY / rules))
+        assert result.returncode == 0, result.stderr
 
 
-def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
-    shutil.copy(DEPLOY / "alerts.yml", tmp_path)
-    shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
-    result = promtool("test", "rules", str(tmp_path / "alerts_test.yml"))
+@pytest.mark.parametrize(("rules", "cases"), ALERT_TESTS.items())
+def test_alerts_fire_when_they_should_and_only_then(
+    tmp_path: Path, rules: str, cases: str
+) -> None:
+    shutil.copy(DEPLOY / rules, tmp_path)
+    shutil.copy(Path(__file__).with_name(cases), tmp_path)
+    result = promtool("test", "rules", str(tmp_path / cases))
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_what_is_shipped_for_streams_asks_for_metrics_of_their_listener() -> None:
+    listener = (PROJECT / "pipeline" / "listener.py").read_text()
+    names = re.findall(r'(?:gauge|counter)\(\s*"(\w+)"', listener)
+    kept = {f"aerobee_stream_{name}" for name in names}
+    dashboard = json.loads((DEPLOY / "dashboard-streams.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked.append((DEPLOY / "alerts-streams.yml").read_text())
+    found = {one.removesuffix("_total") for one in re.findall(r"aerobee_stream_\w+", str(asked))}
+    assert found <= kept
+    assert len(found) >= 6
