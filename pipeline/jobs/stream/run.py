@@ -146,7 +146,7 @@ class Batches:
             every = self._plan.table.compact_every
             if every and (number + 1) % every == 0:
                 self._compact(number)
-        except Exception as error:  # noqa: BLE001  raised by watch()
+        except Exception as error:  # noqa: BLE001 - raised by watch()
             self.failed = error
             raise BatchFailed(f"batch {number} was not written") from None
 
