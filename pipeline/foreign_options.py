@@ -27,7 +27,7 @@ _BOTH: Final[_Words] = {
     "admin.url": (_PULSAR, "leave it out; nameServer is enough"),
     "nameServerAddress": (_ROCKETMQ_FLINK, "use nameServer"),
 }
-_SOURCE: Final[_Words] = {
+SOURCE_WORDS: Final[_Words] = {
     **_BOTH,
     "kafka.group.id": (_KAFKA, "use consumerGroup"),
     "kafka.auto.offset.reset": (_KAFKA, "use startingOffsets"),
@@ -42,12 +42,19 @@ _SOURCE: Final[_Words] = {
     "startingTime": (_PULSAR, "use startingTimestamp"),
     "group": (_ROCKETMQ_SPARK, "use consumerGroup"),
     "pullTimeout": (_ROCKETMQ_SPARK, "use pullTimeoutMs"),
-    "tag": (_ROCKETMQ_FLINK, "use subExpression"),
-    "sql": (_ROCKETMQ_FLINK, "use subExpression, with expressionType=SQL92"),
-    "startMessageOffset": (_ROCKETMQ_FLINK, "use startingOffsets"),
-    "startTimeMs": (_ROCKETMQ_FLINK, "use startingTimestamp"),
+    "rocketmq.source.topic": (_ROCKETMQ_FLINK, "use topic, or subscribe for several"),
+    "rocketmq.source.group": (_ROCKETMQ_FLINK, "use consumerGroup"),
+    "rocketmq.source.filter.tag": (_ROCKETMQ_FLINK, "use subExpression"),
+    "rocketmq.source.filter.sql": (_ROCKETMQ_FLINK, "use subExpression with expressionType=SQL92"),
+    "rocketmq.source.startup.scan.mode": (_ROCKETMQ_FLINK, "use startingOffsets"),
+    "rocketmq.source.startup.offset.specific": (_ROCKETMQ_FLINK, "use startingOffsets"),
+    "rocketmq.source.startup.offset.timestamp": (_ROCKETMQ_FLINK, "use startingTimestamp"),
+    "rocketmq.source.startup.offset.date": (_ROCKETMQ_FLINK, "use startingTimestamp"),
+    "rocketmq.source.stop.offset.timestamp": (_ROCKETMQ_FLINK, "use endingTimestamp in a batch"),
+    "rocketmq.source.pull.batch.size": (_ROCKETMQ_FLINK, "use pullBatchSize"),
+    "rocketmq.source.pull.rpc.timeout": (_ROCKETMQ_FLINK, "use pullTimeoutMs"),
 }
-_SINK: Final[_Words] = {
+SINK_WORDS: Final[_Words] = {
     **_BOTH,
     "kafka.acks": (_KAFKA, "use acceptCodes; whether a send waits for the disk the broker decides"),
     "kafka.batch.size": (_KAFKA, "use batchBytes"),
@@ -59,18 +66,24 @@ _SINK: Final[_Words] = {
     "includeHeaders": (_KAFKA, "leave it out: a column headers is written if it is there"),
     "group": (_ROCKETMQ_SPARK, "use producerGroup"),
     "produceGroup": (_ROCKETMQ_FLINK, "use producerGroup"),
+    "rocketmq.sink.topic": (_ROCKETMQ_FLINK, "use topic"),
+    "rocketmq.sink.group": (_ROCKETMQ_FLINK, "use producerGroup"),
+    "rocketmq.sink.tag": (_ROCKETMQ_FLINK, "write a column tags"),
+    "rocketmq.sink.key": (_ROCKETMQ_FLINK, "write a column keys"),
+    "rocketmq.sink.delivery.guarantee": (_ROCKETMQ_FLINK, "use guarantee"),
+    "rocketmq.sink.send.timeout": (_ROCKETMQ_FLINK, "use sendTimeoutMs"),
 }
 _KAFKA_CLIENT: Final = "kafka."
 
 
 def source_word(name: str) -> str | None:
     """What to say of a reader's option that another connector has; None if none does."""
-    return _said(name, _SOURCE)
+    return _said(name, SOURCE_WORDS)
 
 
 def sink_word(name: str) -> str | None:
     """The same of a writer's option."""
-    return _said(name, _SINK)
+    return _said(name, SINK_WORDS)
 
 
 def _said(name: str, words: Mapping[str, tuple[str, str]]) -> str | None:

@@ -21,7 +21,7 @@ AT_LEAST_ONCE: Final = "at-least-once"
 #: Stored, but not known to be on the disk, or on a slave (protocol/WIRE.md 2.3).
 UNSURE_CODES: Final = frozenset({10, 11, 12})
 _ACCEPTED: Final = frozenset({11, 12})
-_OPTIONS: Final = (
+SINK_OPTIONS: Final = (
     *ACCESS_OPTIONS,
     "topic",
     "producerGroup",
@@ -70,7 +70,7 @@ class SinkOptions:
 
 def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of one write. Raises OptionError for what cannot be."""
-    options = topic_options(given, (*_OPTIONS, *(_OF_SPARK if streaming else ())), sink_word)
+    options = topic_options(given, (*SINK_OPTIONS, *(_OF_SPARK if streaming else ())), sink_word)
     job_id = options.text("jobId")
     guarantee = options.choice("guarantee", (AUTO, EFFECTIVELY_ONCE, AT_LEAST_ONCE), AUTO)
     if job_id is not None:

@@ -180,7 +180,7 @@ def test_bytes_of_a_trigger_may_have_a_unit() -> None:
         ("kafka.fetch.min.bytes", "is a setting of Kafka's client, which is not used here"),
         ("topicspattern", "option topicsPattern is one of Pulsar's connector: use subscribeP"),
         ("group", "rocketmq-spark: use consumerGroup"),
-        ("startmessageoffset", "option startMessageOffset is one of rocketmq-flink: use starting"),
+        ("rocketmq.source.filter.tag", "is one of rocketmq-flink: use subExpression"),
     ],
 )
 def test_words_of_other_connectors_are_answered_with_ours(word: str, answer: str) -> None:
