@@ -33,6 +33,8 @@ ELSEWHERE = {
     "cd docs/examples/declarative": "test_declarative.py",
     "python -m aerobee.pipeline.jobs.submit --file": "test_cluster.py",
     "pip wheel --no-deps": "conftest.py",
+    "--format delta": "test_lake.py",
+    "--format iceberg": "test_lake.py",
 }
 #: Looked at, and why not run.
 LOOKED_AT = {
@@ -41,8 +43,8 @@ LOOKED_AT = {
     "pip install": "downloads, which only whoever types it may want",
     "make pyspark": "the same",
 }
-#: No code: what a run leaves, and what one says.
-NO_CODE = ("/archive/messages/topic=", "[PYTHON_DATA_SOURCE_ERROR]")
+#: No code: what a run leaves, what one says, and a unit of systemd with a command of the page.
+NO_CODE = ("/archive/messages/topic=", "[PYTHON_DATA_SOURCE_ERROR]", "[Service]")
 #: What stands before a program in the reader's mind.
 BEFORE = {
     "docs/spark-sink.md": "orders = spark.sql(\"SELECT 'ada' AS customer, 5 AS cents\")\n",
@@ -75,13 +77,14 @@ def commands(*kinds: str) -> list[Shown]:
 
 LAUNCHES = commands("shell", "submit")
 JOBS = commands("audit", "rebuild", "archive", "replay", "traffic", "retention", "dlq")
+STREAMS = commands("stream")
 PROGRAMS = [one for one in shown() if one.kind == "python" and "sys.argv" not in one.text]
 
 
 def test_everything_that_is_shown_is_run_or_its_reason_is_said() -> None:
     every = shown()
     assert {one.page for one in every} == {*PAGES, README}
-    run = {*LAUNCHES, *JOBS, *PROGRAMS}
+    run = {*LAUNCHES, *JOBS, *STREAMS, *PROGRAMS}
     left = [one for one in every if one not in run and is_in(ELSEWHERE | LOOKED_AT, one) is None]
     # README's commands are those of the pages, with the place that its reader has them in.
     left = [one for one in left if one.page != README]
@@ -93,6 +96,7 @@ def test_everything_that_is_shown_is_run_or_its_reason_is_said() -> None:
         assert [one for one in every if name in one.text], f"nothing is like {name}"
     assert len(JOBS) >= 9
     assert len(LAUNCHES) >= 5
+    assert len(STREAMS) >= 2
     assert len(PROGRAMS) >= 6
 
 
@@ -112,7 +116,7 @@ class Place(NamedTuple):
     def here(self, text: str) -> str:
         """The text with addresses and paths that are there."""
         name_server, store = self.broker.name_server, str(self.broker.store)
-        paths = ("/work/derived", "/archive/messages", "/tmp/traffic", "/data/")
+        paths = ("/work/derived", "/archive/messages", "/tmp/traffic", "/data/", "/lake/")
         names = {
             "10.0.0.1:9876;10.0.0.2:9876": name_server,
             "10.0.0.1:9876": name_server,
@@ -181,6 +185,13 @@ def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
         code, lines = newest.run(run_job_of, command=place.here(one.text))
         assert code == 0, (one.text, lines)
         assert lines
+    for number, one in enumerate(STREAMS):
+        # Each to a table of its own; one that would go on ends with what is there.
+        text = place.here(one.text).replace("/lake/", f"/lake/{number}/")
+        text += "" if "--available-now" in text else " --available-now"
+        text += "" if " -n " in text else f" -n {place.broker.name_server}"
+        code, lines = newest.run(run_job_of, command=text)
+        assert code == 0, (text, lines)
     found: dict[str, int] = {}
     for one in PROGRAMS:
         text = one.text.strip()
