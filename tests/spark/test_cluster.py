@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,3 +198,84 @@ def test_speculative_tasks_leave_nothing_in_a_topic(
         assert (0, True) in others
         assert (0, False) not in others
     assert found(our_broker, topic) == lines
+
+
+def test_a_worker_is_lost_while_it_reads_and_writes(
+    our_broker: Broker, new_driver: Callable[..., Driver], tmp_path: Path
+) -> None:
+    """With executors that come and go; each message is in the other topic once."""
+    (tmp_path / "cluster").mkdir()
+    cluster = Cluster(tmp_path / "cluster", 3)
+    try:
+        driver = new_driver(
+            master=cluster.url,
+            conf={
+                "spark.executor.memory": "512m",
+                "spark.executorEnv.PYTHONPATH": str(ROOT),
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+                "spark.dynamicAllocation.minExecutors": "2",
+                "spark.dynamicAllocation.executorIdleTimeout": "5s",
+            },
+        )
+        source, target = new_topic(our_broker, 3), new_topic(our_broker, 3)
+        bodies = [b"%05d" % number for number in range(3 * PER_QUEUE)]
+        for queue in range(3):
+            send(our_broker, source, bodies[queue::3], queue, batch=100)
+        options = {
+            "nameServer": our_broker.name_server, "topic": source, "columns": "body",
+            "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(PER_QUEUE // 2),
+        }  # fmt: skip
+        checkpoint = tmp_path / "checkpoint"
+        driver.run(
+            pass_on, options=options, sink=sink(our_broker, target), checkpoint=str(checkpoint)
+        )
+        committed = checkpoint / "commits"
+        wait_until(lambda: len(list(committed.glob("[0-9]*"))) >= 1, 200, "the first batch")
+        victim = next(child for child in cluster.children[1:] if executors_of(child.pid))
+        lost = executors_of(victim.pid)
+        victim.kill()
+        for pid in lost:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: driver.run(is_read, messages=len(bodies)), 250, "all is passed on")
+    finally:
+        cluster.stop()
+    assert found(our_broker, target) == Counter(body.decode() for body in bodies)
+
+
+PER_QUEUE = 2_000
+
+
+def pass_on(spark: Any, options: dict[str, str], sink: dict[str, str], checkpoint: str) -> None:
+    """Starts a query from one topic into another."""
+    spark.tests_query = (
+        spark.readStream.format("rocketmq")
+        .options(**options)
+        .load()
+        .writeStream.format("rocketmq")
+        .options(**sink)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+
+
+def is_read(spark: Any, messages: int) -> bool:
+    """Whether all is committed; that the query has failed is an error."""
+    query = spark.tests_query
+    if query.exception() is not None:
+        raise query.exception()
+    ended = sum(progress.numInputRows for progress in query.recentProgress) >= messages
+    if ended:
+        query.processAllAvailable()
+        query.stop()
+    return ended
+
+
+def executors_of(worker: int) -> list[int]:
+    """The processes that a worker, by whichever of its threads, has started."""
+    return [
+        int(pid)
+        for task in Path(f"/proc/{worker}/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    ]

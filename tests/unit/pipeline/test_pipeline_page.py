@@ -94,6 +94,15 @@ def test_the_sums_of_the_page_are_right() -> None:
     assert round(22_500 / 24, -1) == 940
     assert round(day / 3600 / 1e6) == 278
     assert round(20e6 * 28 * 3 / 1e9, 1) == 1.7
+    assert round(10 * day / 86_400 / 1e6) == 116
+    assert round(5 * 10 * day / 86_400 / 1e6) == 579
+    assert 580_000 / 400_000 == 1.45
+    assert 22_500 * 10 / 24 == 9_375
+    assert round(3600 * 580_000 / 1e9, 1) == 2.1
+    assert round(3600 * 580_000 / (12 * 400_000)) == 435
+    assert round(12 * 86_400 / 10, -4) == 100_000
+    assert round(1e6 / 6.3, -4) == 160_000
+    assert 100_000 * (200 + 250) * 2 == 90e6
     for text in (
         "11.6 MB/s",
         "11,600/s",
@@ -102,5 +111,11 @@ def test_the_sums_of_the_page_are_right() -> None:
         "0.145",
         "6.25",
         "278 MB/s",
+        "116 MB/s",
+        "579 MB/s",
+        "9,375 CPU-seconds",
+        "435 seconds",
+        "160,000 rows a second",
+        "90 MB/s",
     ):
         assert text in PAGE
