@@ -287,7 +287,8 @@ class PlainSender(TaskSender[MessageQueue]):
         self._add(row)
 
     def takes(self, largest_body: int, largest_row: int, brokers: Iterable[str]) -> bool:
-        return True  # what is too large the broker says
+        # A row that fills a batch goes alone, as a message of which the broker says what is wrong.
+        return largest_row <= self._batch_bytes
 
     def add_piece(self, piece: Piece) -> None:
         self._add(piece)

@@ -149,7 +149,7 @@ def test_delayed_rows_arrive_later(newest: Driver, our_broker: Broker) -> None:
         ({}, "text AS body", "overwrite", 'use .mode."append".'),
         ({}, "text AS body", "", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
         ({"topik": "x"}, "text AS body", "append", "unknown option 'topik'; did you mean 'topic'"),
-        ({}, "text AS value", "append", "unknown column 'value'"),
+        ({}, "text AS value", "append", "column 'value' is Kafka's: call it body"),
         ({}, "text AS tags", "append", "column body is missing"),
         ({}, "id AS body", "append", "column body must be binary or string, it is bigint"),
         ({}, "text AS body; id AS deliverTimeMs", "append", "use the column delayTimeLevel"),
