@@ -29,6 +29,7 @@ QUEUES = 8
 BODY_BYTES = 128
 _SEND_BATCH = 320
 _BATCH = 100
+_COLUMNS = ("topic", "body", "queueId", "queueOffset", "storeTimestamp")
 _WAIT = {"kafka.fetch.max.wait.ms": "10"}
 
 
@@ -43,6 +44,7 @@ class Way(NamedTuple):
 
 WAYS = (
     Way("our", "rocketmq", "Aerobee, defaults", {}),
+    Way("named", "rocketmq", "Aerobee, columns named", {"columns": ",".join(_COLUMNS)}),
     Way("kafka", "kafka", "Kafka, defaults", {}),
     Way("wait", "kafka", "Kafka, no fetch wait", _WAIT),
     Way(
@@ -112,6 +114,8 @@ def read_topic(spark: Any, source: str, options: dict[str, str], expression: str
     if source == "kafka":
         frame = frame.select("topic", "value", "partition", "offset", "timestamp")
         expression = expression.replace("body", "value")
+    else:
+        frame = frame.select("topic", "body", "queueId", "queueOffset", "storeTimestamp")
     if expression != "noop":
         return int(frame.selectExpr(expression).collect()[0][0])
     frame.write.format("noop").mode("overwrite").save()
@@ -172,8 +176,7 @@ class Bench:
             where = {"kafka.bootstrap.servers": self._kafka.address, "subscribe": TOPIC}
         else:
             broker = self._ours.pid
-            columns = "topic,body,queueId,queueOffset,storeTimestamp"
-            where = {"nameServer": self._ours.name_server, "topic": TOPIC, "columns": columns}
+            where = {"nameServer": self._ours.name_server, "topic": TOPIC}
         options = {**where, **way.options}
         found, cost = timed(
             driver, read_topic, broker, source=way.source, options=options, expression=query
