@@ -2,7 +2,8 @@
 and writes to a topic of ours.
 
     python -m tests.bench.spark [--rows 2000000] [--store-rows 6000000] [--runs 5]
-        [--parts P17,P18,sink] [--ways our,kafka,...] [--masters local[1],local[2]] [--spark 4.3] [--dry]
+        [--parts P17,P18,sink] [--ways our,kafka,...] [--masters local[1],local[2]]
+        [--spark 4.3] [--dry]
 
 Replaces the table of Spark in docs/benchmarks.md, with the goals and what came of them, unless
 --dry. spark_topic.py, spark_store.py and spark_sink.py say what is done.
