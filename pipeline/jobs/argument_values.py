@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from aerobee.pipeline.jobs.result import USAGE, JobFailed
+
 #: What becomes of bad records; the first is what nobody has to say.
 MODES: Final = ("permissive", "dropmalformed", "failfast")
 _SIZES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -57,3 +59,14 @@ def rate(text: str) -> float:
     if not 0 < value <= 1e9:
         raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return value
+
+
+def key_values(texts: list[str], option: str) -> dict[str, str]:
+    """KEY=VALUE of a repeatable option. Raises JobFailed."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise JobFailed(f"{option} {text}: not KEY=VALUE", USAGE)
+        pairs[key] = value
+    return pairs

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.errors import OptionError, PipelineError, sentence_in
 from aerobee.pipeline.files.directory import find_stores
+from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
+from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
 from aerobee.pipeline.jobs.stream.run import run_stream
 
@@ -40,7 +41,7 @@ def run_job(
     """Run the job that `parsed` (arguments.py) asks for. Raises JobFailed."""
     if parsed.job == "stream":
         return run_stream(parsed, parse_time, _explained, say, spark)
-    conf = _pairs(parsed.conf, "--conf")
+    conf = key_values(parsed.conf, "--conf")
     _check(parsed, parse_time)
     own = spark is None
     try:
@@ -177,7 +178,7 @@ def _replay(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) 
     from aerobee.pipeline.jobs.replay import replay
 
     source = parsed.directory[0] if parsed.archive else store
-    sink = _pairs(parsed.sink, "--sink")
+    sink = key_values(parsed.sink, "--sink")
     if parsed.job_id:
         sink["jobId"] = parsed.job_id
     return replay(
@@ -242,16 +243,6 @@ def _write(result: JobResult, output: str) -> None:
     for name, frame in result.frames.items():
         frame.write.mode("overwrite").parquet(f"{output.rstrip('/')}/{name}")
     result.lines += ["", f"tables are in {output}: {', '.join(result.frames)}"]
-
-
-def _pairs(texts: list[str], option: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise JobFailed(f"{option} {text}: not KEY=VALUE", USAGE)
-        pairs[key] = value
-    return pairs
 
 
 def report_json(result: JobResult) -> dict[str, Any]:

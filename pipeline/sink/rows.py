@@ -111,7 +111,7 @@ class RowMaker:
         """Messages of rows given as sequences of values, the first of which has the number `first`
         in its partition. Raises SinkRowError."""
         for number, row in enumerate(values, first):
-            yield self._row(number, row)
+            yield self.row(number, row)
 
     def queues_of_topic(self, topic: str, number: int) -> Sequence[MessageQueue]:
         """The queues of a topic that row `number` is for. Raises SinkRowError."""
@@ -125,7 +125,8 @@ class RowMaker:
         self._plain[topic] = turn + rows
         return turn
 
-    def _row(self, number: int, row: Sequence[Any]) -> Row:
+    def row(self, number: int, row: Sequence[Any]) -> Row:
+        """The message of one row. Raises SinkRowError."""
         columns = self.columns
         topic = self.topic
         if topic is None:

@@ -83,7 +83,7 @@ def _send_all(maker: RowMaker, sender: StagedSender | PlainSender, given: GivenR
         packer = Packer(maker, topic)
     for some in given:
         if not isinstance(some, pa.RecordBatch):
-            sender.add(next(maker.rows([some], count)))
+            sender.add(maker.row(count, some))
             count += 1
             continue
         for begin in range(0, some.num_rows, MOST_ROWS):

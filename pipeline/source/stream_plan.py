@@ -135,7 +135,7 @@ class StreamPlan:
                 for queue, end in ends.items()
                 if queue in target
             }
-        reached = dict(ends)
+        reached = list(ends)
         for queue, known in self._known.items():
             if ends.setdefault(queue, known) < known and self.options.fail_on_data_loss:
                 self._report_shorter(queue, known, ends[queue])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
 from aerobee.pipeline.jobs.stream.arguments import ADD
@@ -148,17 +149,6 @@ def read_plan(
 def as_uri(place: str) -> str:
     """A place with the file system it is of: Spark's own default may be another."""
     return place if "://" in place else f"file://{place}"
-
-
-def key_values(texts: list[str], option: str) -> dict[str, str]:
-    """KEY=VALUE of a repeatable option. Raises JobFailed."""
-    pairs: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise JobFailed(f"{option} {text}: not KEY=VALUE", USAGE)
-        pairs[key] = value
-    return pairs
 
 
 def _several(topics: tuple[str, ...], pattern: str | None) -> str:

@@ -12,11 +12,12 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import open_session
 from aerobee.pipeline.jobs.stream.failures import stream_failure
-from aerobee.pipeline.jobs.stream.plan import StreamPlan, TablePlan, as_uri, key_values, read_plan
+from aerobee.pipeline.jobs.stream.plan import StreamPlan, TablePlan, as_uri, read_plan
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
 
 if TYPE_CHECKING:
