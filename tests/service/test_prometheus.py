@@ -182,9 +182,7 @@ def test_shipped_files_are_accepted_by_promtool() -> None:
 
 
 @pytest.mark.parametrize(("rules", "cases"), ALERT_TESTS.items())
-def test_alerts_fire_when_they_should_and_only_then(
-    tmp_path: Path, rules: str, cases: str
-) -> None:
+def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path, rules: str, cases: str) -> None:
     shutil.copy(DEPLOY / rules, tmp_path)
     shutil.copy(Path(__file__).with_name(cases), tmp_path)
     result = promtool("test", "rules", str(tmp_path / cases))

@@ -178,6 +178,31 @@ def test_a_table_that_somebody_else_writes_is_refused(
     assert f"table {table} is gone, to which topic {topic} was written before" in said
 
 
+def test_a_delta_table_whose_making_was_broken_off_is_made(
+    lake_of: Callable[[str], Lake], our_broker: Broker, tmp_path: Path
+) -> None:
+    """What a kill leaves between the table's first file and its log."""
+    lake = lake_of("delta")
+    topic, table = new_topic(our_broker, queues=1), tmp_path / "table"
+    how = ("--checkpoint", str(tmp_path / "checkpoint"))
+    send(our_broker, topic, [b"1", b"2"])
+    lake.done(our_broker, topic, table, *how)
+    shutil.rmtree(table / "_delta_log")
+    assert [*table.glob("*.parquet")]
+    memory = tmp_path / "checkpoint" / "aerobee"
+    assert sorted(path.name for path in memory.glob("stream-*")) == [
+        "stream-0.json", "stream-1.json",
+    ]  # fmt: skip
+    # Another stream's is refused, and stays so.
+    said = lake.refused(our_broker, topic, table, "--checkpoint", str(tmp_path / "other"))
+    assert f"{table} is no Delta table, and not empty: it holds part-" in said
+    (memory / "stream-1.json").unlink()
+    for name in ("offsets", "commits"):
+        shutil.rmtree(tmp_path / "checkpoint" / name)
+    lake.done(our_broker, topic, table, *how)
+    assert [row["body"] for row in lake.rows(table)] == [b"1", b"2"]
+
+
 def test_a_directory_of_a_batch_that_is_not_ours_is_left_alone(
     lake_of: Callable[[str], Lake], our_broker: Broker, tmp_path: Path
 ) -> None:

@@ -8,31 +8,25 @@ and compact meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.folders import open_folder
-from aerobee.pipeline.jobs.stream.plan import TablePlan
-from aerobee.pipeline.jobs.stream.tables.table import (
-    Found,
-    Stream,
-    Table,
-    columns_ddl,
-    quoted,
-    text,
-)
+from aerobee.pipeline.jobs.stream.plan import OWN_FOLDER, TablePlan
+from aerobee.pipeline.jobs.stream.tables.sql_table import OWNER, SqlTable, quoted
+from aerobee.pipeline.jobs.stream.tables.table import Found, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
-_OWNER = "aerobee.stream"
-_FILE_BYTES = "spark.databricks.delta.optimize.maxFileSize"
+_FILE_BYTES: Final = "spark.databricks.delta.optimize.maxFileSize"
 
 
-class DeltaTable(Table):
+class DeltaTable(SqlTable):
     """See the module."""
+
+    called = "Delta"
 
     def __init__(self, spark: SparkSession, plan: TablePlan, stream: Stream) -> None:
         super().__init__(spark, plan, stream)
@@ -42,13 +36,7 @@ class DeltaTable(Table):
             self._sql_name = ".".join(quoted(part) for part in plan.place.split("."))
 
     def write(self, batch: DataFrame, number: int) -> None:
-        found = self._find()
-        if found is None:
-            raise JobFailed(
-                f"table {self._name} was removed while {self._stream.what} was written to it; "
-                "restore it, or begin anew with another --to and --checkpoint"
-            )
-        writer = self._aligned(batch, found).write.format("delta").mode("append")
+        writer = self._aligned(batch, self._still_there()).write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._stream.id).option("txnVersion", number)
         if self._plan.is_directory:
             writer.save(self._plan.uri)
@@ -68,7 +56,7 @@ class DeltaTable(Table):
             raise JobFailed(f"table {self._name} is {detail.format}, not delta; see --format")
         return Found(
             detail.id,
-            detail.properties.get(_OWNER),
+            detail.properties.get(OWNER),
             self._spark.table(self._sql_name).schema,
             tuple(detail.partitionColumns),
             detail.numFiles == 0,
@@ -83,28 +71,22 @@ class DeltaTable(Table):
         log = folder.names("_delta_log") if "_delta_log" in names else []
         if any(name.endswith((".json", ".parquet")) and name[0].isdigit() for name in log):
             return True
-        others = sorted(name for name in names if not name.startswith(("_", ".")))
-        if others:
-            raise JobFailed(
-                f"{self._name} is no Delta table, and not empty: it holds {others[0]}; name "
-                f"another --to for {self._stream.what}"
-            )
+        # And before the log a file of no row, which Delta passes over once there is a table.
+        if not folder.exists(self._being_made):
+            self._check_empty(names)
         return False
+
+    @property
+    def _being_made(self) -> str:
+        """There from before this stream makes the directory's table."""
+        return f"{OWN_FOLDER}/making-{self._stream.id}"
 
     def _create(self, schema: StructType) -> None:
         # SQL makes none in a directory that holds something, such as a checkpoint.
         rows = self._spark.createDataFrame([], schema)
         writer = rows.write.format("delta").mode("error").partitionBy(*self._plan.partition_by)
         if self._plan.is_directory:
+            open_folder(self._spark, self._plan.place).write_new(self._being_made, b"")
             writer.save(self._plan.uri)
         else:
             writer.saveAsTable(self._sql_name)
-
-    def _mark(self) -> None:
-        self._spark.sql(
-            f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES "
-            f"({text(_OWNER)} = {text(self._stream.id)})"
-        )
-
-    def _add(self, fields: Sequence[StructField]) -> None:
-        self._spark.sql(f"ALTER TABLE {self._sql_name} ADD COLUMNS ({columns_ddl(fields)})")

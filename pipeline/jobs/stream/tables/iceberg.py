@@ -11,32 +11,32 @@ A directory is a table of a catalog of files (`type=hadoop`): on a file system t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.folders import open_folder
 from aerobee.pipeline.jobs.stream.plan import TablePlan
-from aerobee.pipeline.jobs.stream.tables.table import (
-    Found,
-    Stream,
-    Table,
+from aerobee.pipeline.jobs.stream.tables.sql_table import (
+    OWNER,
+    SqlTable,
     columns_ddl,
     quoted,
     text,
 )
+from aerobee.pipeline.jobs.stream.tables.table import Found, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
-_STREAM: Final = "aerobee.stream"
 _BATCH: Final = "aerobee.batch"
 _CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 
 
-class IcebergTable(Table):
+class IcebergTable(SqlTable):
     """See the module."""
+
+    called = "Iceberg"
 
     def __init__(self, spark: SparkSession, plan: TablePlan, stream: Stream) -> None:
         super().__init__(spark, plan, stream)
@@ -51,17 +51,11 @@ class IcebergTable(Table):
         self._begun = False
 
     def write(self, batch: DataFrame, number: int) -> None:
-        found = self._find()
-        if found is None:
-            raise JobFailed(
-                f"table {self._name} was removed while {self._stream.what} was written to it; "
-                "restore it, or begin anew with another --to and --checkpoint"
-            )
-        rows = self._aligned(batch, found)
+        rows = self._aligned(batch, self._still_there())
         if not self._begun and self._last_batch() >= number:
             return
         writer = rows.writeTo(self._sql_name)
-        writer = writer.option(f"snapshot-property.{_STREAM}", self._stream.id)
+        writer = writer.option(f"snapshot-property.{OWNER}", self._stream.id)
         writer.option(f"snapshot-property.{_BATCH}", str(number)).append()
         self._begun = True
 
@@ -91,7 +85,7 @@ class IcebergTable(Table):
         table = self._table()
         return Found(
             str(table.uuid()),
-            table.properties().get(_STREAM),
+            table.properties().get(OWNER),
             self._spark.table(self._sql_name).schema,
             tuple(field.name() for field in table.spec().fields()),
             table.currentSnapshot() is None,
@@ -111,18 +105,13 @@ class IcebergTable(Table):
             # A kill while it was made leaves metadata without a version.
             if not any(name.endswith(".metadata.json") for name in folder.names("metadata")):
                 names = [name for name in names if name != "metadata"]
-            others = sorted(name for name in names if not name.startswith(("_", ".")))
-            if others:
-                raise JobFailed(
-                    f"{self._name} is no Iceberg table, and not empty: it holds {others[0]}; name "
-                    f"another --to for {self._stream.what}"
-                )
+            self._check_empty(names)
         return False
 
     def _last_batch(self) -> int:
         """The last batch of this stream in the table as it is; -1 if there is none."""
         for summary in self._summaries():
-            if summary.get(_STREAM) == self._stream.id:
+            if summary.get(OWNER) == self._stream.id:
                 return int(summary.get(_BATCH))
         return -1
 
@@ -140,12 +129,3 @@ class IcebergTable(Table):
             f"CREATE TABLE {self._sql_name} ({columns_ddl(schema.fields)}) USING iceberg "
             + (f"PARTITIONED BY ({partition})" if partition else "")
         )
-
-    def _mark(self) -> None:
-        self._spark.sql(
-            f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES "
-            f"({text(_STREAM)} = {text(self._stream.id)})"
-        )
-
-    def _add(self, fields: Sequence[StructField]) -> None:
-        self._spark.sql(f"ALTER TABLE {self._sql_name} ADD COLUMNS ({columns_ddl(fields)})")

@@ -167,21 +167,6 @@ class Table(ABC):
         return batch if self._plan.files is None else batch.coalesce(self._plan.files)
 
 
-def quoted(name: str) -> str:
-    """A part of a name for SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def text(value: str) -> str:
-    """A string for SQL."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def columns_ddl(fields: Sequence[StructField]) -> str:
-    """Columns for CREATE and ALTER; all may be null."""
-    return ", ".join(f"{quoted(one.name)} {one.dataType.simpleString()}" for one in fields)
-
-
 def _is_same(one: StructField, other: StructField) -> bool:
     # Formats differ in what may be null inside, which a batch of ours always may.
     same: bool = one.dataType.simpleString() == other.dataType.simpleString()
