@@ -1,6 +1,7 @@
 """The clients as programs with one command line, and what each of them can do."""
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,17 @@ def query(broker: Broker, log: Path) -> Dialogue:
     """The Java reference client, waiting for questions (the language is in Query.java)."""
     argv = [*PEERS["java-4.9.8"].argv, "query", "--namesrv", broker.name_server]
     return Dialogue(argv, log / "query.log", {"HOME": str(HOME)})
+
+
+def found(java: Dialogue, question: str, patience_s: float = 30) -> list[Line]:
+    """The messages that a question to `query` finds. The client waits three seconds for a name
+    server, and no longer, so what it could not find is asked for again; the last error is told."""
+    until = time.monotonic() + patience_s
+    while "error" in (answer := java.ask(question)) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert "error" not in answer, f"{question}: {answer['error']}"
+    messages: list[Line] = answer["found"]
+    return messages
 
 
 PEERS: dict[str, Peer] = {

@@ -11,7 +11,7 @@ from tests import campaign
 
 from .brokers import Broker, StoreShape
 from .kit import require
-from .peers import PEERS, acknowledged, query
+from .peers import PEERS, acknowledged, found, query
 from .processes import Child, Dialogue, Line, wait_until
 from .scenarios import QUEUES
 from .wire import Stored
@@ -127,11 +127,11 @@ def check_java_queries(java: Dialogue, sent: dict[str, list[Line]], stored: list
     for body, ack in samples(sent, COUNT // 4):
         one = at[ack["queue"], ack["offset"]]
         if "offsetId" in ack:
-            assert java.ask(f"id {TOPIC} {ack['offsetId']}")["found"][0]["body"] == body
+            assert found(java, f"id {TOPIC} {ack['offsetId']}")[0]["body"] == body
         if "UNIQ_KEY" in one.properties:
             assert one.properties["UNIQ_KEY"] == ack["id"]
-            assert java.ask(f"unique {TOPIC} {ack['id']}")["found"][0]["body"] == body
-        around = java.ask(f"key {TOPIC} {body} {one.store_ms - SECOND_MS} {one.store_ms}")["found"]
+            assert found(java, f"unique {TOPIC} {ack['id']}")[0]["body"] == body
+        around = found(java, f"key {TOPIC} {body} {one.store_ms - SECOND_MS} {one.store_ms}")
         assert {each["body"] for each in around} == {body}
         later = java.ask(f"key {TOPIC} {body} {stored[-1].store_ms + 60_000} {FAR_FUTURE_MS}")
         assert "error" in later

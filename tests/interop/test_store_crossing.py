@@ -10,7 +10,7 @@ from tests import campaign
 
 from .brokers import Broker, StoreShape
 from .kit import require
-from .peers import PEERS, query
+from .peers import PEERS, found, query
 from .scenarios import QUEUES, stored_when_complete
 from .wire import Stored, Wire
 
@@ -72,13 +72,12 @@ def check_queries(broker: Broker, log: Path, stored: list[Stored]) -> None:
                 assert one in wire.by_key(TOPIC, key, 0, FAR_FUTURE_MS, unique=True)
     java = query(broker, log)
     for one in stored[:: COUNT // 2]:
-        answer = java.ask(f"key {TOPIC} {one.body} {one.store_ms - 1_000} {one.store_ms}")
-        (found,) = answer["found"]
-        assert (found["queue"], found["offset"]) == (one.queue, one.queue_offset)
-        assert found["body"] == one.body
+        around = found(java, f"key {TOPIC} {one.body} {one.store_ms - 1_000} {one.store_ms}")
+        seen = [(each["queue"], each["offset"], each["body"]) for each in around]
+        assert seen == [(one.queue, one.queue_offset, one.body)]
         unique = one.properties.get("UNIQ_KEY")
         if unique:
-            assert java.ask(f"unique {TOPIC} {unique}")["found"][0]["body"] == one.body
+            assert found(java, f"unique {TOPIC} {unique}")[0]["body"] == one.body
     java.close()
 
 

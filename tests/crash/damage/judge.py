@@ -79,6 +79,9 @@ def scrub_once(store: MessageStore) -> None:
     """A whole pass of the scrub and what follows from it, on this thread and without its waits."""
     scrub, repair = store._scrub, store._queue_repair
     assert scrub is not None
+    # Its own thread would take a part of the pass, and go on with it after this.
+    scrub.stop()
+    scrub._stopping.clear()
     scrub._pass_asked = True
     while (segment := scrub._next()) is not None or repair._findings or repair._work is not None:
         if segment is not None:
