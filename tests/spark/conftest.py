@@ -26,7 +26,7 @@ from tests.pythons import FORMS
 from tests.wheels import build
 
 from .kit import VERSIONS, Driver, missing, whole_versions
-from .lakes import LAKES, Lake
+from .lakes import DEAR, LAKES, Lake
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -47,6 +47,8 @@ def _is_run(item: pytest.Item) -> bool:
     if item.get_closest_marker("campaign") is not None:
         return campaign.is_full()
     params = item.callspec.params if hasattr(item, "callspec") else {}
+    if params.get("lake", "parquet") not in ("parquet", *campaign.draw("lake formats", DEAR)):
+        return False
     version = params.get("driver") or params.get("pair", (None,))[0]
     return version in (None, *whole_versions()) or item.get_closest_marker("tour") is not None
 
@@ -133,6 +135,7 @@ def lake_of(
 
 @pytest.fixture(params=sorted(LAKES))
 def lake(request: pytest.FixtureRequest, lake_of: Callable[[str], Lake]) -> Lake:
+    """Each format in a campaign, else Parquet and one of the others."""
     return lake_of(request.param)
 
 

@@ -48,6 +48,8 @@ LAKES = {
     "delta": LakeKind("delta", "delta"),
     "iceberg": LakeKind("iceberg", "iceberg"),
 }
+#: Those with a Spark of their own.
+DEAR = ("delta", "iceberg")
 
 
 @dataclass(slots=True)

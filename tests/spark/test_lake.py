@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop.brokers import Broker
 
-from .lakes import Lake
+from .lakes import DEAR, Lake
 from .messages import new_topic, send
 
 JSON = ("--body", "json")
@@ -220,11 +220,10 @@ def test_a_directory_of_a_batch_that_is_not_ours_is_left_alone(
     assert lake.sums(table)["different"] == 2
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", DEAR, indirect=True)
 def test_others_may_change_a_table_between_batches_and_not_replace_it(
-    lake_of: Callable[[str], Lake], our_broker: Broker, tmp_path: Path, kind: str
+    lake: Lake, our_broker: Broker, tmp_path: Path
 ) -> None:
-    lake = lake_of(kind)
     topic, table = new_topic(our_broker, queues=1), tmp_path / "table"
     schema = "shop STRING, cents BIGINT"
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
@@ -232,7 +231,7 @@ def test_others_may_change_a_table_between_batches_and_not_replace_it(
     name = lake.name(table)
     # Made by hand, with a partition: a stream takes it while it has no row.
     own = f"queueId INT, queueOffset BIGINT, topic STRING, {schema}, bad_body BINARY, note STRING"
-    lake.sql(f"CREATE TABLE {name} ({own}) USING {kind} PARTITIONED BY (shop)")
+    lake.sql(f"CREATE TABLE {name} ({own}) USING {lake.kind} PARTITIONED BY (shop)")
     send(our_broker, topic, orders(0, 4))
     lake.done(our_broker, topic, table, *how)
     lake.sql(f"DELETE FROM {name} WHERE cents = 1")
@@ -247,7 +246,7 @@ def test_others_may_change_a_table_between_batches_and_not_replace_it(
     ]
     lake.sql(f"DROP TABLE {name}")
     shutil.rmtree(table, ignore_errors=True)
-    lake.sql(f"CREATE TABLE {name} ({own}) USING {kind}")
+    lake.sql(f"CREATE TABLE {name} ({own}) USING {lake.kind}")
     said = lake.refused(our_broker, topic, table, *how)
     assert f"table {table} was removed and made anew by somebody else since topic {topic}" in said
 
@@ -276,17 +275,16 @@ def test_a_checkpoint_of_another_topic_or_table_or_program_is_refused(
     assert f"checkpoint {foreign} is of another program" in said
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", DEAR, indirect=True)
 def test_small_files_are_compacted_every_so_many_batches(
-    lake_of: Callable[[str], Lake], our_broker: Broker, tmp_path: Path, kind: str
+    lake: Lake, our_broker: Broker, tmp_path: Path
 ) -> None:
-    lake = lake_of(kind)
     topic, table = new_topic(our_broker, queues=1), tmp_path / "table"
     for number in range(3):
         send(our_broker, topic, [b"%d" % number])
         how = ("--compact-every", "3", "--compact-bytes", "64M")
         lake.done(our_broker, topic, table, *how)
-    if kind == "delta":
+    if lake.kind == "delta":
         files = lake.sql(f"DESCRIBE DETAIL {lake.name(table)}")[0]["numFiles"]
     else:
         files = len(lake.sql(f"SELECT file_path FROM {lake.name(table)}.files"))
