@@ -37,7 +37,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     # And how late messages come that waited.
     *((("tests/crash/test_kill_waiting.py", QUIET),) if campaign.is_full() else ()),
     # Each of these has Spark drivers of its own, of a gigabyte each, and takes minutes.
-    (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark older"),
+    (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark writes"),
     ("tests/spark/test_sink.py", "spark writes"),
     ("tests/spark/test_cluster.py", "spark writes"),
     ("tests/spark/test_archive_s3.py", "spark writes"),

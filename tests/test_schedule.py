@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
     ("test", "group"),
     [
         ("tests/spark/test_sink.py::test_a[spark-4.3]", "spark writes"),
-        ("tests/spark/test_sink.py::test_a[spark-4.0-our]", "spark older"),
+        ("tests/spark/test_batch_read.py::test_a[spark-4.0-our]", "spark writes"),
         ("tests/spark/test_traps.py::test_a", "spark streams"),
         ("tests/interop/test_hostile.py::test_a[x]", QUIET),
         ("tests/crash/test_cuts.py::test_a[b::c]", "tests/crash/test_cuts.py::test_a[b::c]"),

@@ -28,7 +28,8 @@ install() { # install NAME: requirements/lake-NAME.txt, in .cache/spark/NAME
   echo "spark: PySpark for $1 into $venv"
   rm -f "$venv/.made-from"
   [ -x "$venv/bin/python" ] || "$root/.venv/bin/python" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted" \
+    --config-settings="--build-option=--compression=stored" # a wheel of PySpark is made to be unpacked at once
   # As in setup.sh: what pip has compiled is imported sooner than an archive of sources.
   rm -f "$venv"/lib/python*/site-packages/pyspark/python/lib/*.zip
   echo "$sum" >"$venv/.made-from"

@@ -33,7 +33,8 @@ install() { # install VERSION
   echo "spark: PySpark $1 into $venv"
   rm -f "$venv/.made-from" "$venv/.archived-from"
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted" \
+    --config-settings="--build-option=--compression=stored" # a wheel of PySpark is made to be unpacked at once
   # Spark has its Pythons import PySpark from archives of sources, half a second each to compile, and
   # where they are not, from the package beside them, which pip has compiled.
   rm -f "$venv"/lib/python*/site-packages/pyspark/python/lib/*.zip

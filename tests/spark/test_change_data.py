@@ -18,6 +18,7 @@ from typing import Any
 from tests import campaign
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
+from tests.parts import begin_watch_anew
 
 from .kit import ROOT, Driver, python_of, quick
 from .messages import new_topic, send
@@ -26,6 +27,7 @@ EXAMPLE = ROOT / "docs" / "examples" / "change_data.py"
 SCHEMA = "id bigint, name string, cents bigint, paid boolean"
 QUEUES = 3
 KEYS = 400
+BATCHES = 13 if campaign.is_full() else 3
 Row = dict[str, Any]
 
 
@@ -151,7 +153,7 @@ def test_the_table_equals_its_source_over_kills_and_replays(
     newest: Driver, our_broker: Broker, tmp_path: Path
 ) -> None:
     draw = campaign.rng("change data")
-    wanted, kills = campaign.size("change data"), 10 if campaign.is_full() else 1
+    wanted, kills = campaign.size("change data"), BATCHES - 3 if campaign.is_full() else 1
     source, changed = Source(draw), 0
     while changed < wanted:
         changed += source.change()
@@ -159,9 +161,10 @@ def test_the_table_equals_its_source_over_kills_and_replays(
     for queue, bodies in source.messages.items():
         send(our_broker, topic, bodies, queue, batch=200)
     folder = tmp_path / "customers"
-    most = sum(map(len, source.messages.values())) // (kills + 3) + 1
+    most = sum(map(len, source.messages.values())) // BATCHES + 1
     start = newest.version, our_broker, topic, folder
     for number in range(kills):
+        begin_watch_anew()
         before = _states(folder)
         states = draw.randint(0, 1)
         with running(*start, "first", most) as doomed:
@@ -170,6 +173,7 @@ def test_the_table_equals_its_source_over_kills_and_replays(
                 300, f"state {number}", 0.01,
             )  # fmt: skip
     for checkpoint in ("first", "again"):
+        begin_watch_anew()
         with running(*start, checkpoint, most) as ended:
             assert ended.wait(600) == 0, folder.with_suffix(".log").read_text()[-3000:]
         rows, unapplied = newest.run(table, example=str(EXAMPLE), folder=str(folder))

@@ -166,6 +166,7 @@ def test_submit_sends_its_modules_to_a_cluster_that_has_none(
     assert not list(scratch.glob("aerobee-*"))
 
 
+@pytest.mark.campaign
 def test_speculative_tasks_leave_nothing_in_a_topic(
     cluster: Cluster,
     our_broker: Broker,
@@ -200,6 +201,7 @@ def test_speculative_tasks_leave_nothing_in_a_topic(
     assert found(our_broker, topic) == lines
 
 
+@pytest.mark.campaign
 def test_a_worker_is_lost_while_it_reads_and_writes(
     our_broker: Broker, new_driver: Callable[..., Driver], tmp_path: Path
 ) -> None:
