@@ -9,7 +9,7 @@ what comes out are `bytes` of native numbers. Where fields lie is told by the ca
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 
 from aerobee.native.bytes cimport get16, get32, get64
 
@@ -404,53 +404,126 @@ cdef class Entries:
         return name_offsets, names, value_offsets, values
 
     def value(self, tuple alternatives):
-        """Bits, offsets and data of an Arrow array: of each text the value of the first of these
-        names (bytes) that it has. How many texts have none comes first."""
-        cdef Py_ssize_t row, index, missing = 0
-        cdef int64_t total = 0
-        cdef Entry *entry
-        cdef bytes chosen = self.chosen(alternatives)
-        cdef int32_t *of_row = <int32_t *> PyBytes_AS_STRING(chosen)
-        cdef bytes bits = room((self.rows + 7) // 8), offsets = room((self.rows + 1) * sizeof(int32_t))
-        cdef bytes values
-        cdef uint8_t *bit = <uint8_t *> PyBytes_AS_STRING(bits)
-        cdef int32_t *offset = <int32_t *> PyBytes_AS_STRING(offsets)
-        cdef char *to
-        memset(bit, 0, (self.rows + 7) // 8)
-        for row in range(self.rows):
-            offset[row] = <int32_t> total
-            if of_row[row] < 0:
-                missing += 1
-            else:
-                entry = self.found + of_row[row]
-                total += entry.end - entry.value
-                bit[row >> 3] |= 1 << (row & 7)
-        offset[self.rows] = <int32_t> total
-        values = room(total)
-        to = PyBytes_AS_STRING(values)
-        for row in range(self.rows):
-            if of_row[row] >= 0:
-                entry = self.found + of_row[row]
-                memcpy(to + offset[row], &self.text[0] + entry.value, entry.end - entry.value)
-        return missing, bits, offsets, values
-
-    cdef bytes chosen(self, tuple alternatives):
-        """The entry with the first of these names, for each text; -1 where there is none."""
-        cdef bytes made = room(self.rows * sizeof(int32_t))
-        cdef int32_t *of_row = <int32_t *> PyBytes_AS_STRING(made)
+        """Of each text the value of the first of these names (bytes) that it has, as `value_array`
+        gives them."""
         cdef Py_ssize_t index
         cdef int kind, wanted
-        cdef bytes name
-        memset(of_row, 0xFF, self.rows * sizeof(int32_t))
+        cdef Entry *entry
+        cdef bytes name, made = room(2 * self.rows * sizeof(int32_t))
+        cdef int32_t *at = <int32_t *> PyBytes_AS_STRING(made)
+        cdef int32_t *until = at + self.rows
+        memset(at, 0, 2 * self.rows * sizeof(int32_t))
         for name in reversed(alternatives):
             wanted = -1
             for kind in range(self.kinds):
                 if self.names[kind].at[: self.names[kind].size] == name:
                     wanted = kind
             for index in range(self.count):
-                if self.found[index].kind == wanted:
-                    of_row[self.found[index].row] = <int32_t> index
-        return made
+                entry = self.found + index
+                if entry.kind == wanted:
+                    at[entry.row], until[entry.row] = entry.value, entry.end
+        return value_array(&self.text[0], at, until, self.rows)
+
+
+cdef tuple value_array(
+    const uint8_t *text, const int32_t *at, const int32_t *until, Py_ssize_t rows
+):
+    """Bits, offsets and data of an Arrow array of the values [at, until); one that ends at 0 is
+    none. How many are none comes first."""
+    cdef Py_ssize_t row, missing = 0
+    cdef int64_t total = 0
+    cdef bytes bits = room((rows + 7) // 8), offsets = room((rows + 1) * sizeof(int32_t)), values
+    cdef uint8_t *bit = <uint8_t *> PyBytes_AS_STRING(bits)
+    cdef int32_t *offset = <int32_t *> PyBytes_AS_STRING(offsets)
+    cdef char *to
+    memset(bit, 0, (rows + 7) // 8)
+    for row in range(rows):
+        offset[row] = <int32_t> total
+        total += until[row] - at[row]
+        if until[row]:
+            bit[row >> 3] |= 1 << (row & 7)
+        else:
+            missing += 1
+    offset[rows] = <int32_t> total
+    values = room(total)
+    to = PyBytes_AS_STRING(values)
+    for row in range(rows):
+        memcpy(to + offset[row], text + at[row], until[row] - at[row])
+    return missing, bits, offsets, values
+
+
+def values(
+    const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end, tuple names
+):
+    """Of each of some names (bytes) its values in the texts [begin, end), as `value_array` gives
+    them. All texts are ASCII."""
+    cdef Py_ssize_t row, rows = begin.shape[0]
+    cdef int number, count = len(names)
+    cdef Name wanted[MOST_NAMES]
+    cdef int32_t *found
+    if not 0 < count <= MOST_NAMES or buffer.shape[0] > MOST_BYTES:
+        return None
+    if not are_within(buffer.shape[0], begin, end):
+        return None
+    for number in range(count):
+        wanted[number].at = <const uint8_t *> PyBytes_AS_STRING(names[number])
+        wanted[number].size = len(names[number])
+    found = <int32_t *> PyMem_RawCalloc(2 * count * rows + 1, sizeof(int32_t))
+    if found == NULL:
+        raise MemoryError
+    try:
+        for row in range(rows):
+            if not find_values(&buffer[0], begin[row], end[row], wanted, count, found + row, rows):
+                return None
+        return [
+            value_array(
+                &buffer[0], found + 2 * number * rows, found + (2 * number + 1) * rows, rows
+            )
+            for number in range(count)
+        ]
+    finally:
+        PyMem_RawFree(found)
+
+
+cdef bint find_values(
+    const uint8_t *text, int64_t begin, int64_t end, const Name *wanted, int count, int32_t *found,
+    Py_ssize_t step
+) noexcept:
+    """Where the values lie in one text: at `found`, and its `step`s on, begin and end of each; the
+    last one of a repeated name counts. False: it is not ASCII."""
+    cdef const uint8_t *mark
+    cdef int64_t stop, middle
+    cdef int number
+    if not is_ascii(text + begin, end - begin):
+        return False
+    while begin < end:
+        mark = <const uint8_t *> memchr(text + begin, ENTRY_END, end - begin)
+        stop = end if mark == NULL else mark - text
+        mark = <const uint8_t *> memchr(text + begin, NAME_END, stop - begin)
+        # Without a name or a value it is none.
+        if mark != NULL and mark > text + begin and mark + 1 < text + stop:
+            middle = mark - text
+            for number in range(count):
+                if wanted[number].size == middle - begin and (
+                    memcmp(wanted[number].at, text + begin, middle - begin) == 0
+                ):
+                    found[2 * number * step] = <int32_t> (middle + 1)
+                    found[(2 * number + 1) * step] = <int32_t> stop
+        begin = stop + 1
+    return True
+
+
+cdef bint is_ascii(const uint8_t *text, int64_t size) noexcept:
+    cdef uint64_t word, high = 0
+    cdef int64_t place = 0
+    while place + 8 <= size:
+        memcpy(&word, text + place, 8)
+        high |= word
+        place += 8
+    while place < size:
+        high |= text[place]
+        place += 1
+    return high & <uint64_t> 0x8080808080808080 == 0
 
 
 def entries(const uint8_t[::1] text, const int32_t[::1] offsets):

@@ -188,10 +188,13 @@ class OptionMap:
 
 
 def read_columns(
-    options: OptionMap, known: Sequence[Column], properties_format: str
+    options: OptionMap,
+    known: Sequence[Column],
+    properties_format: str,
+    more: Collection[str] = (),
 ) -> tuple[Column, ...]:
-    """What the options columns and keysFormat ask for; the properties are text unless their format
-    is map."""
+    """What the options columns and keysFormat ask for, and those named `more` behind them; the
+    properties are text unless their format is map."""
     keys_format = options.choice("keysFormat", ("text", "array"), "text")
     types = {
         PROPERTIES: MAP_TYPE if properties_format == "map" else "string",
@@ -199,6 +202,7 @@ def read_columns(
     }
     typed = [one._replace(type=types.get(one.name, one.type)) for one in known]
     try:
-        return choose(typed, options.names("columns"))
+        chosen = choose(typed, options.names("columns"))
     except ValueError as error:
         raise OptionError(f"option columns: {error}") from error
+    return (*chosen, *(one for one in typed if one.name in more and one not in chosen))

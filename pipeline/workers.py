@@ -12,6 +12,7 @@ so it hides nothing else: errors of a user's own functions, and bugs, keep their
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import inspect
@@ -32,19 +33,34 @@ _CALLS: Final = frozenset(
     | {"getDefaultReadLimit", "prepareForTriggerAvailableNow", "reportLatestOffset"}
 )
 _Class = TypeVar("_Class", bound=type)
-_frozen = False
+_prepared = False
+# Parameters of mallopt(3), and what they are set to: blocks from here on are mapped by themselves
+# (glibc takes no more than this), and so much free memory stays.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_MAPPED_BYTES: Final = 32 << 20
+_KEPT_BYTES: Final = 64 << 20
 
 
-def freeze_imports() -> None:
-    """Leave what is there by now out of all later collections, once in a worker of Spark's daemon.
+def prepare_worker() -> None:
+    """Leave what is there by now out of all later collections, and keep freed memory: once in a
+    worker of Spark's daemon.
 
     To be called when everything heavy is imported. Elsewhere nothing happens: a program of its own
-    decides on its own collections.
+    decides on its own collections and its own memory.
     """
-    global _frozen
-    if not _frozen and _is_worker():
-        _frozen = True
+    global _prepared
+    if not _prepared and _is_worker():
+        _prepared = True
         gc.freeze()
+        _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def plain_errors(cls: _Class) -> _Class:

@@ -20,6 +20,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests import campaign
 from tests.parts import spark_versions
 
+#: Versions of PySpark but the newest, as a pattern.
+_OLDER = "|".join(map(re.escape, spark_versions()[1:]))
 QUIET = "quiet"  # the group of the tests that want the machine for themselves
 
 #: How tests' ids begin, and the group of those tests. The first fit counts. "file" is a group for
@@ -37,7 +39,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     # And how late messages come that waited.
     *((("tests/crash/test_kill_waiting.py", QUIET),) if campaign.is_full() else ()),
     # Each of these has Spark drivers of its own, of a gigabyte each, and takes minutes.
-    (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark writes"),
+    (rf"tests/spark/.*\[.*spark-({_OLDER})", "spark writes"),
     ("tests/spark/test_sink.py", "spark writes"),
     ("tests/spark/test_cluster.py", "spark writes"),
     ("tests/spark/test_archive_s3.py", "spark writes"),

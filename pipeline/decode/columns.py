@@ -1,9 +1,10 @@
 """The columns a message has as a row of a DataFrame, in Spark's and in Arrow's terms.
 
-The first nine are those of RocketMQ's own Spark connector, names and order. With `keys` and `tags`
-they are what a read of topics gives by itself: Spark does not tell a source in Python which columns
-a query needs, and each costs (docs/decisions/0020-columns-by-name.md). What else a message carries
-comes when it is asked for; files of a store give all of it by themselves.
+The first nine are those of RocketMQ's own Spark connector, names and order. A read of topics gives
+by itself what names a message (topic, broker, queue, offset), its body, keys, tags and time: Spark
+does not tell a source in Python which columns a query needs, and each costs
+(docs/decisions/0020-columns-by-name.md). What else a message carries comes when it is asked for;
+files of a store give all of it by themselves.
 Times are UTC, to the microsecond as Spark has them, to the millisecond as the broker has them.
 """
 
@@ -38,13 +39,13 @@ ALL: Final = "*"
 
 TOPIC_COLUMNS: Final = (
     Column("topic", "string"),
-    Column("flag", "int"),
+    Column("flag", "int", standard=False),
     Column("body", "binary"),
-    Column(PROPERTIES, MAP_TYPE),
+    Column(PROPERTIES, MAP_TYPE, standard=False),
     Column("brokerName", "string"),
     Column("queueId", "int"),
     Column("queueOffset", "bigint"),
-    Column("bornTimestamp", "timestamp"),
+    Column("bornTimestamp", "timestamp", standard=False),
     Column("storeTimestamp", "timestamp"),
     Column("msgId", "string", standard=False),
     Column("offsetMsgId", "string", standard=False),

@@ -74,6 +74,12 @@ class Steps(Protocol):
     ) -> bytes | None:
         """Data of an Arrow array: the digits of some fields (position, width) of each record."""
 
+    def values(
+        self, buffer: Any, begin: Any, end: Any, names: tuple[bytes, ...], /
+    ) -> list[tuple[int, bytes, bytes, bytes]] | None:
+        """Of each name its values in the properties at [begin, end), as `Entries.value` gives
+        them."""
+
     def entries(self, text: Any, offsets: Any, /) -> Entries | None:
         """The properties in texts, which begin and end at the offsets (int32)."""
 

@@ -199,6 +199,8 @@ class _Rows:
         self.given = len(starts)
         # Set when they are inflated ahead of the rest.
         self._bodies: pa.Array | None = None
+        # The values of properties by name, where no more of them is needed.
+        self._values: dict[str, pa.Array] | None = None
         self.starts = starts
         self._header = header
         self._topic_length = np.dtype(topic_length)
@@ -391,13 +393,39 @@ class _Rows:
         try:
             if "topic" in names:
                 topics = slices(self._buffer, self.topic_at, self.topic_end).cast(pa.string())
-            if names & _OF_PROPERTIES or self.form.matching is not None:
+            wanted = names & _OF_PROPERTIES
+            self._values = self._values_of(wanted)
+            if self._values is None and (wanted or self.form.matching is not None):
                 texts = slices(self._buffer, self.topic_end + 2, self.ends).cast(pa.string())
         except pa.ArrowInvalid:
             texts_only = [self._is_text(row) for row in range(len(self.starts))]
             self._keep(np.array(texts_only), "is no UTF-8")
             return self._texts()
         return topics, Properties(texts)
+
+    def _values_of(self, columns: set[str]) -> dict[str, pa.Array] | None:
+        """The values that columns are made of, found where they lie; None: they need more."""
+        steps = compiled.steps()
+        if steps is None or self.form.matching is not None or not columns <= _VALUES.keys():
+            return None
+        names = sorted({name for column in columns for name in _VALUES[column]})
+        encoded = tuple([name.encode() for name in names])
+        found = steps.values(self._buffer, self.topic_end + 2, self.ends, encoded)
+        if found is None:
+            return None
+        return {
+            name: of_buffers(pa.string(), len(self.starts), bits if without else None, *buffers)
+            for name, (without, bits, *buffers) in zip(names, found, strict=True)
+        }
+
+    def value(self, column: str) -> pa.Array:
+        """The property that the column has; the first that a message has, where it may be one of
+        several. Null where there is none."""
+        names = _VALUES[column]
+        if self._values is None:
+            return self.properties.value(*names)
+        found = [self._values[name] for name in names]
+        return found[0] if len(found) == 1 else pc.coalesce(*found)
 
     def _match(self, matching: np.ndarray) -> None:
         """Go on with the rows that match."""
@@ -474,12 +502,12 @@ def _property_column(rows: _Rows) -> pa.Array:
 
 
 def _message_ids(rows: _Rows) -> pa.Array:
-    unique = rows.properties.value("UNIQ_KEY")
+    unique = rows.value("msgId")
     return pc.coalesce(unique, rows.offset_ids()) if unique.null_count else unique
 
 
 def _keys(rows: _Rows) -> pa.Array:
-    keys = rows.properties.value("KEYS")
+    keys = rows.value(KEYS)
     typed = {column.name: column.type for column in rows.form.columns}
     return keys if typed[KEYS] != KEYS_TYPE else pc.split_pattern(keys, " ")
 
@@ -495,11 +523,18 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "offsetMsgId": _Rows.offset_ids,
     KEYS: _keys,
     HEADERS_COLUMN: lambda rows: rows.properties.as_headers(system=rows.form.system_properties),
-    "tags": lambda rows: rows.properties.value("TAGS"),
+    "tags": lambda rows: rows.value("tags"),
     "bornHost": lambda rows: hosts(rows.packed("bornHost")),
     "storeHost": lambda rows: hosts(rows.packed("storeHost")),
     "recordSize": lambda rows: pa.array(rows.number("size")),
-    "originTopic": lambda rows: rows.properties.value("REAL_TOPIC", "RETRY_TOPIC"),
+    "originTopic": lambda rows: rows.value("originTopic"),
     "error": lambda rows: pa.nulls(len(rows.starts), pa.string()),
 }
-_OF_PROPERTIES: Final = {PROPERTIES, HEADERS_COLUMN, KEYS, "msgId", "tags", "originTopic"}
+#: Columns that are properties of a message, and their names there.
+_VALUES: Final = {
+    KEYS: ("KEYS",),
+    "tags": ("TAGS",),
+    "msgId": ("UNIQ_KEY",),
+    "originTopic": ("REAL_TOPIC", "RETRY_TOPIC"),
+}
+_OF_PROPERTIES: Final = {PROPERTIES, HEADERS_COLUMN, *_VALUES}

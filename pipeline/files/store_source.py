@@ -22,7 +22,7 @@ from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.selection import selection_of
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.workers import freeze_imports, plain_errors
+from aerobee.pipeline.workers import plain_errors, prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class RocketMQStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for a wrong option."""
-        freeze_imports()
+        prepare_worker()
         return ddl(StoreOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -72,14 +72,14 @@ class StoreReader(DataSourceReader):
         """Raises StoreReadError: no such path, no store, a DLedger log, no such topic."""
         from aerobee.pipeline.files.plan import plan
 
-        freeze_imports()
+        prepare_worker()
         return [InputPartition(part) for part in plan(self.options, self.selection)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of the schema; Spark makes one partition None of a plan without any."""
         from aerobee.pipeline.files.read import read_part
 
-        freeze_imports()
+        prepare_worker()
         if partition is not None and partition.value is not None:
             yield from read_part(partition.value, self.options, self.selection)
 

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aerobee.pipeline.workers import freeze_imports, plain_errors
+from aerobee.pipeline.workers import plain_errors, prepare_worker
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -142,7 +142,7 @@ def _write_stream(plan: SinkPlan, given: GivenRows) -> SinkCommit:
 def _write(plan: SinkPlan, query: str, batch: int, given: GivenRows) -> SinkCommit:
     from aerobee.pipeline.sink.task import write_partition
 
-    freeze_imports()
+    prepare_worker()
     context = TaskContext.get()
     assert context is not None
     return SinkCommit(write_partition(plan, query, batch, int(context.partitionId()), given))

@@ -22,7 +22,7 @@ from aerobee.pipeline.brokers.offsets import (
     parse_offsets,
     parse_times,
 )
-from aerobee.pipeline.decode.columns import HEADERS, TOPIC_COLUMNS, Column
+from aerobee.pipeline.decode.columns import HEADERS, PROPERTIES, TOPIC_COLUMNS, Column
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import source_word
 from aerobee.pipeline.options import OptionMap, read_columns
@@ -52,6 +52,8 @@ SOURCE_OPTIONS: Final = (
     "columns", "propertiesFormat", "keysFormat", "decompress", "includeSystemProperties",
     "includeHeaders", "pushdown",
 )  # fmt: skip
+
+_FORMS_OF_PROPERTIES: Final = ("propertiesFormat", "includeSystemProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +195,11 @@ def _limits(options: OptionMap) -> BatchLimits:
 
 
 def _columns(options: OptionMap, properties_format: str) -> tuple[Column, ...]:
-    chosen = read_columns(options, TOPIC_COLUMNS, properties_format)
-    if options.boolean("includeHeaders", False) and HEADERS not in {one.name for one in chosen}:
-        chosen += tuple(column for column in TOPIC_COLUMNS if column.name == HEADERS)
-    return chosen
+    """The columns asked for; who says how properties are to look asks for them as well."""
+    more = {HEADERS} if options.boolean("includeHeaders", False) else set()
+    if "columns" not in options and options.given(_FORMS_OF_PROPERTIES):
+        more.add(PROPERTIES)
+    return read_columns(options, TOPIC_COLUMNS, properties_format, more)
 
 
 def _refuse(options: OptionMap, names: Iterable[str], why: str) -> None:

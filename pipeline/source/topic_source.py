@@ -37,7 +37,7 @@ from aerobee.pipeline.brokers.offsets import (
 from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.selection import Selection, selection_of
 from aerobee.pipeline.errors import OptionError, PipelineError
-from aerobee.pipeline.workers import freeze_imports, plain_errors
+from aerobee.pipeline.workers import plain_errors, prepare_worker
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -76,7 +76,7 @@ class TopicSource(DataSource):
 
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for any option that is wrong."""
-        freeze_imports()
+        prepare_worker()
         return ddl(self._options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -131,7 +131,7 @@ class _Reading:
         itself before 4.1."""
         from aerobee.pipeline.source.read import read_range
 
-        freeze_imports()
+        prepare_worker()
         if partition is not None and partition.value is not None:
             yield from read_range(self._options, partition.value)
 
@@ -151,7 +151,7 @@ class TopicReader(_Reading, DataSourceReader):
         """One for each queue with messages, or as many as minPartitions asks for."""
         from aerobee.pipeline.source.plan import batch_ranges
 
-        freeze_imports()
+        prepare_worker()
         if self._options.limits.are_set:
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing in a batch read")
         return self._partitions(batch_ranges(self._options, self._pushed))

@@ -238,12 +238,20 @@ def test_keys_may_come_as_the_words_they_are() -> None:
     assert "keysFormat: 'list' is none of text, array" in refused(keysFormat="list")
 
 
-def test_columns_are_those_of_rocketmqs_connector_with_keys_and_tags_or_all() -> None:
-    assert [one.name for one in read().columns] == [
-        *("topic", "flag", "body", "properties", "brokerName", "queueId", "queueOffset"),
-        *("bornTimestamp", "storeTimestamp", "keys", "tags"),
-    ]
+BY_THEMSELVES = [
+    *("topic", "body", "brokerName", "queueId", "queueOffset", "storeTimestamp", "keys", "tags")
+]
+
+
+def test_columns_are_what_names_a_message_and_what_it_says_or_those_asked_for() -> None:
+    assert [one.name for one in read().columns] == BY_THEMSELVES
     assert len(read(columns="*").columns) == len(TOPIC_COLUMNS)
+
+
+def test_who_says_how_properties_look_gets_them() -> None:
+    for more in ({"propertiesFormat": "raw"}, {"includeSystemProperties": "true"}):
+        assert [one.name for one in read(**more).columns] == [*BY_THEMSELVES, "properties"]
+        assert [one.name for one in read(columns="body", **more).columns] == ["body"]
 
 
 def test_text_forms_of_properties_are_strings() -> None:
