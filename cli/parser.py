@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
 from aerobee.cli.bench.parser import add_bench
-from aerobee.cli.parser_types import assignment, count, duration, port, seconds, shards, text
+from aerobee.cli.parser_types import assignment, duration, port, seconds, shards, text
 from aerobee.cli.store.parser import add_store
 from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
-from aerobee.pipeline.jobs.argument_values import number
+from aerobee.pipeline.jobs.argument_values import count, number
 from aerobee.pipeline.jobs.arguments import add_jobs
 from aerobee.pipeline.launch.words import add_launches
 from aerobee.shards import SHARDS_MAX

@@ -2,31 +2,17 @@
 
 import argparse
 
+from aerobee.pipeline.jobs.argument_values import count, whole
 from aerobee.shards import SHARDS_MAX
 
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text}") from None
-
-
 def port(text: str) -> int:
     """A port; 0 is one."""
-    value = _whole(text)
+    value = whole(text)
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError(f"a port is 0 to 65535, not {text}")
-    return value
-
-
-def count(text: str) -> int:
-    """A whole number of at least 1."""
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value
 
 

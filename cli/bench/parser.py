@@ -3,7 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.cli.parser_types import count, duration, seconds, text
+from aerobee.cli.parser_types import duration, seconds, text
+from aerobee.pipeline.jobs.argument_values import count
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -3,8 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.cli.parser_types import count
-from aerobee.pipeline.jobs.argument_values import number
+from aerobee.pipeline.jobs.argument_values import count, number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

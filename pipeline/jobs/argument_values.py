@@ -21,9 +21,17 @@ def size(text: str) -> int:
     return value
 
 
+def whole(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text}") from None
+
+
 def number(text: str) -> int:
     """A whole number that is not negative."""
-    value = int(text)
+    value = whole(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"must not be negative: {text}")
     return value
@@ -31,7 +39,7 @@ def number(text: str) -> int:
 
 def count(text: str) -> int:
     """A whole number of at least 1."""
-    value = int(text)
+    value = whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value
