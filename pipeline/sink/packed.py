@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from aerobee.pipeline.sink.rows import (
     LEFT_OUT,
+    MOST_TOGETHER,
     PROPERTIES_BYTES,
     PROPERTY_SPARK_ID,
     SIDE_BY_SIDE,
@@ -154,7 +155,7 @@ class Packer:
             queue = queues[int(chosen[begin])]
             while begin < end:
                 fits = int(np.searchsorted(offsets, offsets[begin] + _PIECE_BYTES, "right")) - 1
-                last = min(end, max(fits, begin + 1))
+                last = min(end, max(fits, begin + 1), begin + MOST_TOGETHER)
                 body = data[int(offsets[begin]) : int(offsets[last])]
                 numbers = first + int(order[begin]), first + int(order[last - 1])
                 yield Piece(queue, *numbers, last - begin, body)

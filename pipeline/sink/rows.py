@@ -39,6 +39,8 @@ MAX_DELAY_LEVEL: Final = 18
 PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 512
 # Rows without a key that follow each other go to one queue: a batch has one queue.
 SIDE_BY_SIDE: Final = 100
+# So many messages our broker takes as one batch in its compiled form (native/sends.pxd).
+MOST_TOGETHER: Final = 127
 # What a row's map of properties cannot say: the sink's own names, and orders to the broker that
 # came with a message from a topic and were carried out there.
 LEFT_OUT: Final = frozenset(
