@@ -53,6 +53,7 @@ from tests.budget.turn_meter import Counted, Meter
 from tests.crash.recorded_disk import memory_folder
 from tests.fuzz.target import PIECE, Heard, Target
 from tests.inline_loop import drive
+from tests.parts import begin_watch_anew
 
 #: Of the real limits. The larger is twice the smaller.
 SHARES = (1 / 64, 1 / 32)
@@ -155,6 +156,7 @@ class Rig:
                 with rig._counted_saves():
                     for port, table in ports.items():
                         for code, inputs in table.items():
+                            begin_watch_anew()  # a slow machine looks at all of them for minutes
                             found[port, code] = [
                                 await rig._measure(port, requests) for requests in inputs(rig.full)
                             ]
