@@ -273,6 +273,18 @@ def hexadecimal(const uint8_t[::1] buffer, const int64_t[::1] starts, tuple fiel
 # --- properties -----------------------------------------------------------------------------------
 
 
+cdef inline int64_t cut_entry(
+    const uint8_t *text, int64_t begin, int64_t end, int64_t *middle
+) noexcept:
+    """Where the entry that begins there ends. `middle` is where its name does, or `begin`: without
+    a name or a value it is none."""
+    cdef const uint8_t *mark = <const uint8_t *> memchr(text + begin, ENTRY_END, end - begin)
+    cdef int64_t stop = end if mark == NULL else mark - text
+    mark = <const uint8_t *> memchr(text + begin, NAME_END, stop - begin)
+    middle[0] = begin if mark == NULL or mark - text + 1 >= stop else mark - text
+    return stop
+
+
 cdef struct Entry:
     # Of which text; where name and value begin, and where the value ends.
     int32_t row, name, value, end
@@ -331,17 +343,12 @@ cdef class Entries:
     cdef bint cut(self, int32_t row, int64_t begin, int64_t end) except -1:
         """Take in the entries of a text; False: it is not plain."""
         cdef const uint8_t *text = &self.text[0]
-        cdef const uint8_t *mark
         cdef int64_t stop, middle
         cdef uint64_t seen = 0
         cdef int kind = -1
         while begin < end:
-            mark = <const uint8_t *> memchr(text + begin, ENTRY_END, end - begin)
-            stop = end if mark == NULL else mark - text
-            mark = <const uint8_t *> memchr(text + begin, NAME_END, stop - begin)
-            middle = begin if mark == NULL else mark - text
-            # Without a name or a value it is none.
-            if begin < middle and middle + 1 < stop:
+            stop = cut_entry(text, begin, end, &middle)
+            if begin < middle:
                 # Names come in the same order mostly.
                 kind = self.kind_of(text + begin, middle - begin, kind + 1)
                 if kind < 0 or seen >> kind & 1:
@@ -491,18 +498,13 @@ cdef bint find_values(
 ) noexcept:
     """Where the values lie in one text: at `found`, and its `step`s on, begin and end of each; the
     last one of a repeated name counts. False: it is not ASCII."""
-    cdef const uint8_t *mark
     cdef int64_t stop, middle
     cdef int number
     if not is_ascii(text + begin, end - begin):
         return False
     while begin < end:
-        mark = <const uint8_t *> memchr(text + begin, ENTRY_END, end - begin)
-        stop = end if mark == NULL else mark - text
-        mark = <const uint8_t *> memchr(text + begin, NAME_END, stop - begin)
-        # Without a name or a value it is none.
-        if mark != NULL and mark > text + begin and mark + 1 < text + stop:
-            middle = mark - text
+        stop = cut_entry(text, begin, end, &middle)
+        if begin < middle:
             for number in range(count):
                 if wanted[number].size == middle - begin and (
                     memcmp(wanted[number].at, text + begin, middle - begin) == 0

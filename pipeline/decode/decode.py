@@ -404,9 +404,12 @@ class _Rows:
         return topics, Properties(texts)
 
     def _values_of(self, columns: set[str]) -> dict[str, pa.Array] | None:
-        """The values that columns are made of, found where they lie; None: they need more."""
+        """The values that columns are made of, found where they lie; None: they need more, or
+        nothing of properties."""
         steps = compiled.steps()
-        if steps is None or self.form.matching is not None or not columns <= _VALUES.keys():
+        if steps is None or not columns or not columns <= _VALUES.keys():
+            return None
+        if self.form.matching is not None:
             return None
         names = sorted({name for column in columns for name in _VALUES[column]})
         encoded = tuple([name.encode() for name in names])

@@ -278,7 +278,7 @@ class StagedSender(TaskSender[str]):
 class PlainSender(TaskSender[MessageQueue]):
     """Sends rows straight to their queues: at least once."""
 
-    # A larger batch Aerobee's broker takes in steps, beside others, which costs it ten times more.
+    # A larger batch is taken in steps by Aerobee's broker, which costs it three times more.
     _most_rows = MOST_TOGETHER
 
     def __init__(self, client: StageClient, thread: LoopThread, options: SinkOptions) -> None:

@@ -1,7 +1,6 @@
 """The clients as programs with one command line, and what each of them can do."""
 
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from tests.tools import SHORT_LIVED_JAVA
 
 from .brokers import Broker
 from .kit import CACHE, HERE, HOME, JAVA_CLIENTS
-from .processes import Child, Dialogue, Line
+from .processes import Child, Dialogue, Line, wait_until
 
 JAVA_FLAGS = (
     "-Xms32m", "-Xmx256m", *SHORT_LIVED_JAVA,
@@ -78,12 +77,17 @@ def query(broker: Broker, log: Path) -> Dialogue:
 
 def found(java: Dialogue, question: str, patience_s: float = 30) -> list[Line]:
     """The messages that a question to `query` finds. The client waits three seconds for a name
-    server, and no longer, so what it could not find is asked for again; the last error is told."""
-    until = time.monotonic() + patience_s
-    while "error" in (answer := java.ask(question)) and time.monotonic() < until:
-        time.sleep(0.2)
-    assert "error" not in answer, f"{question}: {answer['error']}"
-    messages: list[Line] = answer["found"]
+    server, and no longer, so what it could not find is asked for again; each error is printed."""
+    messages: list[Line] = []
+
+    def is_answered() -> bool:
+        answer = java.ask(question)
+        messages[:] = answer.get("found", [])
+        if "error" in answer:
+            print(f"{question}: {answer['error']}")
+        return "error" not in answer
+
+    wait_until(is_answered, patience_s, f"an answer to {question}", 0.2)
     return messages
 
 

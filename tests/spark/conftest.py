@@ -25,7 +25,7 @@ from tests.parts import need
 from tests.pythons import FORMS
 from tests.wheels import build
 
-from .kit import VERSIONS, Driver, missing, whole_versions
+from .kit import VERSIONS, Driver, missing, python_of, whole_versions
 from .lakes import DEAR, LAKES, Lake
 
 
@@ -56,6 +56,14 @@ def _is_run(item: pytest.Item) -> bool:
 def require(version: str) -> None:
     """Skips, or fails in CI, without that version of PySpark."""
     need(f"spark-{version}", missing=lambda: missing(version))
+
+
+def require_connect(version: str) -> None:
+    """Skips where Spark Connect's packages are not."""
+    require(version)
+    packages = next(python_of(version).parent.parent.glob("lib/python3*/site-packages"))
+    if not (packages / "grpc").is_dir():
+        pytest.skip(f"PySpark {version}: set up without grpcio (requirements/spark-{version}.txt)")
 
 
 @pytest.fixture(scope="session")

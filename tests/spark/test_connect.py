@@ -9,17 +9,16 @@ from pathlib import Path
 
 from tests.interop.brokers import Broker
 
+from .conftest import require_connect
 from .kit import VERSIONS, python_of, quick
 from .messages import new_topic, send
 from .sinks import found
-from .test_declarative import require_pipelines
 
 #: `remote("local[...]")` starts the server that it speaks with.
 PROGRAM = """\
 import json
 import sys
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import col
 
 name_server, source, target, table = sys.argv[1:]
 builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
@@ -34,7 +33,7 @@ for _ in range(2):
     assert query.awaitTermination(200)
 stored = spark.read.parquet(table).selectExpr("string(body) AS body")
 stored.write.format("rocketmq").mode("append").options(
-    nameServer=name_server, topic=target, jobId="connect"
+    nameServer=name_server, topic=target, jobId=target
 ).save()
 print(json.dumps(sorted(row.body for row in stored.collect())))
 try:
@@ -48,7 +47,7 @@ spark.stop()
 def test_a_topic_goes_to_parquet_and_back_through_connect(
     our_broker: Broker, tmp_path: Path
 ) -> None:
-    require_pipelines(VERSIONS[0])
+    require_connect(VERSIONS[0])
     source, target = new_topic(our_broker), new_topic(our_broker)
     bodies = [b"%03d" % number for number in range(100)]
     send(our_broker, source, bodies, batch=50)

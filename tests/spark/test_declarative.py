@@ -8,27 +8,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests import campaign
 from tests.interop.brokers import Broker
 from tests.parts import begin_watch_anew
 
-from .conftest import require
-from .kit import ROOT, VERSIONS, Driver, python_of
+from .conftest import require_connect
+from .kit import ROOT, VERSIONS, Driver
 from .messages import new_topic, send
 from .test_launch import environ, installed
 
 PROJECT = ROOT / "docs" / "examples" / "declarative"
 DESCRIPTION, SETTINGS = "spark-pipeline.yml", "spark.properties"
-
-
-def require_pipelines(version: str) -> None:
-    """Skips where Spark Connect's packages are not."""
-    require(version)
-    packages = next(python_of(version).parent.parent.glob("lib/python3*/site-packages"))
-    if not (packages / "grpc").is_dir():
-        pytest.skip(f"PySpark {version}: set up without grpcio (requirements/spark-{version}.txt)")
 
 
 def project(folder: Path, broker: Broker) -> Path:
@@ -68,7 +58,7 @@ def bodies(spark: Any, name_server: str, topic: str) -> list[str]:
 
 def test_each_run_takes_what_is_new(newest: Driver, our_broker: Broker, tmp_path: Path) -> None:
     version = VERSIONS[0]
-    require_pipelines(version)
+    require_connect(version)
     place = project(tmp_path, our_broker)
     source, sink = new_topic(our_broker), new_topic(our_broker)
     program = place / "transformations" / "orders.py"

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from aerobee.broker.messages.send import _LARGE_BATCH
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.sender import Outgoing, SendStatus
 from aerobee.client.producing.staging import StageClient
@@ -44,6 +45,10 @@ def thread() -> Iterator[LoopThread]:
 
 def queue(number: int) -> MessageQueue:
     return MessageQueue("T", "b", number)
+
+
+def test_so_many_are_no_large_batch_to_the_broker() -> None:
+    assert MOST_TOGETHER < _LARGE_BATCH
 
 
 def test_batches_have_what_a_broker_takes_at_once(thread: LoopThread) -> None:
