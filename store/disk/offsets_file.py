@@ -10,7 +10,8 @@ keys of records below it were synced. `live` holds while the machine has not gon
 (`boot_id`), because what a killed process has written is still there; it is never more than a
 moment old. `entries` is the sum of all queues' ends when the mark was taken: fewer at a start mean
 that somebody took queues away, which no mark would show. What is taken away in front shows in
-`log_begins` and `queues_begin`, which deletion moves before its files go.
+`log_begins` and `queues_begin`, which deletion moves before its files go. `renumbered` names topics
+whose queues were taken out: from there on their numbers may begin at 0 again, which no record says.
 
 One line of JSON and one with its CRC-32C, so that an operator can read it. It is written to a
 temporary name, synced, renamed, and the directory synced: after a crash there is the old one or the
@@ -32,6 +33,8 @@ _VERSION = 1
 _MOST_BYTES = 1 << 20
 #: Gaps that are remembered; the log file has all of them.
 MOST_GAPS = 4096
+#: Topics taken out that are remembered; of 127 bytes at most each, and the file has room for both.
+MOST_RENUMBERED = 2048
 
 
 class DerivedMarks(msgspec.Struct, frozen=True):
@@ -80,6 +83,8 @@ class Offsets(msgspec.Struct, frozen=True):
     #: A recovery has begun to take entries of the queues back, and has not come to its end.
     rewriting: bool = False
     clock: ClockNote = ClockNote()
+    #: Topics whose queues were taken out, oldest first, and the log's end when they last were.
+    renumbered: tuple[tuple[str, int], ...] = ()
     version: int = _VERSION
 
 

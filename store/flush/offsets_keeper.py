@@ -13,7 +13,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.disk.offsets_file import (
+    MOST_GAPS,
+    MOST_RENUMBERED,
+    ClockNote,
+    DerivedMarks,
+    Offsets,
+    OffsetsFile,
+)
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
 
@@ -70,17 +77,32 @@ class OffsetsKeeper:
         with self._lock:
             self._change(synced=marks, indexed=-1 if self._index is None else marks.log_offset)
 
-    def forget_queues(self, gone: list[ConsumeQueue]) -> None:
-        """Queues that have been taken out; their files go after this. Raises OSError.
+    def forget_queues(self, gone: list[ConsumeQueue], log_end: int) -> None:
+        """Queues that are about to be taken out; their files go after this. Raises OSError.
 
-        Only those of their entries that the synced mark counts are taken off it: with younger ones
-        taken off too, as many missing entries of other queues would not be noticed.
+        Records from `log_end` on may have numbers that begin at 0 again. Only those of the entries
+        that the synced mark counts are taken off it: with younger ones taken off too, as many
+        missing entries of other queues would not be noticed.
         """
         with self._lock:
             synced = self._current.synced
             entries = sum([queue.entries_below(synced.log_offset) for queue in gone])
-            self._change(synced=DerivedMarks(synced.log_offset, max(0, synced.entries - entries)))
+            self._change(
+                synced=DerivedMarks(synced.log_offset, max(0, synced.entries - entries)),
+                renumbered=self._renumbered({queue.topic for queue in gone}, log_end),
+            )
         self.begin_later()
+
+    def _renumbered(self, topics: set[str], log_end: int) -> tuple[tuple[str, int], ...]:
+        """With these topics; without those the log has no older record of."""
+        known = self._current
+        kept = [
+            (topic, log_offset)
+            for topic, log_offset in known.renumbered
+            if topic not in topics and log_offset > known.log_begins
+        ]
+        kept += [(topic, log_end) for topic in sorted(topics)]
+        return tuple(kept[-MOST_RENUMBERED:])
 
     def begin_later(self) -> None:
         """The log or queues begin later than they did; the files go after this. Raises OSError."""

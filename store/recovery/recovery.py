@@ -236,6 +236,7 @@ class Recovery:
             cross_check.is_sound,
             cross_check.is_own,
             complete=self._known.offsets is not None,
+            renumbered={} if self._known.offsets is None else dict(self._known.offsets.renumbered),
         )
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0
@@ -452,6 +453,7 @@ class Recovery:
             segment_bytes=self._segments.segment_bytes,
             identity=self._identity,
             clock=ClockNote() if known is None else known.clock,
+            renumbered=() if known is None else known.renumbered,
         )
 
     def _foreign_files(self) -> list[str]:

@@ -194,7 +194,14 @@ class Build:
             tail=Tail.FOLLOWED if lasting else Tail.TORN,
             take=parts.dispatcher.taker(check_crc, start),
         )
-        sequences = Sequences(start, start, cross_check.is_sound, cross_check.is_own)
+        known = rest.store.marks.believed
+        sequences = Sequences(
+            start,
+            start,
+            cross_check.is_sound,
+            cross_check.is_own,
+            renumbered={} if known is None else dict(known.renumbered),
+        )
         gaps_seen = 0
         for batch in self._scan.batches(start):
             self._report.records += batch.size
@@ -361,4 +368,5 @@ class Build:
             index_files=names,
             gaps=tuple(kept[-MOST_GAPS:]),
             identity=OffsetsFile(rest.files, rest.root).identity(),
+            renumbered=() if known is None else known.renumbered,
         )

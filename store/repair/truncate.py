@@ -192,6 +192,7 @@ def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:
     known = rest.store.marks.believed
     indexed = -1 if known is None else min(known.indexed, cut.log_offset)
     gaps = known.gaps if known is not None else ()
+    renumbered = known.renumbered if known is not None else ()
     names = known.index_files if known is not None and indexed >= 0 else ()
     file = OffsetsFile(rest.files, rest.root)
     file.save(
@@ -204,6 +205,7 @@ def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:
             index_files=names,
             gaps=tuple(gap for gap in gaps if gap[1] <= cut.log_offset),
             identity=file.identity(),
+            renumbered=tuple(one for one in renumbered if one[1] <= cut.log_offset),
         )
     )
 

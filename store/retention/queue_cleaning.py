@@ -129,7 +129,8 @@ class QueueCleaner:
         offsets.leaving = sum([queue.max_offset for queue in queues])
         with ExitStack() as stack:
             offsets.forget_queues(
-                [stack.enter_context(snapshot(self._store.files, queue)) for queue in queues]
+                [stack.enter_context(snapshot(self._store.files, queue)) for queue in queues],
+                self._log.written,
             )
 
     def _remove(self, leave: Callable[[], list[Left]], on_owner: OnOwner) -> int:

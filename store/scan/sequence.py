@@ -10,7 +10,8 @@ the next record of the queue follows on from it. A single claim that none of thi
 aside: reported as damage, its slot kept free.
 
 Numbers that begin anew, as they do when a topic was deleted and used again, come in sequence too,
-and the old numbering gives way to them.
+and the old numbering gives way to them. Where it is known from which log offset on they may
+(`renumbered`), lost records explain a first number there that is not 0.
 
 A queue whose end lies before the place where reading began misses entries that were not read;
 `Lagging` says from where to read again. So does a queue without any file, whose first number would
@@ -18,8 +19,9 @@ be 0, unless all queues that there were are known to be there (`complete`). With
 everything is believed: the records are our own of a moment ago (a reput that fell behind).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
@@ -58,6 +60,11 @@ class Run(NamedTuple):
     def log_offset(self) -> int:
         """Of the first record."""
         return self.entry.log_offset
+
+    @property
+    def log_end(self) -> int:
+        """Log offset behind the last record."""
+        return QueueEntry.parse(self.entries, len(self.entries) - ENTRY_BYTES).end
 
     def part(self, low: int, high: int) -> "Run":
         """Its claims to slots of [low, high)."""
@@ -137,17 +144,20 @@ def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _entry: QueueEntry) -> 
 @dataclass(slots=True)
 class _State:
     """One queue in one walk: whether it had nothing before the walk, the number expected next, a
-    claim waiting for its successor, and the slot and log offset of the last entry that was met with
-    a later record than the one that claims its slot."""
+    claim waiting for its successor, the slot and log offset of the last entry that was met with a
+    later record than the one that claims its slot, and the log offset behind the last record that
+    was believed."""
 
     rebuilt: bool
     expected: int | None = None
     suspect: Run | None = None
     later: tuple[int, int] | None = None
+    log_end: int = -1
 
 
 class Sequences:
-    """Gives the records of one walk their slots. `sound` judges entries that stand in the way."""
+    """Gives the records of one walk their slots. `sound` judges entries that stand in the way;
+    `renumbered` are topics whose queues were taken out, and where the log ended then."""
 
     def __init__(
         self,
@@ -157,12 +167,14 @@ class Sequences:
         owns: Owner = lambda _queue, _log_offset: True,
         *,
         complete: bool = True,
+        renumbered: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._read_from = read_from
         self._log_min = log_min
         self._sound = sound
         self._owns = owns
         self._complete = complete
+        self._renumbered = renumbered
         self._states: dict[ConsumeQueue, _State] = {}
         # Records that are known to be missing so far; the walk's gaps are added by its owner.
         self.lost = 0
@@ -285,6 +297,8 @@ class Sequences:
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 <= claim.first - expected <= self.lost:
             return claim.first == expected or state.expected is not None
+        if claim.first <= self.lost and self._may_begin_anew(queue, state, claim):
+            return True
         if state.later is not None:
             # The numbering began anew, and its first records are damaged: their entries say so.
             slot, log_offset = state.later
@@ -292,6 +306,11 @@ class Sequences:
                 return True
         entry = queue.entry(claim.first)
         return entry is not None and entry.log_offset == claim.log_offset
+
+    def _may_begin_anew(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
+        """Whether the claim is the queue's first since its topic's queues were taken out."""
+        taken_out_at = self._renumbered.get(queue.topic)
+        return taken_out_at is not None and state.log_end <= taken_out_at <= claim.log_offset
 
     def _likely(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         """Whether to believe a single claim that nothing followed."""
@@ -332,6 +351,7 @@ class Sequences:
             queue.restart_at(run.first)
         self._write(queue, run)
         state.expected = run.end
+        state.log_end = run.log_end
 
     def _check_lag(self, queue: ConsumeQueue, first: int) -> None:
         if self._read_from is None or first <= queue.max_offset:

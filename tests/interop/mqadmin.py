@@ -105,6 +105,7 @@ _MASKS = tuple(
         (r"\b(?!7F000001002A139A55|7F0000010000)(?:[0-9A-F]{32}|[0-9A-F]{56})\b", "<unique id>"),
         (r"AdminPeer\$\$Lambda\S+@[0-9a-f]{1,8}\b", "<listener>@<hash>"),
         (r"(?<=@)[0-9a-f]{6,8}\b", "<hash>"),
+        (r"(?<=AllocateMessageQueueAveragely@)[0-9a-f]{1,8}\b", "<hash>"),
         (r"MonitorService_-?\d+", "MonitorService_<hash>"),
         (r"(?<=Avg RT: )[\d.]+", "<duration>"),
         (r"(?<=[tT]imeMills=)\d+|(?<=rt=)\d+(?=ms)", "<duration>"),

@@ -135,6 +135,32 @@ def test_new_numbering_is_believed_though_its_first_records_are_damaged(
     assert store.close()
 
 
+@pytest.mark.parametrize("with_offsets_file", [True, False])
+def test_new_numbering_whose_entries_are_gone_too_is_believed_by_the_note_of_its_deletion(
+    tmp_path: Path, with_offsets_file: bool
+) -> None:
+    """Killed before it was dispatched. Nothing but our offsets file says then that the number is
+    no damage; without it the message is set aside, and the old ones stay in their slots."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    store.put(message(b"of another topic", topic="Others"))
+    old = fill(store, 5)
+    assert store.delete_topic("Orders") == 1
+    store.put(message(b"lost"))
+    store.put(message(b"kept"))
+    store.dispatch()
+    lost = read_all(store)[0]
+    root = adopt(kill_image(running, tmp_path / "killed"))
+    store.close()
+    flip(log_segment(root), lost.log_offset + 90)
+    shutil.rmtree(root / "consumequeue")  # so that the log is read from its beginning
+    if not with_offsets_file:
+        (root / "offsets").unlink()
+    store = MessageStore.open(small_settings(root))
+    assert bodies(store) == ([*old[:1], b"kept"] if with_offsets_file else old)
+    assert store.close()
+
+
 def zero_entry(path: Path, slot: int) -> None:
     data = bytearray(path.read_bytes())
     data[slot * 20 : slot * 20 + 20] = bytes(20)
