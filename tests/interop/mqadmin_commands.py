@@ -6,6 +6,7 @@ this file, from the broker's address (the same one for both brokers) and from th
 
 from __future__ import annotations
 
+import json
 import time
 
 from aerobee.client.blocking import Producer, PushConsumer
@@ -21,6 +22,7 @@ from .wire import SUCCESS, Wire
 QUEUES, COUNT = 4, 24
 TRIES = 5
 QUERY_CONSUMER_OFFSET = 14
+GET_ALL_TOPIC_CONFIG = 21
 
 # --- commands, by when they are run; the names in braces are in `Story.names`
 
@@ -128,15 +130,18 @@ TRACED = (
     "queryMsgTraceById -i {trace_id}",
     "queryMsgTraceById -i {no_unique_id}",
 )
-#: What the cluster is told, and what it says of itself.
-SETTINGS = (
-    "updateKvConfig -s SPACE -k key -v value",
+#: An order topic that is none any more.
+ORDERED = (
     "updateOrderConf -t payments -m get",
     "updateOrderConf -t payments -m put -v {name}:2",
     "updateOrderConf -t payments -m get",
     "topicRoute -t payments",
     "updateOrderConf -t payments -m delete",
     "updateOrderConf -t payments -m get",
+)
+#: What the cluster is told, and what it says of itself.
+SETTINGS = (
+    "updateKvConfig -s SPACE -k key -v value",
     "deleteKvConfig -s SPACE -k key",
     "wipeWritePerm -b {name}",
     "topicRoute -t orders",
@@ -180,7 +185,7 @@ CLEARED = (
     "startMonitoring",
     "consumerConnection -g __MONITOR_CONSUMER",
 )
-COMMANDS = (*MADE, *USED, *READ_AGAIN, *LEFT, *TRACED, *SETTINGS, *CLEARED)
+COMMANDS = (*MADE, *USED, *READ_AGAIN, *LEFT, *TRACED, *ORDERED, *SETTINGS, *CLEARED)
 #: Of commands that would never end: interrupted after so many lines of output.
 LINES = {"clusterRT": 2}
 
@@ -221,6 +226,8 @@ class Story:
         self._run(LEFT)
         self._trace()
         self._run(TRACED)
+        self._run(ORDERED)
+        self._wait_unordered()
         self._run(SETTINGS)
         self._run(CLEARED)
 
@@ -270,6 +277,16 @@ class Story:
 
         with self._broker.wire() as wire:
             wait_until(lambda: committed(wire) == COUNT, 60, f"{group} has told its offsets")
+
+    def _wait_unordered(self) -> None:
+        """The broker hears it with the answer to its next registration, half a minute apart."""
+
+        def unordered(wire: Wire) -> bool:
+            topics = json.loads(wire.done(GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+            return not topics["payments"]["order"]
+
+        with self._broker.wire() as wire:
+            wait_until(lambda: unordered(wire), 90, "payments is no order topic any more")
 
     def _trace(self) -> None:
         """One message sent and consumed by our own client, which writes the trace."""
