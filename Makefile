@@ -8,7 +8,7 @@ PYTHON_IN_VENV := .venv/bin/python
 # With bytecode, even where the machine says to write none: the tests start thousands of Pythons.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m pytest
 # More than cores, because most tests wait for something; tests/schedule.py says which share one.
-WORKERS ?= $(shell expr 3 '*' $$(nproc 2>/dev/null || echo 2))
+WORKERS ?= $(shell expr 5 '*' $$(nproc 2>/dev/null || echo 2) / 2)
 PARALLEL := --numprocesses $(WORKERS)
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
 SUITES := contract native budget interop crash sim fuzz service
@@ -55,14 +55,15 @@ test: bring
 
 # Before a change to store/, remoting/ or a recovery is done: all suites in full. The figures of those
 # that ran go into docs/reliability.md; ARGS="-k NAME" runs some, and not on each Python.
+campaign: export AEROBEE_CAMPAIGN := full
 campaign: bring
 	@$(PYTHON_IN_VENV) -m pip install --quiet --constraint requirements/dev.txt atheris || \
 	  echo 'campaign: atheris does not install here, so no inputs led by coverage'
 	@mkdir -p .run && rm -f $(FIGURES)
-	AEROBEE_CAMPAIGN=full AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" \
+	AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" \
 	  $(PYTEST) tests $(PARALLEL) -o faulthandler_timeout=3600 --durations=20 $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.parts wait
-	$(if $(ARGS),,AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" $(PYTHON_IN_VENV) -m tests.pythons test $(PARALLEL))
+	$(if $(ARGS),,AEROBEE_CAMPAIGN= AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" $(PYTHON_IN_VENV) -m tests.pythons test $(PARALLEL))
 	$(PYTHON_IN_VENV) -m tests.campaign report --write $(FIGURES)
 
 # Unit, contract and differential tests on each Python found, in both forms, in environments of their

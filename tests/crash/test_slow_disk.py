@@ -17,6 +17,7 @@ from tests.tools import need
 
 #: One may have begun before the request and end with it; who is served meanwhile has more.
 _LEAST_ROUNDS = 2
+_TRIES = 5
 
 
 @pytest.fixture(autouse=True)
@@ -118,9 +119,17 @@ def test_an_answer_before_its_sync_is_caught(folder: Path) -> None:
 
 
 def test_a_sync_that_everybody_waits_for_is_caught(folder: Path) -> None:
+    """Not by each try: others may be served while a request is on its way to its sync."""
     control = "sync-on-the-loop"
-    outcome = run(folder, folder / "store", "SYNC_FLUSH", slow_s(), 2, control=control)
-    wrong = judge(outcome, code=SUCCESS, least_s=0.0, meanwhile=_LEAST_ROUNDS)
-    caught = [one for one in wrong if "others had" in one]
-    campaign.note_control("slow disk", control, len(caught), len(outcome.heard))
+    caught: list[str] = []
+    for attempt in range(_TRIES):
+        outcome = run(
+            folder / f"{attempt}", folder / f"store-{attempt}", "SYNC_FLUSH", slow_s(), 2,
+            control=control,
+        )  # fmt: skip
+        wrong = judge(outcome, code=SUCCESS, least_s=0.0, meanwhile=_LEAST_ROUNDS)
+        caught = [one for one in wrong if "others had" in one]
+        campaign.note_control("slow disk", control, len(caught), len(outcome.heard))
+        if caught:
+            break
     assert caught

@@ -33,8 +33,7 @@ from tests.tools import SHORT_LIVED_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENTS = ROOT / ".cache" / "spark"
-# The first one is run whole. The others have the tests marked `tour` at quick sizes, and all else
-# in a campaign.
+# The first one runs everything, the others in a campaign.
 VERSIONS = tuple(os.environ.get("AEROBEE_SPARK_VERSION", "").split()) or parts.spark_versions()
 # Patience for a machine with other things to do; nothing here waits for that long by itself.
 START_S, RUN_S = 300.0, 300.0

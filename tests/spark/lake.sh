@@ -11,6 +11,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=$root/.cache/spark
+# shellcheck source-path=SCRIPTDIR source=pyspark.sh
+. "$root/tests/spark/pyspark.sh"
 # Spark has these itself: with `--packages` they would come along, and be passed over.
 of_spark=org.apache.hadoop,org.scala-lang,org.apache.logging.log4j,org.slf4j,org.apache.parquet
 of_spark=$of_spark,com.fasterxml.jackson.core,com.fasterxml.jackson.datatype,org.xerial.snappy
@@ -20,20 +22,6 @@ for tool in java mvn; do
   [ "${CI:-}" = true ] && exit 1
   exit 0
 done
-
-install() { # install NAME: requirements/lake-NAME.txt, in .cache/spark/NAME
-  local wanted=$root/requirements/lake-$1.txt venv=$cache/$1 sum
-  sum=$(cat "$wanted" "$root/tests/spark/lake.sh" | cksum)
-  [ "$(cat "$venv/.made-from" 2>/dev/null)" = "$sum" ] && return
-  echo "spark: PySpark for $1 into $venv"
-  rm -f "$venv/.made-from"
-  [ -x "$venv/bin/python" ] || "$root/.venv/bin/python" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted" \
-    --config-settings="--build-option=--compression=stored" # a wheel of PySpark is made to be unpacked at once
-  # As in setup.sh: what pip has compiled is imported sooner than an archive of sources.
-  rm -f "$venv"/lib/python*/site-packages/pyspark/python/lib/*.zip
-  echo "$sum" >"$venv/.made-from"
-}
 
 jars() { # jars NAME: those of java/lake-NAME.xml, in .cache/spark/jars-NAME
   local pom=$root/tests/spark/java/lake-$1.xml folder=$cache/jars-$1 sum
@@ -50,5 +38,5 @@ jars() { # jars NAME: those of java/lake-NAME.xml, in .cache/spark/jars-NAME
 mkdir -p "$cache"
 for name in "$@"; do
   jars "$name"
-  install "$name"
+  install_pyspark "lake-$name"
 done

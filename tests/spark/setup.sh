@@ -13,7 +13,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-python=$root/.venv/bin/python
+# shellcheck source-path=SCRIPTDIR source=pyspark.sh
+. "$root/tests/spark/pyspark.sh"
 versions=$(ls "$root"/requirements/spark-*.txt | sed 's/.*spark-\(.*\)\.txt/\1/' | sort -rV)
 newest=$(head -n 1 <<<"$versions")
 if [ $# = 0 ]; then
@@ -25,21 +26,6 @@ if ! command -v java >/dev/null; then
   [ "${CI:-}" = true ] && exit 1
   exit 0
 fi
-
-install() { # install VERSION
-  local wanted=$root/requirements/spark-$1.txt venv=$root/.cache/spark/$1 sum
-  sum=$(cat "$wanted" "$root/tests/spark/setup.sh" | cksum)
-  [ "$(cat "$venv/.made-from" 2>/dev/null)" = "$sum" ] && return
-  echo "spark: PySpark $1 into $venv"
-  rm -f "$venv/.made-from" "$venv/.archived-from"
-  [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted" \
-    --config-settings="--build-option=--compression=stored" # a wheel of PySpark is made to be unpacked at once
-  # Spark has its Pythons import PySpark from archives of sources, half a second each to compile, and
-  # where they are not, from the package beside them, which pip has compiled.
-  rm -f "$venv"/lib/python*/site-packages/pyspark/python/lib/*.zip
-  echo "$sum" >"$venv/.made-from"
-}
 
 archive() { # archive VERSION
   local venv=$root/.cache/spark/$1 scratch sum
@@ -57,7 +43,7 @@ archive() { # archive VERSION
 }
 
 for version in "$@"; do
-  install "$version"
+  install_pyspark "spark-$version"
   if [ "$version" = "$newest" ] || [ "${AEROBEE_CAMPAIGN:-}" = full ]; then
     archive "$version"
   fi

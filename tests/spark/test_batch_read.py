@@ -36,7 +36,6 @@ def partitions(spark: Any, options: dict[str, str]) -> int:
     return spark.read.format("rocketmq").options(**options).load().rdd.getNumPartitions()
 
 
-@pytest.mark.tour
 def test_each_column_is_what_was_sent(pair: Pair) -> None:
     topic = new_topic(pair.broker)
     began = time.time()

@@ -18,7 +18,7 @@ from tests.interop.processes import wait_until
 from .lakes import LAKES, Command, Lake, arguments
 from .messages import new_topic, send
 
-WAIT_S = 200.0
+WAIT_S = 280.0
 #: What is there when a batch has got so far; a kill comes at one of them or shortly after.
 STEPS = {
     "planned": "_aerobee/checkpoint/offsets/[0-9]*",

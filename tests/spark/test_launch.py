@@ -85,7 +85,6 @@ def environ(version: str, folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.tour
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_shell_runs_what_it_is_given_from_a_checkout(
     version: str, our_broker: Broker, tmp_path: Path

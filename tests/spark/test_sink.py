@@ -88,7 +88,6 @@ class Stream:
 # --- what is written ----------------------------------------------------------------------------
 
 
-@pytest.mark.tour
 def test_a_batch_write_arrives(driver: Driver, our_broker: Broker) -> None:
     topic = new_topic(our_broker, 4)
     columns = (

@@ -52,7 +52,6 @@ def with_schema(spark: Any, path: str) -> int:
     return spark.read.format("rocketmq-store").schema("topic string").load(path).count()
 
 
-@pytest.mark.tour
 @pytest.mark.parametrize("name", ["store", "store_lmq", "store_sealed"])
 def test_every_column_is_what_the_record_says(driver: Driver, name: str) -> None:
     found = driver.run(read, path=str(GOLDEN / name), options={"decompress": "false"})

@@ -29,7 +29,6 @@ WAIT_S = 150.0
 QUERY_CONSUMER_OFFSET = 14
 
 
-@pytest.mark.tour
 def test_available_now_reads_what_is_there_and_the_next_run_what_is_new(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.concurrent.Semaphore;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -13,6 +14,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Sends {@code --count} messages, divided over {@code --modes}; message n goes to queue n mod queues. */
 final class Produce {
     private static final int TIMEOUT_MS = 3000;
+    private static final int FIRST_ROUTE_MS = 120_000;
     private static final int BATCH = 32;
     private static final int ASYNC_WINDOW = 128;
 
@@ -34,7 +36,7 @@ final class Produce {
 
     void run() throws Exception {
         producer.start();
-        queues = producer.fetchPublishMessageQueues(topic);
+        queues = firstRoute();
         queues.sort(Comparator.naturalOrder());
         String[] modes = options.text("modes", "sync").split(",");
         int count = options.number("count", 1);
@@ -43,6 +45,20 @@ final class Produce {
         }
         Lines.line().put("done", count).put("failed", failed).print();
         producer.shutdown();
+    }
+
+    /** The topic's queues. A client gives a name server three seconds, and by no option more than once. */
+    private List<MessageQueue> firstRoute() throws Exception {
+        long until = System.currentTimeMillis() + FIRST_ROUTE_MS;
+        while (true) {
+            try {
+                return producer.fetchPublishMessageQueues(topic);
+            } catch (MQClientException failure) {
+                if (System.currentTimeMillis() > until) {
+                    throw failure;
+                }
+            }
+        }
     }
 
     private void send(String mode, int from, int to) throws Exception {
