@@ -11,6 +11,7 @@ from typing import Final
 
 _KAFKA: Final = "Kafka's connector"
 _PULSAR: Final = "Pulsar's connector"
+_FILES: Final = "tables of files"
 _ROCKETMQ_SPARK: Final = "rocketmq-spark"
 _ROCKETMQ_FLINK: Final = "rocketmq-flink"
 _NAME_SERVER: Final = "use nameServer, host:port of RocketMQ's name servers"
@@ -29,6 +30,7 @@ _BOTH: Final[_Words] = {
 }
 SOURCE_WORDS: Final[_Words] = {
     **_BOTH,
+    "path": (_FILES, "use topic; load() has nothing in its brackets here"),
     "kafka.group.id": (_KAFKA, "use consumerGroup"),
     "kafka.auto.offset.reset": (_KAFKA, "use startingOffsets"),
     "kafka.enable.auto.commit": (_KAFKA, "leave it out: offsets are in Spark's checkpoint"),
@@ -56,6 +58,7 @@ SOURCE_WORDS: Final[_Words] = {
 }
 SINK_WORDS: Final[_Words] = {
     **_BOTH,
+    "path": (_FILES, "use topic; save() and start() have nothing in their brackets here"),
     "kafka.acks": (_KAFKA, "use acceptCodes; whether a send waits for the disk the broker decides"),
     "kafka.batch.size": (_KAFKA, "use batchBytes"),
     "kafka.linger.ms": (_KAFKA, "leave it out: rows go when a batch is full, and at the end"),
@@ -72,6 +75,14 @@ SINK_WORDS: Final[_Words] = {
     "rocketmq.sink.key": (_ROCKETMQ_FLINK, "write a column keys"),
     "rocketmq.sink.delivery.guarantee": (_ROCKETMQ_FLINK, "use guarantee"),
     "rocketmq.sink.send.timeout": (_ROCKETMQ_FLINK, "use sendTimeoutMs"),
+}
+#: What Kafka's source calls its columns -> a topic's column here.
+COLUMN_WORDS: Final = {
+    "key": "keys",
+    "value": "body",
+    "partition": "queueId",
+    "offset": "queueOffset",
+    "timestamp": "storeTimestamp",
 }
 _KAFKA_CLIENT: Final = "kafka."
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from aerobee.nearest_name import nearest_name
@@ -25,6 +24,7 @@ from aerobee.pipeline.decode.columns import (
     choose,
 )
 from aerobee.pipeline.errors import OptionError, known_names
+from aerobee.pipeline.times import parse_time_ms
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
@@ -126,17 +126,10 @@ class OptionMap:
         text = self._stripped(name)
         if text is None:
             return None
-        if _INTEGER.fullmatch(text):
-            return self._in_range(name, int(text), 0, (1 << 63) - 1)
         try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise self.wrong(
-                name, "is no time: milliseconds since 1970, or like 2026-11-21T10:00:00Z"
-            ) from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
+            return parse_time_ms(text)
+        except ValueError as error:
+            raise self.wrong(name, str(error)) from None
 
     def duration_ms(self, name: str, default: int) -> int:
         """Milliseconds: a number, or one with ms, s, m, h or d: `90s`, `15m`."""
@@ -201,8 +194,9 @@ def read_columns(
         KEYS: KEYS_TYPE if keys_format == "array" else "string",
     }
     typed = [one._replace(type=types.get(one.name, one.type)) for one in known]
+    asked = options.names("columns")
     try:
-        chosen = choose(typed, options.names("columns"))
+        chosen = choose(typed, asked)
     except ValueError as error:
         raise OptionError(f"option columns: {error}") from error
     return (*chosen, *(one for one in typed if one.name in more and one not in chosen))

@@ -83,7 +83,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("queue_offsets", "producing", "consuming", "admin", "blocking"),
     ),
     "pipeline": (
-        *("workers", "errors", "foreign_options", "decode", "options", "brokers", "listener"),
+        *("workers", "errors", "foreign_options", "times", "decode", "missing_column"),
+        *("options", "brokers", "listener"),
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (

@@ -163,6 +163,11 @@ class Brokers:
                 log.warning("name server failed address=%s error=%s", address, error)
                 self._name_servers.append(self._name_servers.pop(0))
                 continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise Refused(
+                    f"option nameServer: {address} is no name server, it answers as a broker does; "
+                    "a name server's port is 9876 mostly"
+                )
             self._has_answered = True
             return answer
         assert failure is not None

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
+
+from aerobee.pipeline.times import parse_time_ms
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -79,6 +81,16 @@ def from_json(value: Any, lowest: int = 0) -> Offsets:
 
     `lowest` is EARLIEST where the two names for ends are allowed.
     """
+
+    def offset_of(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+            raise ValueError("is no offset")
+        return value
+
+    return _by_queue(value, offset_of)
+
+
+def _by_queue(value: Any, read: Callable[[Any], int]) -> Offsets:
     offsets: Offsets = {}
     for topic, brokers in _members(value, "the offsets").items():
         if topic == _MARKS:
@@ -86,9 +98,10 @@ def from_json(value: Any, lowest: int = 0) -> Offsets:
         for broker, queues in _members(brokers, f"topic {topic!r}").items():
             for number, offset in _members(queues, f"broker {broker!r} of {topic!r}").items():
                 queue = Queue(topic, broker, _queue_number(number))
-                if not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
-                    raise ValueError(f"{queue}: {offset!r} is no offset")
-                offsets[queue] = offset
+                try:
+                    offsets[queue] = read(offset)
+                except ValueError as error:
+                    raise ValueError(f"{queue}: {offset!r} {error}") from None
     return offsets
 
 
@@ -122,8 +135,15 @@ def parse_offsets(text: str) -> Offsets:
 
 
 def parse_times(text: str) -> dict[Queue, int]:
-    """Times in ms by queue, in the form of offsets. ValueError as `from_json`."""
-    return from_json(_loads(text))
+    """Times in ms by queue, in the form of offsets; each a number of them, or a text in ISO 8601.
+    ValueError as `from_json`."""
+
+    def time_of(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError("is no time")
+        return parse_time_ms(str(value))
+
+    return _by_queue(_loads(text), time_of)
 
 
 def parse_assign(text: str) -> frozenset[Queue]:

@@ -104,7 +104,18 @@ def archive(
         result.facts["selection"] = selection._asdict()
         result.say("selection", f"{selection}")
     _report(spark, result, place.name, known, made, work.missed)
+    if known or made:
+        _say_retention(result, selection)
     return result
+
+
+def _say_retention(result: JobResult, selection: ArchiveSelection) -> None:
+    """A segment has messages of all topics: only an archive of everything can spare it."""
+    end = result.facts["archived_to"]
+    said = f"segments that end at or below {end} may be deleted"
+    if not selection.is_everything:
+        said = f"for {selection} the log is done up to {end}; what else it holds is not here"
+    result.say("retention", said)
 
 
 def check(target: str) -> JobResult:
@@ -328,7 +339,6 @@ def _report(
     if entries:
         end = entries[-1].end
         result.say("archive", f"{result.facts['total_rows']:,} messages in {target}, up to {end}")
-        result.say("retention", f"segments that end at or below {end} may be deleted")
     result.frames["entries"] = spark.createDataFrame(
         [(one.start, one.end, one.rows, one.bad, len(one.files), one.bytes) for one in entries],
         "start bigint, end bigint, rows bigint, bad bigint, files bigint, bytes bigint",

@@ -21,6 +21,7 @@ from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
 from aerobee.pipeline.jobs.stream.run import run_stream
+from aerobee.pipeline.missing_column import missing_column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +103,7 @@ def _explained(error: Exception, mode: str) -> JobFailed:
         raise error
     if _NO_JAVA in str(error):
         return JobFailed("Spark's Java process did not start; it needs Java 17 or newer")
-    sentence = sentence_in(str(error))
+    sentence = sentence_in(str(error)) or missing_column(str(error))
     if sentence is None:
         return JobFailed(f"Spark failed: {_first_cause(str(error))[:_MOST_CHARS]}")
     is_bad_record = mode == "failfast" and "(mode failfast)" in sentence

@@ -1,26 +1,31 @@
 """Errors of ours in one line, in the driver's Python: a hook for what nobody has caught.
 
-All other errors keep their traceback; of one of ours it is there for whoever asks
+So is Spark's about a column that is not there, with our word for what other sources call it. All
+other errors keep their traceback; of one of these it is there for whoever asks
 (`traceback.print_last()` in a shell).
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from types import TracebackType
 from typing import Final
 
 from aerobee.pipeline.errors import sentence_in
+from aerobee.pipeline.missing_column import missing_column
 
 _OURS: Final = "aerobee.pipeline."
+# Of PySpark: they write what is raised besides, with all frames of Java, as one line of JSON.
+_LOUD: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def sentence_of(error: BaseException) -> str | None:
     """What an error of ours says, raised here or told by Spark; None of another one."""
     if type(error).__module__.startswith(_OURS):
         return " ".join(str(error).split())
-    return sentence_in(str(error))
+    return sentence_in(str(error)) or missing_column(str(error))
 
 
 def show_ours_in_one_line(file: str | None = None) -> None:
@@ -37,6 +42,8 @@ def show_ours_in_one_line(file: str | None = None) -> None:
         place = f" ({file}, line {lines[-1]})" if lines else ""
         print(f"aerobee: {sentence}{place}", file=sys.stderr, flush=True)
 
+    for name in _LOUD:
+        logging.getLogger(name).disabled = True
     sys.excepthook = hook
 
 

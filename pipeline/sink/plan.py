@@ -7,12 +7,12 @@ at least once where they do not, and says so). The plan is pickled and goes to t
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from aerobee.client.connections.routes import HINT
 from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.staging import StageClient, StagingOptions
@@ -63,9 +63,13 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
         hint = f". {_how_to_make(options.topic)}" if error.code is not None else ""
         raise SinkPlanError(f"topic {options.topic!r} cannot be written: {error}{hint}") from error
     except ClientError as error:
-        raise SinkPlanError(
-            f"the write to {options.name_servers} cannot be planned: {error}"
-        ) from error
+        cause = str(error).removesuffix(f" ({HINT})")
+        if cause != str(error):
+            raise SinkPlanError(
+                f"no name server answers ({options.name_servers}): {cause}; is it running, and is "
+                "nameServer its address as seen from here?"
+            ) from error
+        raise SinkPlanError(f"the write cannot be planned: {cause}") from error
 
 
 async def _plan(
@@ -75,10 +79,11 @@ async def _plan(
     if options.topic is not None:
         queues = await client.queues(options.topic)
         if not await client.knows(options.topic):
-            _warn(
-                f"topic {options.topic!r} is on no broker that the name servers know: the "
-                "first message makes it, as brokers with autoCreateTopicEnable do. "
-                f"{_how_to_make(options.topic)}"
+            log.warning(
+                "topic %r is on no broker that the name servers know: the first message makes it, "
+                "as brokers with autoCreateTopicEnable do. %s",
+                options.topic,
+                _how_to_make(options.topic),
             )
         brokers = sorted({queue.broker_name for queue in queues})
     if not brokers:
@@ -103,17 +108,12 @@ def _staged(
             f"option guarantee: effectively-once is not possible, broker {unable} does not stage "
             "batches; at-least-once is"
         )
-    _warn(f"broker {unable} does not stage batches: messages are written at least once")
+    log.warning("broker %s does not stage batches: messages are written at least once", unable)
     return None
 
 
 def _how_to_make(topic: str | None) -> str:
     return f"If its name is not misspelt: aerobee topic create {topic}"
-
-
-def _warn(text: str) -> None:
-    log.warning(text)
-    warnings.warn(text, stacklevel=3)
 
 
 def staging_client(options: SinkOptions, retry_s: float | None = None) -> StageClient:

@@ -208,7 +208,9 @@ class RowMaker:
         if queue_id is not None:
             of_that_id = [queue for queue in queues if queue.queue_id == queue_id]
             if not of_that_id:
-                raise _wrong(number, topic, f"there is no queue {queue_id} to write to")
+                last = max(queue.queue_id for queue in queues)
+                text = f"there is no queue {queue_id} to write to, there are 0 to {last}"
+                raise _wrong(number, topic, text)
             return of_that_id[number % len(of_that_id)]
         key = _value(row, columns.sharding_key)
         if key is not None:

@@ -81,7 +81,9 @@ def read_sink_schema(fields: Sequence[Field], topic: str | None) -> SinkColumns:
         if name is None:
             raise _unknown(field.name)
         if name in places:
-            raise SinkSchemaError(f"column {name} is there twice")
+            other = fields[places[name]].name
+            again = "twice" if other == field.name else f"as {other} and as {field.name}"
+            raise SinkSchemaError(f"column {name} is there {again}; leave one out")
         found = str(field.dataType.simpleString()).lower()
         if found not in SINK_COLUMNS[name]:
             raise SinkSchemaError(

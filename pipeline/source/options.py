@@ -7,9 +7,10 @@ a batch neither starts at latest nor ends at earliest; a stream has no end.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
@@ -35,6 +36,8 @@ from aerobee.protocol.filters.subscription import (
 )
 from aerobee.protocol.names import check_group_name
 
+log = logging.getLogger("aerobee.pipeline")
+
 _KINDS: Final = ("Offsets", "Timestamp", "OffsetsByTimestamp")
 _WHAT: Final = ("topic", "subscribe", "subscribePattern", "assign")
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -53,6 +56,8 @@ SOURCE_OPTIONS: Final = (
     "includeHeaders", "pushdown",
 )  # fmt: skip
 
+# No tag that anybody has is likely to be written so.
+_LIKE_SQL: Final = re.compile(r"[<>=]|\s(AND|OR|IN|BETWEEN|IS|NOT)\s", re.IGNORECASE)
 _FORMS_OF_PROPERTIES: Final = ("propertiesFormat", "includeSystemProperties")
 
 
@@ -62,7 +67,7 @@ class OffsetSpec:
 
     `offsets` may hold EARLIEST and LATEST, `times` are in ms; what they do not name is at
     `otherwise`. A queue that has no message at or after its time is at its end, or refused where
-    there `must_be_one`.
+    there `must_be_one`. `option` gave the offsets or times.
     """
 
     otherwise: int = EARLIEST
@@ -70,6 +75,7 @@ class OffsetSpec:
     offsets: tuple[tuple[Queue, int], ...] = ()
     times: tuple[tuple[Queue, int], ...] = ()
     must_be_one: bool = False
+    option: str = field(default="", compare=False)
 
     @property
     def moves(self) -> bool:
@@ -243,6 +249,11 @@ def _expression(options: OptionMap) -> tuple[str, frozenset[str], str | None]:
     expression = expression or ALL_MESSAGES
     try:
         if kind == TAG_TYPE:
+            if _LIKE_SQL.search(expression):
+                log.warning(
+                    "option subExpression: %r is read as tags, though it looks like a condition: "
+                    "expressionType=SQL92 makes it one", expression,
+                )  # fmt: skip
             return expression, parse_tag_expression("", expression).tags, None
         # Brings the parser, which reads by tags have no need of.
         from aerobee.protocol.filters.sql_filter import compile_sql
@@ -261,8 +272,8 @@ def _offset_spec(options: OptionMap, which: str, otherwise: int) -> OffsetSpec:
     # A queue that is not named is read whole rather than skipped.
     unnamed = EARLIEST if which == "starting" else LATEST
     if by_queue in options:
-        times = _by_queue(options, by_queue, "milliseconds", parse_times)
-        return OffsetSpec(unnamed, times=times, must_be_one=must_be_one)
+        times = _by_queue(options, by_queue, "time", parse_times)
+        return OffsetSpec(unnamed, times=times, must_be_one=must_be_one, option=by_queue)
     time_ms = options.timestamp_ms(timestamp)
     text = options.text(name)
     if text is None or text.lower() in ("earliest", "latest"):
@@ -270,7 +281,7 @@ def _offset_spec(options: OptionMap, which: str, otherwise: int) -> OffsetSpec:
             otherwise = EARLIEST if text.lower() == "earliest" else LATEST
         return OffsetSpec(otherwise, time_ms, must_be_one=must_be_one)
     offsets = _by_queue(options, name, "offset", parse_offsets, "earliest, latest or ")
-    return OffsetSpec(unnamed, offsets=offsets)
+    return OffsetSpec(unnamed, offsets=offsets, option=name)
 
 
 def _by_queue(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from aerobee.pipeline.brokers.brokers import Brokers
@@ -100,7 +100,10 @@ class SubscribedQueues:
         given, times = dict(place.offsets), dict(place.times)
         unknown = sorted({*given, *times} - set(queues))
         if unknown:
-            raise OptionError(f"offsets are given for {unknown[0]}, which is not read here")
+            raise OptionError(
+                f"option {place.option}: {unknown[0]} is not read here; read are "
+                f"{_spans(queues) or 'no queues'}"
+            )
         if place.timestamp_ms is not None:
             times = dict.fromkeys(queues, place.timestamp_ms)
         offsets = {queue: given.get(queue, place.otherwise) for queue in queues}
@@ -176,12 +179,23 @@ def batch_ranges(options: SourceOptions, pushed: Selection | None = None) -> lis
         subscribed.close()
 
 
+def _spans(queues: Iterable[Queue]) -> str:
+    """The queues by topic and broker."""
+    numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for queue in queues:
+        numbers[queue.topic, queue.broker].append(queue.number)
+    return ", ".join(
+        f"queues {min(found)} to {max(found)} of topic {topic}, broker {broker}"
+        for (topic, broker), found in sorted(numbers.items())
+    )
+
+
 def _warn_of_nothing(options: SourceOptions) -> None:
     """No rows are an answer, but a misspelt pattern gives them too."""
     if options.pattern is not None:
-        text = f"option subscribePattern: {options.pattern!r} matches no topic: there are no rows"
-        log.warning(text)
-        warnings.warn(text, stacklevel=2)
+        log.warning(
+            "option subscribePattern: %r matches no topic: there are no rows", options.pattern
+        )
 
 
 def _resolved(subscribed: SubscribedQueues, queues: list[Queue], which: str) -> Offsets:

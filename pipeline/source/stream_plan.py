@@ -26,7 +26,7 @@ from aerobee.pipeline.brokers.queue_offsets import (
     min_offsets,
     store_group_offsets,
 )
-from aerobee.pipeline.errors import DataLoss, OptionError, PipelineError
+from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, PipelineError
 from aerobee.pipeline.source.initial_offsets import initial_offsets_of
 from aerobee.pipeline.source.lives import QueueLives, other_life
 from aerobee.pipeline.source.options import BatchLimits, SourceOptions
@@ -110,7 +110,13 @@ class StreamPlan:
 
     def freeze(self) -> None:
         """Take what is there now for the end of the query (trigger availableNow)."""
-        self._target = self._ends()
+        try:
+            self._target = self._ends()
+        except NoSuchTopic as error:
+            raise NoSuchTopic(
+                f"{error}; if a checkpoint has read it, it was deleted or its brokers are away: "
+                "one made again is another topic"
+            ) from error
 
     def latest(self, start: Position | None, limits: BatchLimits = NO_LIMITS) -> Position:
         """How far the next batch goes. `start` None: from what this process has seen so far, and
@@ -200,7 +206,7 @@ class StreamPlan:
         mark = self._known_marks.get(queue)
         if mark is None:
             self._subscribed.report_loss(
-                f"{queue}: was read up to offset {known}, but ends at {end}"
+                f"{queue}: is to be read on from offset {known}, but ends at {end}"
             )
         else:
             self._subscribed.report_loss(other_life(queue, known, mark, None))

@@ -290,6 +290,9 @@ def test_an_archive_of_a_selection_goes_on_with_it_and_with_no_other(
     assert not (tmp_path / "archive" / "_archive").exists()
     first = newest.run(job, arguments=[*arguments, *selected])
     assert (first["code"], first["facts"]["ranges"]) == (0, 2)
+    # What else the segments hold is in no archive.
+    assert "may be deleted" not in first["text"]
+    assert "what else it holds is not here" in first["text"]
     for path in aside:
         path.rename(root / "commitlog" / path.name)
     before = tree(tmp_path, "archive")

@@ -19,6 +19,7 @@ _NO_FIT: Final = re.compile(
     r"(\[(?:INCOMPATIBLE_DATA_FOR_TABLE|DELTA_FAILED_TO_MERGE_FIELDS|DELTA_SCHEMA_\w+)[^\n]*)"
     r"|(A schema mismatch detected[^\n]*)"
 )
+_REMEDY: Final = re.compile(r"\bwith (failOnDataLoss=\w+)")
 _MOST_CHARS: Final = 600
 
 
@@ -50,3 +51,8 @@ def stream_failure(error: Exception, plan: StreamPlan) -> JobFailed | None:
             "change them back, or name another --to and --checkpoint"
         )
     return None
+
+
+def as_arguments(failure: JobFailed) -> JobFailed:
+    """The same with options of the source as this command is given them."""
+    return JobFailed(_REMEDY.sub(r"with --source \1", str(failure)), failure.code)

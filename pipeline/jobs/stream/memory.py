@@ -60,6 +60,8 @@ class Memory:
     def __init__(self, folder: Folder, plan: StreamPlan) -> None:
         self._notes = Notes(folder, FOLDER, "stream")
         kept = self._notes.latest()
+        #: Nobody has begun this stream yet.
+        self.is_new = kept is None
         if kept is None:
             if folder.names("offsets"):
                 raise JobFailed(

@@ -16,7 +16,7 @@ from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import open_session
-from aerobee.pipeline.jobs.stream.failures import stream_failure
+from aerobee.pipeline.jobs.stream.failures import as_arguments, stream_failure
 from aerobee.pipeline.jobs.stream.plan import StreamPlan, TablePlan, as_uri, read_plan
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
 
@@ -62,7 +62,7 @@ def run_stream(
         except Exception as error:
             asked = settings_of(plan, parsed.packages, conf).get("spark.jars.packages")
             known = stream_failure(error, plan) or no_packages(error, asked)
-            raise (known or explained(error, plan.mode)) from error
+            raise (known or as_arguments(explained(error, plan.mode))) from error
         finally:
             if own and spark is not None:
                 with contextlib.suppress(Exception):
@@ -120,6 +120,8 @@ class Batches:
 
         self._plan, self._say = plan, say
         memory = Memory(open_folder(spark, plan.checkpoint), plan)
+        if memory.is_new:
+            _find_topics(plan)
         schema = _schema_of_bodies(spark, plan, memory)
         self.decoded = _decoded(spark, plan, schema)
         self._table = _table(spark, plan, plan.table, memory)
@@ -199,6 +201,19 @@ def _started(spark: SparkSession, plan: StreamPlan, batches: Batches) -> Any:
     else:
         writer = writer.trigger(processingTime=f"{round(plan.trigger_s * 1000)} milliseconds")
     return writer.foreachBatch(batches.write).start()
+
+
+def _find_topics(plan: StreamPlan) -> None:
+    """Raises PipelineError for a topic that is not there, or name servers that do not answer: told
+    before the checkpoint is that topic's for ever."""
+    from aerobee.pipeline.source.options import read_source_options
+    from aerobee.pipeline.source.plan import SubscribedQueues
+
+    subscribed = SubscribedQueues(read_source_options(plan.source, streaming=True))
+    try:
+        subscribed.queues()
+    finally:
+        subscribed.close()
 
 
 def _schema_of_bodies(spark: SparkSession, plan: StreamPlan, memory: Memory) -> Any:

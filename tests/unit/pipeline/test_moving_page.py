@@ -15,7 +15,9 @@ from aerobee.pipeline.source.options import SOURCE_OPTIONS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark-moving.md").read_text()
 ANSWERED = foreign_options.SOURCE_WORDS | foreign_options.SINK_WORDS
-WORDS = sorted(word for word, (whose, _) in ANSWERED.items() if not whose.startswith("Pulsar"))
+WORDS = sorted(
+    word for word, (whose, _) in ANSWERED.items() if not whose.startswith(("Pulsar", "tables"))
+)
 KNOWN = {*SOURCE_OPTIONS, *SINK_OPTIONS, *SINK_COLUMNS, *(one.name for one in TOPIC_COLUMNS)}
 #: Spark's own, and values.
 OTHERS = {"from_json", "foreachBatch", "latest", "error", "partition"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import re
 import subprocess
 import sys
 import types
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from aerobee.pipeline import workers
+from aerobee.pipeline.decode.columns import TOPIC_COLUMNS
 from aerobee.pipeline.errors import DataLoss, OptionError, sentence_in
 from aerobee.pipeline.launch.one_line import sentence_of
 from aerobee.pipeline.launch.shell import hint
+from aerobee.pipeline.missing_column import missing_column
 
 VARIABLE = "SPARK_HIDE_TRACEBACK"
 RUN = "from aerobee.pipeline.launch.application import run; run()"
@@ -139,5 +142,32 @@ def test_the_hint_of_a_shell_can_be_copied() -> None:
         program = [line.strip() for line in text.splitlines() if line.startswith("  ")]
         compile("\n".join(program), "hint", "exec")
         assert 'format("rocketmq")' in program[0]
+        shown = re.findall(r'"(?:string\()?(\w+)\)?"', program[1])
+        assert len(shown) == 5
+        assert {*shown} <= {column.name for column in TOPIC_COLUMNS if column.standard}
     assert '.option("nameServer", "127.0.0.1:9876")' in hint(None)
     assert "nameServer" not in hint("a:1")
+
+
+UNRESOLVED = (
+    "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `{}` "
+    "cannot be resolved. Did you mean one of the following? [`topic`, `body`]. SQLSTATE: 42703;\n"
+    "'Project ['{}]\n+- RelationV2[topic#0, body#1] rocketmq\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("value", " A topic's column is body."),
+        ("properties", " A topic has it when option columns names it (columns=* takes all)."),
+        ("topik", ""),
+    ],
+)
+def test_a_column_that_is_not_there_is_one_sentence(name: str, said: str) -> None:
+    found = missing_column(UNRESOLVED.format(name, name))
+    assert found == (
+        f"A column, variable, or function parameter with name `{name}` cannot be resolved. "
+        f"Did you mean one of the following? [`topic`, `body`].{said}"
+    )
+    assert missing_column("[TABLE_OR_VIEW_NOT_FOUND] The table `value` ...") is None

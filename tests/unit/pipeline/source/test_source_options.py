@@ -48,7 +48,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known() -> None:
     text = refused(startingOfsets="earliest")
     assert "startingOfsets" in text
     assert "'startingOffsets'" in text
-    assert "unknown option" in refused(path="/x")
+    assert "one of tables of files: use topic" in refused(path="/x")
 
 
 def test_exactly_one_way_to_say_what_is_read() -> None:
@@ -212,12 +212,16 @@ def test_times_may_be_given_by_queue() -> None:
     assert found.start == OffsetSpec(EARLIEST, times=by_queue)
     assert found.end == OffsetSpec(LATEST, times=by_queue)
     assert read(True, startingOffsetsByTimestamp=times).start.moves
+    iso = '{"t": {"b": {"0": "2023-11-14T22:13:20Z"}}}'
+    assert read(startingOffsetsByTimestamp=iso).start == found.start
+    wrong = refused(startingOffsetsByTimestamp='{"t": {"b": {"0": "soon"}}}')
+    assert "queue 0: 'soon' is no time" in wrong
     strict = {"startingOffsetsByTimestampStrategy": "ERROR"}
     assert read(startingTimestamp="5", **strict).start.must_be_one
     assert "none is given" in refused(**strict)
     assert "exclude each other" in refused(startingOffsetsByTimestamp=times, startingTimestamp="5")
     text = refused(startingOffsetsByTimestamp='{"t": {"0": 5}}')
-    assert '{"topic": {"broker": {"0": milliseconds}}}: broker' in text
+    assert '{"topic": {"broker": {"0": time}}}: broker' in text
     assert "startingOffsetsByTimestamp" in refused(
         startingOffsetsByTimestamp='{"t": {"b": {"0": -2}}}'
     )
@@ -292,3 +296,23 @@ def test_a_trust_store_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("no certificate")
     text = refused(trustStore=str(tmp_path / "empty.pem"), useTls="true")
     assert "option trustStore" in text
+
+
+def test_a_time_behind_all_calendars_is_refused() -> None:
+    assert read(startingTimestamp="253402300799999").start.timestamp_ms == 253_402_300_799_999
+    text = refused(startingTimestamp="1700000000000000")  # microseconds
+    assert "'1700000000000000' is behind the year 9999: it counts milliseconds" in text
+    assert "behind the year" in refused(
+        startingOffsetsByTimestamp='{"t": {"b": {"0": 1700000000000000}}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_said"),
+    [("a > 5", True), ("color='red'", True), ("a IS NULL", True), ("A || B", False), ("*", False)],
+)
+def test_a_condition_without_its_type_is_warned_of(
+    expression: str, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    read(subExpression=expression)
+    assert ("expressionType=SQL92 makes it one" in caplog.text) == is_said
