@@ -43,7 +43,7 @@ def hint(name_servers: str | None) -> str:
     return (
         f"A topic{where} is a DataFrame:\n"
         f"  orders = spark.read{read}\n"
-        '  orders.selectExpr("queueId", "queueOffset", "string(body)", "keys", "tags").show()\n'
+        '  orders.selectExpr("queueId", "queueOffset", "storeTimestamp", "string(body)").show()\n'
         "and a stream with spark.readStream. Ctrl-D ends."
     )
 

@@ -23,7 +23,7 @@ from aerobee.pipeline.brokers.offsets import (
     parse_offsets,
     parse_times,
 )
-from aerobee.pipeline.decode.columns import HEADERS, PROPERTIES, TOPIC_COLUMNS, Column
+from aerobee.pipeline.decode.columns import HEADERS, KEYS, PROPERTIES, TOPIC_COLUMNS, Column
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import source_word
 from aerobee.pipeline.options import OptionMap, read_columns
@@ -58,7 +58,10 @@ SOURCE_OPTIONS: Final = (
 
 # No tag that anybody has is likely to be written so.
 _LIKE_SQL: Final = re.compile(r"[<>=]|\s(AND|OR|IN|BETWEEN|IS|NOT)\s", re.IGNORECASE)
-_FORMS_OF_PROPERTIES: Final = ("propertiesFormat", "includeSystemProperties")
+#: Options that say how a column is to look.
+_FORMS: Final = {
+    "propertiesFormat": PROPERTIES, "includeSystemProperties": PROPERTIES, "keysFormat": KEYS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +204,10 @@ def _limits(options: OptionMap) -> BatchLimits:
 
 
 def _columns(options: OptionMap, properties_format: str) -> tuple[Column, ...]:
-    """The columns asked for; who says how properties are to look asks for them as well."""
+    """The columns asked for; who says how properties or keys are to look asks for them as well."""
     more = {HEADERS} if options.boolean("includeHeaders", False) else set()
-    if "columns" not in options and options.given(_FORMS_OF_PROPERTIES):
-        more.add(PROPERTIES)
+    if "columns" not in options:
+        more |= {column for option, column in _FORMS.items() if option in options}
     return read_columns(options, TOPIC_COLUMNS, properties_format, more)
 
 

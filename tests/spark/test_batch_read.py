@@ -63,7 +63,7 @@ def test_each_column_is_what_was_sent(pair: Pair) -> None:
     assert [(one["key"], bytes(one["value"])) for one in first["headers"]] == [("own", b"1")]
     by_itself = pair.driver.run(columns_of, options=pair.name_server | {"topic": topic})
     assert by_itself == [
-        *("topic", "body", "brokerName", "queueId", "queueOffset", "storeTimestamp", "keys", "tags")
+        *("topic", "body", "brokerName", "queueId", "queueOffset", "storeTimestamp")
     ]
 
 

@@ -143,7 +143,7 @@ def test_the_hint_of_a_shell_can_be_copied() -> None:
         compile("\n".join(program), "hint", "exec")
         assert 'format("rocketmq")' in program[0]
         shown = re.findall(r'"(?:string\()?(\w+)\)?"', program[1])
-        assert len(shown) == 5
+        assert len(shown) == 4
         assert {*shown} <= {column.name for column in TOPIC_COLUMNS if column.standard}
     assert '.option("nameServer", "127.0.0.1:9876")' in hint(None)
     assert "nameServer" not in hint("a:1")
@@ -160,7 +160,7 @@ UNRESOLVED = (
     ("name", "said"),
     [
         ("value", " A topic's column is body."),
-        ("properties", " A topic has it when option columns names it (columns=* takes all)."),
+        ("tags", " A topic has it when option columns names it (columns=* takes all)."),
         ("topik", ""),
     ],
 )

@@ -242,9 +242,7 @@ def test_keys_may_come_as_the_words_they_are() -> None:
     assert "keysFormat: 'list' is none of text, array" in refused(keysFormat="list")
 
 
-BY_THEMSELVES = [
-    *("topic", "body", "brokerName", "queueId", "queueOffset", "storeTimestamp", "keys", "tags")
-]
+BY_THEMSELVES = ["topic", "body", "brokerName", "queueId", "queueOffset", "storeTimestamp"]
 
 
 def test_columns_are_what_names_a_message_and_what_it_says_or_those_asked_for() -> None:
@@ -252,7 +250,8 @@ def test_columns_are_what_names_a_message_and_what_it_says_or_those_asked_for() 
     assert len(read(columns="*").columns) == len(TOPIC_COLUMNS)
 
 
-def test_who_says_how_properties_look_gets_them() -> None:
+def test_who_says_how_properties_or_keys_look_gets_them() -> None:
+    assert [one.name for one in read(keysFormat="text").columns] == [*BY_THEMSELVES, "keys"]
     for more in ({"propertiesFormat": "raw"}, {"includeSystemProperties": "true"}):
         assert [one.name for one in read(**more).columns] == [*BY_THEMSELVES, "properties"]
         assert [one.name for one in read(columns="body", **more).columns] == ["body"]
