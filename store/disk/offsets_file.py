@@ -33,8 +33,8 @@ _VERSION = 1
 _MOST_BYTES = 1 << 20
 #: Gaps that are remembered; the log file has all of them.
 MOST_GAPS = 4096
-#: Topics taken out that are remembered; of 127 bytes at most each, and the file has room for both.
-MOST_RENUMBERED = 2048
+#: Topics taken out that are remembered; the file is written once a second.
+MOST_RENUMBERED = 256
 
 
 class DerivedMarks(msgspec.Struct, frozen=True):
