@@ -48,6 +48,14 @@ class StoreReadError(PipelineError):
     """A store's files cannot be read, or changed meanwhile; the text says where and what."""
 
 
+def no_name_server(names: str, cause: object) -> str:
+    """What is said when none of the name servers answered, of reading and writing alike."""
+    return (
+        f"no name server answers ({names}): {cause}; is it running, and is nameServer its address "
+        "as seen from here?"
+    )
+
+
 def known_names(given: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: "; did you mean ...?", or all that are known."""
     names = list(known)

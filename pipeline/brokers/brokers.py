@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from aerobee.pipeline.brokers.access import Access
 from aerobee.pipeline.brokers.offsets import Queue
-from aerobee.pipeline.errors import BadData, NoSuchTopic, Refused, Unreachable
+from aerobee.pipeline.errors import BadData, NoSuchTopic, Refused, Unreachable, no_name_server
 from aerobee.protocol.bodies.common import parse_topic_list
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -174,10 +174,7 @@ class Brokers:
         if self._has_answered:
             raise failure
         names = ", ".join(self._access.name_servers)
-        raise Unreachable(
-            f"no name server answers ({names}): {failure}; is it running, and is nameServer its "
-            "address as seen from here?"
-        ) from failure
+        raise Unreachable(no_name_server(names, failure)) from failure
 
     # --- brokers ----------------------------------------------------------------------------
 

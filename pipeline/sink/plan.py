@@ -16,7 +16,7 @@ from aerobee.client.connections.routes import HINT
 from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.staging import StageClient, StagingOptions
-from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.errors import OptionError, no_name_server
 from aerobee.pipeline.sink.options import (
     AT_LEAST_ONCE,
     EFFECTIVELY_ONCE,
@@ -65,10 +65,7 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
     except ClientError as error:
         cause = str(error).removesuffix(f" ({HINT})")
         if cause != str(error):
-            raise SinkPlanError(
-                f"no name server answers ({options.name_servers}): {cause}; is it running, and is "
-                "nameServer its address as seen from here?"
-            ) from error
+            raise SinkPlanError(no_name_server(options.name_servers, cause)) from error
         raise SinkPlanError(f"the write cannot be planned: {cause}") from error
 
 

@@ -151,6 +151,12 @@ def read_source_options(
     options = topic_options(given, SOURCE_OPTIONS, source_word)
     topics, pattern, assigned = _what(options)
     expression, tags, condition = _expression(options)
+    if streaming is not None and condition is None and _LIKE_SQL.search(expression):
+        # Not for the schema as well, which is asked for first.
+        log.warning(
+            "option subExpression: %r is read as tags, though it looks like a condition: "
+            "expressionType=SQL92 makes it one", expression,
+        )  # fmt: skip
     if streaming:
         _refuse(options, _ENDS, "a stream has no end")
     elif streaming is False:
@@ -252,11 +258,6 @@ def _expression(options: OptionMap) -> tuple[str, frozenset[str], str | None]:
     expression = expression or ALL_MESSAGES
     try:
         if kind == TAG_TYPE:
-            if _LIKE_SQL.search(expression):
-                log.warning(
-                    "option subExpression: %r is read as tags, though it looks like a condition: "
-                    "expressionType=SQL92 makes it one", expression,
-                )  # fmt: skip
             return expression, parse_tag_expression("", expression).tags, None
         # Brings the parser, which reads by tags have no need of.
         from aerobee.protocol.filters.sql_filter import compile_sql

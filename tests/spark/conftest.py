@@ -59,11 +59,15 @@ def require(version: str) -> None:
 
 
 def require_connect(version: str) -> None:
-    """Skips where Spark Connect's packages are not."""
-    require(version)
+    """The same without Spark Connect's packages."""
+    need(f"spark-{version}", missing=lambda: missing(version) or _without_connect(version))
+
+
+def _without_connect(version: str) -> str | None:
     packages = next(python_of(version).parent.parent.glob("lib/python3*/site-packages"))
-    if not (packages / "grpc").is_dir():
-        pytest.skip(f"PySpark {version}: set up without grpcio (requirements/spark-{version}.txt)")
+    if (packages / "grpc").is_dir():
+        return None
+    return f"PySpark {version}: set up without grpcio (requirements/spark-{version}.txt)"
 
 
 @pytest.fixture(scope="session")

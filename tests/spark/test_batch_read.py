@@ -62,9 +62,8 @@ def test_each_column_is_what_was_sent(pair: Pair) -> None:
     assert second["commitLogOffset"] > first["commitLogOffset"]
     assert [(one["key"], bytes(one["value"])) for one in first["headers"]] == [("own", b"1")]
     by_itself = pair.driver.run(columns_of, options=pair.name_server | {"topic": topic})
-    assert by_itself == [
-        *("topic", "body", "brokerName", "queueId", "queueOffset", "storeTimestamp")
-    ]
+    columns = ["topic", "body", "brokerName", "queueId", "queueOffset", "storeTimestamp"]
+    assert by_itself == columns
 
 
 def columns_of(spark: Any, options: dict[str, str]) -> list[str]:
