@@ -23,6 +23,7 @@ QUEUES, COUNT = 4, 24
 TRIES = 5
 QUERY_CONSUMER_OFFSET = 14
 GET_ALL_TOPIC_CONFIG = 21
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 # --- commands, by when they are run; the names in braces are in `Story.names`
 
@@ -304,3 +305,15 @@ class Story:
                 sent = producer.send(Message("payments", b"traced", keys="traced"))
             self.names["trace_id"] = sent.msg_id
             wait_until(lambda: bool(heard), 60, "the traced message has come")
+            self._wait_traced(sent.msg_id)
+
+    def _wait_traced(self, unique_id: str) -> None:
+        """Both ends write their traces behind the message, and a broker indexes them when it can."""
+
+        def traced(wire: Wire) -> bool:
+            found = wire.by_key(TRACE_TOPIC, unique_id, 0, int(time.time() * 1000) + 60_000)
+            bodies = "".join(one.body for one in found)
+            return all(kind in bodies for kind in ("Pub", "SubBefore", "SubAfter"))
+
+        with self._broker.wire() as wire:
+            wait_until(lambda: traced(wire), 60, "the traces of both ends can be asked for")

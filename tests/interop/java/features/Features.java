@@ -4,6 +4,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Map;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -11,6 +12,7 @@ import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.exception.RequestTimeoutException;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * Any number of clients in one process, led from standard input: a Java process takes a second to
@@ -28,6 +30,7 @@ import org.apache.rocketmq.client.exception.RequestTimeoutException;
  * where it failed. What clients are given comes in lines {@code {"event":WHAT,"client":NAME,...}}.
  */
 public final class Features {
+    private static final long REACHED_MS = 120_000;
     private static final Map<String, Client> CLIENTS = new ConcurrentHashMap<>();
 
     private Features() {
@@ -54,6 +57,24 @@ public final class Features {
         client.setHeartbeatBrokerInterval(500);
         client.setPollNameServerInterval(500);
         client.setMqClientApiTimeout(30_000);
+    }
+
+    /**
+     * What a name server was asked for, when it could be asked: whoever finds its connection being made
+     * by another thread waits for three seconds, by no option more.
+     */
+    static <T> T insist(Callable<T> asked) throws Exception {
+        long until = System.currentTimeMillis() + REACHED_MS;
+        while (true) {
+            try {
+                return asked.call();
+            } catch (MQClientException failure) {
+                boolean unreached = failure.getCause() instanceof RemotingException;
+                if (!unreached || System.currentTimeMillis() > until) {
+                    throw failure;
+                }
+            }
+        }
     }
 
     static Lines event(String what, String client) {
@@ -114,6 +135,9 @@ public final class Features {
             code = ((RequestTimeoutException) failure).getResponseCode();
         } else {
             failure.printStackTrace();
+        }
+        if (failure.getCause() != null) {
+            text += " (" + failure.getCause() + ")";
         }
         line.put("error", failure.getClass().getSimpleName()).put("code", code).put("text", text);
     }

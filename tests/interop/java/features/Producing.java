@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -29,6 +30,7 @@ final class Producing implements Features.Client {
     private static final int TIMEOUT_MS = 60_000; // two busy cores
 
     private final DefaultMQProducer producer;
+    private volatile boolean reached;
 
     Producing(String name, Options options) throws Exception {
         String group = options.text("group", name);
@@ -55,9 +57,11 @@ final class Producing implements Features.Client {
     public void act(String word, Options options, Lines answer) throws Exception {
         switch (word) {
             case "send":
+                reach(options);
                 sent(send(message(options), options), answer);
                 break;
             case "request":
+                reach(options);
                 request(message(options), options, answer);
                 break;
             case "reply":
@@ -77,7 +81,7 @@ final class Producing implements Features.Client {
                     options.text("key", ""), 64, now - 3_600_000, now + 3_600_000).getMessageList()));
                 break;
             case "queues":
-                List<MessageQueue> queues = producer.fetchPublishMessageQueues(options.text("topic", ""));
+                List<MessageQueue> queues = queues(options);
                 Collections.sort(queues);
                 answer.put("count", queues.size()).put("queues", queues.toString());
                 break;
@@ -89,6 +93,22 @@ final class Producing implements Features.Client {
     @Override
     public void close() {
         producer.shutdown();
+    }
+
+    private List<MessageQueue> queues(Options options) throws Exception {
+        return Features.insist(() -> producer.fetchPublishMessageQueues(options.text("topic", "")));
+    }
+
+    /** A send asks for its topic's route once. */
+    private void reach(Options options) throws Exception {
+        if (!reached) {
+            try {
+                queues(options);
+            } catch (MQClientException none) {
+                // No such topic yet: the name server has said so, and that is all that is asked here.
+            }
+            reached = true;
+        }
     }
 
     private SendResult send(Message message, Options options) throws Exception {

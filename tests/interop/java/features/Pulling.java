@@ -32,8 +32,8 @@ final class Pulling implements Features.Client {
 
     @Override
     public void act(String word, Options options, Lines answer) throws Exception {
-        Set<MessageQueue> queues =
-            new TreeSet<>(consumer.fetchSubscribeMessageQueues(options.text("topic", "")));
+        Set<MessageQueue> queues = new TreeSet<>(
+            Features.insist(() -> consumer.fetchSubscribeMessageQueues(options.text("topic", ""))));
         MessageQueue queue = queues.stream()
             .filter(one -> one.getQueueId() == options.number("queue", 0)).findFirst().get();
         switch (word) {
