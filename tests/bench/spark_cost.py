@@ -13,7 +13,11 @@ from ..spark.kit import Driver, descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # As a user's JVM runs here; the tests' drivers do without the optimizing compiler.
-_JVM = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
+# As a user has it: a driver of the tests is made for short lives.
+_JVM = {
+    "spark.driver.extraJavaOptions": "-XX:+UseG1GC",
+    "spark.sql.codegen.wholeStage": "true",
+}
 
 
 class Cost(NamedTuple):

@@ -105,6 +105,8 @@ class Driver:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder / "local"),
+            # Compiling a plan for ten rows is a sixth of what a short test costs.
+            "spark.sql.codegen.wholeStage": str(campaign.is_full()).lower(),
             **(conf or {}),
         }
         environ = {
