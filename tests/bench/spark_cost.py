@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from ..spark.kit import Driver, descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# As a user's JVM runs here; the tests' drivers do without the optimizing compiler.
-# As a user has it: a driver of the tests is made for short lives.
+# As a user's JVM runs; the tests' drivers do without the optimizing compiler and compiled plans.
 _JVM = {
     "spark.driver.extraJavaOptions": "-XX:+UseG1GC",
     "spark.sql.codegen.wholeStage": "true",
