@@ -308,7 +308,7 @@ class Story:
             self._wait_traced(sent.msg_id)
 
     def _wait_traced(self, unique_id: str) -> None:
-        """Both ends write their traces behind the message, and a broker indexes them when it can."""
+        """Both ends write their traces later, and a broker indexes them when it can."""
 
         def traced(wire: Wire) -> bool:
             found = wire.by_key(TRACE_TOPIC, unique_id, 0, int(time.time() * 1000) + 60_000)
