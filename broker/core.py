@@ -12,7 +12,9 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
+from aerobee.broker.access.requests import AccessRequests
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerRules, TimerService
@@ -62,9 +64,14 @@ from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.headers.send import SendReply
-from aerobee.protocol.names import is_light
+from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
+from aerobee.protocol.message.record import decode_record
+from aerobee.protocol.names import HIDDEN_TOPICS, is_light
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from aerobee.broker.access.service import AccessService
 
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
@@ -105,7 +112,29 @@ class BrokerCore:
         self._build_tables()
         self._build_appending()
         self._build_messages()
+        self.access = self._build_access()
         self._build_routers()
+
+    def _build_access(self) -> AccessService | None:
+        """None where everybody may do everything. Raises ConfigError without accounts."""
+        settings = self.settings
+        if not settings.acl_enabled:
+            return None
+        # With it comes the library for YAML.
+        from aerobee.broker.access.service import AccessService
+
+        return AccessService(self._loop, settings.rocketmq_home, settings.acl_file, self._topic_at)
+
+    def _topic_at(self, log_offset: int) -> str | None:
+        """The topic that the message at a place of the log was sent to; None where none is."""
+        record = self.store.record_at(log_offset)
+        if record is None:
+            return None
+        message = decode_record(record)
+        if message.topic not in HIDDEN_TOPICS:
+            # Elsewhere a client may have set the property, to have another topic's rights counted.
+            return message.topic
+        return message.properties.get(PROPERTY_REAL_TOPIC, message.topic)
 
     def _build_tables(self) -> None:
         settings = self.settings
@@ -370,6 +399,7 @@ class BrokerCore:
             self.turns,
             settings.max_request_bytes,
             _patience_s(settings),
+            None if self.access is None else self.access.control,
         )
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
@@ -390,6 +420,7 @@ class BrokerCore:
             self.offsets,
             self._pull,
             self.acks,
+            undecoded=self.access is None,
         )
         self.staging.use(requests)
         return requests
@@ -484,6 +515,7 @@ class BrokerCore:
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),
+            **AccessRequests(settings, self.identity.endpoint, self.access).handlers(),
             **ResetRequests(
                 settings.broker_name, topics, offsets, self.clients, store, stats
             ).handlers(),
@@ -521,6 +553,8 @@ class BrokerCore:
             blocking=True,
             first_s=_RETENTION_FIRST_AFTER * clean_s,
         )
+        if self.access is not None:
+            every(self.access.LOOK_S, "accounts", self.access.look)
         self.delays.start()
         self.timer.start()
 
@@ -546,6 +580,8 @@ class BrokerCore:
     async def close(self) -> None:
         """Answer the held pulls, write what is only in memory. The servers are closed already.
         Raises OSError when the offsets cannot be written."""
+        if self.access is not None:
+            await self.access.close()
         self.delays.close()
         self.timer.close()
         self.held.release_all()

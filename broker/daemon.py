@@ -147,6 +147,8 @@ class Daemon:
         """Take over what the configuration says now (config/reload.py). Once it serves."""
         if self._live_settings is not None:
             await self._live_settings.read_again()
+        if self.core.access is not None:
+            await self.core.access.read_again()
 
     async def stop(self) -> None:
         """Stop what was started, in reverse; every step is tried even if one before it failed."""
@@ -319,6 +321,13 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
+        access = self.core.access
+        if access is not None:
+            self.health.note(
+                "accounts",
+                lambda: access.problem,
+                "the accounts before stay in force; aerobee acl check FILE says what is wrong",
+            )
         scheduler.every(1.0, "health", self.health.run)
         store = self.store
         rates = store.stats_service.rates

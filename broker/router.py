@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.unsupported import unsupported_text
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -99,10 +100,12 @@ class Router(Serving):
         turns: Turns,
         max_request_bytes: int,
         patience_s: Mapping[int, float],
+        access: AccessControl | None = None,
     ) -> None:
         """`max_request_bytes` bounds the bodies of requests that carry no messages; `patience_s`
-        says by code how long a request may have waited here."""
+        says by code how long a request may have waited here; `access` who may ask for what."""
         super().__init__(turns, stats.request_served)
+        self._access = access
         self._patience_s = patience_s
         self._max_request_bytes = max_request_bytes
         self._handlers = dict(handlers)
@@ -132,6 +135,8 @@ class Router(Serving):
                 f"the body of this request has {len(command.body)} bytes, the limit for code "
                 f"{command.code} is {self._max_request_bytes} (limits.max_request_bytes)"
             )
+        if self._access is not None:
+            self._access.check(command, connection.peer[0])
         return handler(connection, command)
 
     def _check_waited(self, connection: Connection, command: Command) -> None:

@@ -108,6 +108,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "config show": ("configs", "show"),
     "config check": ("configs", "check"),
     "config explain": ("configs", "explain"),
+    "acl check": ("acl", "check"),
+    "acl explain": ("acl", "explain_account"),
     "broker clean": ("cluster.brokers", "clean"),
     "broker config": ("cluster.brokers", "show_config"),
     "topic list": ("cluster.topics", "list_topics"),

@@ -90,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_nameserver(commands)
     _add_shards(commands)
     _add_config(commands)
+    _add_acl(commands)
     _add_topic(commands)
     _add_group(commands)
     _add_offset(commands)
@@ -195,6 +196,19 @@ def _add_config(commands: "Commands") -> None:
     check.add_argument("--strict", action="store_true", help="warnings fail as well")
     _add_json(check)
     check.set_defaults(command="config check")
+
+
+def _add_acl(commands: "Commands") -> None:
+    group = _group(commands, "acl", "files of accounts: whether one is right, who may do what")
+    check = group.add_parser("check", help="read a file as a broker would, and say what is wrong")
+    check.add_argument("file", metavar="FILE", help="plain_acl.yml, or one of the folder conf/acl")
+    check.set_defaults(command="acl check")
+    explain = group.add_parser("explain", help="what an account may do, and which line says so")
+    explain.add_argument("file", nargs="+", metavar="FILE", help="files of accounts")
+    explain.add_argument("--account", required=True, metavar="KEY", help="its access key")
+    explain.add_argument("--topic", metavar="T", help="may it send to it, may it read it?")
+    explain.add_argument("--group", metavar="G", help="may it consume in it?")
+    explain.set_defaults(command="acl explain")
 
 
 # Topics and messages

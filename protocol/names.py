@@ -44,6 +44,8 @@ WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 OWN_TOPICS = frozenset({STAGE_TOPIC, TIMER_TOPIC})
 #: What is in these has not been delivered to anybody yet, or never will be.
 UNDELIVERED_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, *OWN_TOPICS})
+#: Those, and what waits for its level of delay. Messages there name the topic that they are for.
+HIDDEN_TOPICS = UNDELIVERED_TOPICS | WAITING_TOPICS
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS = frozenset(

@@ -76,7 +76,10 @@ class CompiledRequests:
         offsets: ConsumerOffsets,
         pull: PullProcessor,
         acks: Acks,
+        *,
+        undecoded: bool,
     ) -> None:
+        """`undecoded`: requests may be served from a read; else rows of staged batches alone."""
         self._form = form
         self._store = store
         self._groups = groups
@@ -95,7 +98,11 @@ class CompiledRequests:
         self._pulls = self._made_pulls(offsets)
         #: Takes answers that were made with the append.
         self.wait_made = acks.wait_made
-        self._requests = form.requests(self._sends, self._pulls, settings.sync_flush)
+        self._requests = form.requests(
+            self._sends if undecoded else None,
+            self._pulls if undecoded else None,
+            settings.sync_flush,
+        )
 
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(

@@ -49,16 +49,18 @@ LastLong: TypeAlias = Callable[[], str | None]
 
 
 class Verdict(NamedTuple):
-    """What one check says now: `reason` is None when well, `since` in seconds of the epoch."""
+    """What one check says now: `reason` is None when well, `since` in seconds of the epoch. A note
+    is told beside the others and is never why the broker is not ready."""
 
     name: str
     reason: str | None
     since: float
     remedy: str
+    note: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.reason is None
+        return self.note or self.reason is None
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +69,7 @@ class _Check:
     probe: Probe
     remedy: str
     since: float
+    note: bool = False
     ok: bool | None = None
 
 
@@ -190,6 +193,11 @@ class HealthChecks:
         assert all(check.name != name for check in self._checks), f"check {name} added twice"
         self._checks.append(_Check(name, probe, remedy, self._wall_clock()))
 
+    def note(self, name: str, probe: Probe, remedy: str) -> None:
+        """The same for what a person should know of a broker that serves all the same."""
+        self.add(name, probe, remedy)
+        self._checks[-1].note = True
+
     def run(self) -> list[Verdict]:
         """Run all probes now, in the order they were added."""
         verdicts = []
@@ -198,7 +206,7 @@ class HealthChecks:
             if check.ok is not (reason is None):
                 check.ok = reason is None
                 check.since = self._wall_clock()
-            verdicts.append(Verdict(check.name, reason, check.since, check.remedy))
+            verdicts.append(Verdict(check.name, reason, check.since, check.remedy, check.note))
         return verdicts
 
     @property

@@ -170,7 +170,6 @@ class BrokerSettings:
     rocketmq_home: str = setting(
         "",
         "rocketmqHome",
-        effect="later",
         why="""RocketMQ's installation directory, from the environment's ROCKETMQ_HOME: where
         conf/plain_acl.yml is looked for. Aerobee runs without one.""",
     )

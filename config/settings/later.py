@@ -92,10 +92,6 @@ class AccessSettings:
     acl_enabled: bool = setting(
         False,
         "aclEnable",
-        refused={
-            "true": "access control is not built yet; the broker does not start open when it was "
-            "told to be closed"
-        },
         effect="now",
         why="Check signature and rights of every request against plain_acl.yml.",
     )
@@ -103,7 +99,9 @@ class AccessSettings:
         "",
         "aclFile",
         aliases=("rocketmq.acl.plain.file",),
-        why="The accounts file. Empty: conf/plain_acl.yml below ROCKETMQ_HOME.",
+        effect="now",
+        why="The accounts file, below ROCKETMQ_HOME if it is no whole path. Empty: "
+        "conf/plain_acl.yml there. Files of the folder conf/acl count besides.",
     )
     tls_mode: str = setting(
         "disabled",

@@ -1,0 +1,256 @@
+"""Reads one file of accounts, RocketMQ's plain_acl.yml or one of its folder conf/acl.
+
+    globalWhiteRemoteAddresses:
+      - 10.1.2.*
+    accounts:
+      - accessKey: rocketmq2
+        secretKey: "12345678"
+        whiteRemoteAddress: 192.168.1.*
+        admin: false
+        defaultTopicPerm: DENY
+        defaultGroupPerm: SUB
+        topicPerms:
+          - orders=PUB|SUB
+        groupPerms:
+          - readers=SUB
+    dataVersion:
+      - counter: 1
+        timestamp: 1700000000000
+
+The nodes of the YAML are read, never objects made of them, so that a file can name no class and
+each right knows its line. What the reference takes in silence and does not do, an unknown word, a
+right that it reads as DENY, a text that YAML reads as something else, is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import yaml
+
+from aerobee.access.accounts import Account, Grant
+from aerobee.access.addresses import AddressPattern
+from aerobee.access.errors import AccountFileError
+from aerobee.access.rights import DENY, is_right, parse_right
+
+#: A file that is larger is refused before it is parsed: 20,000 accounts have room in it.
+MAX_BYTES: Final = 8 << 20
+# The reference's: keys must be longer than this.
+_SHORTEST: Final = 6
+_MAP, _LIST, _TEXT = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str"
+_NULL, _BOOL, _INT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int"))
+_TRUE: Final = frozenset({"true", "yes", "on"})
+_WHITE, _ACCOUNTS, _VERSION = "globalWhiteRemoteAddresses", "accounts", "dataVersion"
+_OF_ACCOUNT: Final = frozenset(
+    {
+        *("accessKey", "secretKey", "whiteRemoteAddress", "admin"),
+        *("defaultTopicPerm", "defaultGroupPerm", "topicPerms", "groupPerms"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFile:
+    """What one file says. `counter` and `timestamp` are its data version, the time in ms."""
+
+    path: str
+    accounts: tuple[Account, ...] = ()
+    white: tuple[AddressPattern, ...] = ()
+    counter: int = 0
+    timestamp: int = 0
+    warnings: tuple[str, ...] = field(default=())
+
+
+def read_account_file(path: str) -> AccountFile:
+    """Raises AccountFileError for what cannot be read, OSError included."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise AccountFileError(f"{path}: {error.strerror}") from error
+    return parse_account_file(path, content)
+
+
+def parse_account_file(path: str, content: bytes) -> AccountFile:
+    """The same, of what is in the file."""
+    if len(content) > MAX_BYTES:
+        raise AccountFileError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
+    return _Reader(path).read(content)
+
+
+class _Reader:
+    """Reads one file, and collects warnings."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._warnings: list[str] = []
+
+    def read(self, content: bytes) -> AccountFile:
+        try:
+            # The safe loader of Python: libyaml's gives other marks.
+            node = yaml.compose(content, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            raise self._broken(error) from None
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise AccountFileError(f"{self._path}: no YAML: {type(error).__name__}") from None
+        members = {} if node is None else self._members(node, "the file")
+        for name, (line, _) in members.items():
+            if name not in (_WHITE, _ACCOUNTS, _VERSION):
+                self._warn(line, f"{name!r} is no word of a file of accounts")
+        counter, timestamp = self._version(members)
+        return AccountFile(
+            self._path,
+            tuple(self._accounts(members)),
+            tuple(self._white(members)),
+            counter,
+            timestamp,
+            tuple(self._warnings),
+        )
+
+    def _broken(self, error: yaml.YAMLError) -> AccountFileError:
+        # The text of the error shows lines of the file, and those may hold secrets.
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        return AccountFileError(f"{self._path}{line}: no YAML: {problem}")
+
+    # --- nodes
+
+    def _members(self, node: yaml.Node, what: str) -> dict[str, tuple[int, yaml.Node]]:
+        if node.tag != _MAP or not isinstance(node, yaml.MappingNode):
+            raise self._wrong(node, f"{what} must be a map of names and values")
+        found: dict[str, tuple[int, yaml.Node]] = {}
+        for key, value in node.value:
+            name = self._text(key, "a name")
+            if name in found:
+                raise self._wrong(key, f"{name} is there twice")
+            found[name] = (key.start_mark.line + 1, value)
+        return found
+
+    def _items(self, node: yaml.Node | None, what: str) -> list[yaml.Node]:
+        if node is None or node.tag == _NULL:
+            return []
+        if node.tag != _LIST or not isinstance(node, yaml.SequenceNode):
+            raise self._wrong(node, f"{what} must be a list")
+        return list(node.value)
+
+    def _text(self, node: yaml.Node, what: str) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise self._wrong(node, f"{what} must be a text")
+        text: str = node.value
+        if node.tag not in (_TEXT, _NULL) and not (node.tag == _INT and _is_plain_number(text)):
+            self._warn(
+                node.start_mark.line + 1,
+                f"{what} is no text to YAML, and RocketMQ may read another one; put it in quotes",
+            )
+        return text
+
+    def _optional(self, node: yaml.Node | None, what: str) -> str | None:
+        if node is None or node.tag == _NULL:
+            return None
+        return self._text(node, what)
+
+    # --- what is in it
+
+    def _accounts(self, members: Mapping[str, tuple[int, yaml.Node]]) -> Iterator[Account]:
+        known: set[str] = set()
+        for node in self._items(_of(members, _ACCOUNTS), _ACCOUNTS):
+            account = self._account(node)
+            if account.access_key in known:
+                self._warn(account.line, f"account {account.access_key} is there twice, the first counts")
+                continue
+            known.add(account.access_key)
+            yield account
+
+    def _account(self, node: yaml.Node) -> Account:
+        members = self._members(node, "an account")
+        key = self._optional(_of(members, "accessKey"), "accessKey")
+        secret = self._optional(_of(members, "secretKey"), "secretKey")
+        for name, text in (("accessKey", key), ("secretKey", secret)):
+            if text is None or len(text) <= _SHORTEST:
+                raise self._wrong(node, f"{name} must have more than {_SHORTEST} characters")
+        assert key is not None and secret is not None
+        for name, (line, _) in members.items():
+            if name not in _OF_ACCOUNT:
+                self._warn(line, f"account {key}: {name!r} is no word of an account")
+        return Account(
+            key,
+            secret,
+            self._flag(_of(members, "admin"), f"account {key}: admin"),
+            self._pattern(_of(members, "whiteRemoteAddress")),
+            self._default(members, "defaultTopicPerm", key),
+            self._default(members, "defaultGroupPerm", key),
+            dict(self._perms(members, "topicPerms", key)),
+            dict(self._perms(members, "groupPerms", key)),
+            self._path,
+            node.start_mark.line + 1,
+        )
+
+    def _flag(self, node: yaml.Node | None, what: str) -> bool:
+        text = self._optional(node, what) if node is None or node.tag != _BOOL else node.value
+        return text is not None and text.lower() in _TRUE
+
+    def _pattern(self, node: yaml.Node | None) -> AddressPattern:
+        try:
+            return AddressPattern(self._optional(node, "an address"))
+        except ValueError as error:
+            assert node is not None
+            raise self._wrong(node, str(error)) from None
+
+    def _default(
+        self, members: Mapping[str, tuple[int, yaml.Node]], name: str, key: str
+    ) -> Grant:
+        if name not in members:
+            return Grant(DENY, 0)
+        line, node = members[name]
+        text = self._optional(node, name)
+        self._check_right(text or "", line, f"account {key}: {name}")
+        return Grant(parse_right(text), line)
+
+    def _perms(
+        self, members: Mapping[str, tuple[int, yaml.Node]], name: str, key: str
+    ) -> Iterator[tuple[str, Grant]]:
+        for node in self._items(_of(members, name), name):
+            text = self._text(node, f"account {key}: {name}")
+            parts = [part for part in text.split("=") if part]
+            if len(parts) != 2:
+                raise self._wrong(node, f"account {key}: {name}: {text!r} is not of the form name=PUB|SUB")
+            line = node.start_mark.line + 1
+            self._check_right(parts[1], line, f"account {key}: {name}: {parts[0].strip()}")
+            yield parts[0].strip(), Grant(parse_right(parts[1]), line)
+
+    def _check_right(self, text: str, line: int, what: str) -> None:
+        if not is_right(text):
+            self._warn(line, f"{what}: {text.strip()!r} is no right and counts as DENY")
+
+    def _white(self, members: Mapping[str, tuple[int, yaml.Node]]) -> Iterator[AddressPattern]:
+        for node in self._items(_of(members, _WHITE), _WHITE):
+            yield self._pattern(node)
+
+    def _version(self, members: Mapping[str, tuple[int, yaml.Node]]) -> tuple[int, int]:
+        for node in self._items(_of(members, _VERSION), _VERSION)[:1]:
+            numbers = self._members(node, _VERSION)
+            found = [self._optional(_of(numbers, name), name) for name in ("counter", "timestamp")]
+            if all(text is None or _is_plain_number(text) for text in found):
+                counter, timestamp = (int(text or 0) for text in found)
+                return counter, timestamp
+            raise self._wrong(node, "counter and timestamp of dataVersion must be numbers")
+        return 0, 0
+
+    def _wrong(self, node: yaml.Node, what: str) -> AccountFileError:
+        return AccountFileError(f"{self._path}:{node.start_mark.line + 1}: {what}")
+
+    def _warn(self, line: int, what: str) -> None:
+        self._warnings.append(f"{self._path}:{line}: {what}")
+
+
+def _of(members: Mapping[str, tuple[int, yaml.Node]], name: str) -> yaml.Node | None:
+    found = members.get(name)
+    return None if found is None else found[1]
+
+
+def _is_plain_number(text: str) -> bool:
+    """Whether every reader of YAML has the same number in mind: 0123 is 83 to some."""
+    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0") and len(text) < 19

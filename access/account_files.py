@@ -1,0 +1,160 @@
+"""All files of accounts of a broker, and the rules that they make together.
+
+RocketMQ's places: below its home the file `conf/plain_acl.yml`, or another one that is named, and
+every `.yml` and `.yaml` file in the folder `conf/acl`. An account that several files have is the
+first one's; the folder's files come first, in the order of their names.
+
+Files are taken together or not at all: while one of them is damaged, half written, or all of them
+grant nothing to anybody, the rules before stay in force. Called on a worker's thread; files are
+read there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from aerobee.access.account_file import AccountFile, read_account_file
+from aerobee.access.accounts import Account, Grant, Rules
+from aerobee.access.errors import AccountFileError
+from aerobee.access.rights import right_name
+
+DEFAULT_FILE: Final = "conf/plain_acl.yml"
+_FOLDER: Final = "conf/acl"
+# mqadmin's own credentials, which lie beside.
+_NOT_OURS: Final = "conf/tools.yml"
+# Where a name is shown instead of a secret.
+_SECRET: Final = "secretKey"
+
+#: What moves when a file is changed, made or removed.
+Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What all files say."""
+
+    rules: Rules
+    files: tuple[AccountFile, ...]
+    warnings: tuple[str, ...]
+    stamp: Stamp
+
+
+class AccountFiles:
+    """Where the files are."""
+
+    def __init__(self, home: str, named: str = "") -> None:
+        """`home` is RocketMQ's, empty for none; `named` the file instead of conf/plain_acl.yml,
+        below home if it is no whole path."""
+        self._home = Path(home) if home else None
+        self.default = Path(home) / (named or DEFAULT_FILE)
+
+    def paths(self) -> list[Path]:
+        """The files that there are; the default one last, there or not."""
+        found: list[Path] = []
+        if self._home is not None:
+            tools = self._home / _NOT_OURS
+            for folder, _, names in os.walk(self._home / _FOLDER):
+                paths = [Path(folder) / name for name in names if name.endswith((".yml", ".yaml"))]
+                found += [path for path in paths if path != tools]
+        return [*sorted(path for path in found if path != self.default), self.default]
+
+    def name_of(self, path: str) -> str:
+        """A file as answers name it: below its home, never the machine's whole path."""
+        home = self._home or self.default.parent
+        return os.path.relpath(path, home)
+
+    def path_of(self, name: str) -> Path | None:
+        """The file that a request names, by whole path or as `name_of` does; None for any that is
+        none of these. Nothing is looked for on the disk by a name from outside."""
+        if not name:
+            return self.default
+        known = {key: path for path in self.paths() for key in (str(path), self.name_of(str(path)))}
+        return known.get(name)
+
+    def stamp(self) -> Stamp:
+        """Of all files as they are now."""
+        return tuple(_stamp(path) for path in self.paths())
+
+    def load(self) -> Loaded:
+        """Read all files. Raises AccountFileError for any that is wrong, and if nobody may do
+        anything by them."""
+        paths = self.paths()
+        # Before reading: a change in between is read again.
+        stamp = tuple(_stamp(path) for path in paths)
+        files = tuple(read_account_file(str(path)) for path in paths if path.exists())
+        if not files:
+            raise AccountFileError(
+                f"{self.default}: no file of accounts is there; make one, or name it with aclFile"
+            )
+        warnings = [warning for file in files for warning in file.warnings]
+        accounts = list(_first_of_each(files, warnings))
+        rules = Rules(accounts, [pattern for file in files for pattern in file.white])
+        if not rules.grants_something:
+            raise AccountFileError(
+                f"{self.default}: nobody may do anything by the files of accounts; is it empty, or "
+                "half written?"
+            )
+        return Loaded(rules, files, tuple(warnings), stamp)
+
+
+def _first_of_each(files: Sequence[AccountFile], warnings: list[str]) -> Iterator[Account]:
+    first: dict[str, str] = {}
+    for file in files:
+        for account in file.accounts:
+            path = first.setdefault(account.access_key, file.path)
+            if path == file.path:
+                yield account
+            else:
+                warnings.append(
+                    f"{file.path}:{account.line}: account {account.access_key} is in {path} too, "
+                    "that one counts"
+                )
+
+
+def _stamp(path: Path) -> tuple[str, int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (str(path), 0, 0, 0)
+    return (str(path), found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def differences(before: Rules, after: Rules) -> Iterator[str]:
+    """What changes between two states of the rules, a line each; no secret is in it."""
+    old, new = before.accounts, after.accounts
+    for key in sorted(old.keys() - new.keys()):
+        yield f"- account {key}"
+    for key in sorted(new.keys() - old.keys()):
+        yield f"+ account {key}"
+    for key in sorted(old.keys() & new.keys()):
+        yield from (f"~ account {key}: {what}" for what in _changes(old[key], new[key]))
+    white = {one.text for one in before.white}, {one.text for one in after.white}
+    yield from (f"- white address {text}" for text in sorted(white[0] - white[1]))
+    yield from (f"+ white address {text}" for text in sorted(white[1] - white[0]))
+
+
+def _changes(old: Account, new: Account) -> Iterator[str]:
+    if old.secret_key != new.secret_key:
+        yield f"another {_SECRET}"
+    if old.admin != new.admin:
+        yield f"admin {old.admin} -> {new.admin}"
+    if old.addresses.text != new.addresses.text:
+        yield f"whiteRemoteAddress {old.addresses.text!r} -> {new.addresses.text!r}"
+    for what, was, now in (
+        ("defaultTopicPerm", {"": old.default_topic}, {"": new.default_topic}),
+        ("defaultGroupPerm", {"": old.default_group}, {"": new.default_group}),
+        ("topic", old.topics, new.topics),
+        ("group", old.groups, new.groups),
+    ):
+        for name in sorted(was.keys() | now.keys()):
+            left, right = _right(was.get(name)), _right(now.get(name))
+            if left != right:
+                yield f"{what} {name}".rstrip() + f" {left} -> {right}"
+
+
+def _right(grant: Grant | None) -> str:
+    return "-" if grant is None else right_name(grant.right)

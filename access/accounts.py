@@ -1,0 +1,104 @@
+"""Accounts and the rules that are in force: plain values, made by `account_file`, asked by `control`.
+
+A right that is named for a topic or a group counts more than the account's default; without either
+there is none. An administrator for whom no topic and no group is named may do everything, and is
+judged like others when one is (upstream: PlainPermissionManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aerobee.access.addresses import AddressPattern
+from aerobee.access.rights import DENY, allows
+from aerobee.protocol.names import HIDDEN_TOPICS
+
+TOPIC, GROUP = "topic", "group"
+# Answers that are remembered: an address has one while the rules are the same.
+_KNOWN_ADDRESSES = 4096
+
+
+class Need(NamedTuple):
+    """One right that a request needs: on a topic or a group (`TOPIC`, `GROUP`), by its name."""
+
+    kind: str
+    name: str
+    right: int
+
+
+class Grant(NamedTuple):
+    """A right and the line of the file that gives it; line 0: no line does."""
+
+    right: int
+    line: int
+
+
+_NONE = Grant(DENY, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account. Shown without its secret key."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    admin: bool
+    addresses: AddressPattern
+    default_topic: Grant
+    default_group: Grant
+    topics: Mapping[str, Grant]
+    groups: Mapping[str, Grant]
+    path: str
+    line: int
+
+    @property
+    def may_everything(self) -> bool:
+        """An administrator whom no line holds to some topics or groups."""
+        return self.admin and not self.topics and not self.groups
+
+    def grant(self, kind: str, name: str) -> Grant:
+        """The line that decides about a topic or a group. Where messages of all topics wait, only
+        a line of its own gives a right: a default is meant for users' topics."""
+        if kind == GROUP:
+            return self.groups.get(name, self.default_group)
+        return self.topics.get(name, _NONE if name in HIDDEN_TOPICS else self.default_topic)
+
+    def has(self, need: Need) -> bool:
+        """Whether the account has a right."""
+        return self.may_everything or allows(self.grant(need.kind, need.name).right, need.right)
+
+    @property
+    def grants_something(self) -> bool:
+        """Whether there is anything that it may do."""
+        given = (self.default_topic, self.default_group, *self.topics.values())
+        return self.admin or any(
+            not one.right & DENY for one in (*given, *self.groups.values())
+        )
+
+
+class Rules:
+    """What is in force: all accounts by their keys, and the addresses that nothing is asked of."""
+
+    def __init__(
+        self, accounts: Iterable[Account] = (), white: Iterable[AddressPattern] = ()
+    ) -> None:
+        self.accounts = {account.access_key: account for account in accounts}
+        self.white = tuple(white)
+        self._white: dict[str, bool] = {}
+
+    def is_white(self, address: str) -> bool:
+        """Whether whoever comes from there may do everything, without a key."""
+        known = self._white.get(address)
+        if known is None:
+            if len(self._white) >= _KNOWN_ADDRESSES:
+                self._white.clear()
+            known = any(pattern.matches(address) for pattern in self.white)
+            self._white[address] = known
+        return known
+
+    @property
+    def grants_something(self) -> bool:
+        """Whether anybody may do anything."""
+        return bool(self.white) or any(one.grants_something for one in self.accounts.values())

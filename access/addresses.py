@@ -1,0 +1,131 @@
+"""Patterns of addresses in a file of accounts (upstream: RemoteAddressStrategyFactory).
+
+    *   *.*.*.*   *:*:*:*:*:*:*:*            every address
+    10.1.2.3   2001:db8::7                   one
+    10.1.2.3,10.1.2.4                        those
+    10.1.2.{3,4}   2001:db8::{7,8}           those
+    10.1.2.*   10.1.*.*   10.1.2.5-20        a range in the first part that is not a number
+    2001:db8:*   2001:db8::5-20:*            the same; what follows the range may be anything
+
+As in the reference, a range stands in the second part or later, and everything behind it is free.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Final
+
+_EVERY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
+_V4_PARTS, _V6_PARTS = 4, 8
+
+#: The parts of an address as numbers: four of an IPv4 one, eight of an IPv6 one.
+Parts = tuple[int, ...]
+Matches = Callable[[Parts], bool]
+
+
+def parts_of(address: str) -> Parts | None:
+    """An address as numbers, None for a text that is none. A zone (`%eth0`) does not count."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    size = 1 if found.version == 4 else 2
+    packed = found.packed
+    return tuple(int.from_bytes(packed[at : at + size]) for at in range(0, len(packed), size))
+
+
+class AddressPattern:
+    """One pattern of a file. Raises ValueError with what is wrong with its text."""
+
+    def __init__(self, text: str | None) -> None:
+        self.text = (text or "").strip()
+        self._matches = _matcher(self.text)
+
+    def __repr__(self) -> str:
+        return f"AddressPattern({self.text!r})"
+
+    def matches(self, address: str) -> bool:
+        """Whether an address is meant; an empty pattern means none."""
+        if not self.text:
+            return False
+        parts = parts_of(address)
+        return parts is not None and self._matches(parts)
+
+
+def _matcher(text: str) -> Matches:
+    if not text:
+        return lambda _parts: False
+    if text in _EVERY:
+        return lambda _parts: True
+    if text.endswith("}"):
+        return _one_of(_expanded(text))
+    if "," in text:
+        return _one_of(text.split(","))
+    if "*" in text or "-" in text:
+        return _range(text)
+    return _one_of([text])
+
+
+def _expanded(text: str) -> list[str]:
+    head, brace, tail = text.partition("{")
+    if not brace or not head.endswith((".", ":")):
+        raise ValueError(f"address pattern {text!r}: braces stand for the last part, as 10.1.2.{{3,4}}")
+    return [head + one.strip() for one in tail[:-1].split(",")]
+
+
+def _one_of(texts: list[str]) -> Matches:
+    found = set()
+    for text in texts:
+        parts = parts_of(text.strip())
+        if parts is None:
+            raise ValueError(f"{text.strip()!r} is no IP address")
+        found.add(parts)
+    return found.__contains__
+
+
+def _range(text: str) -> Matches:
+    is_v6 = ":" in text
+    pieces = _pieces(text, ":" if is_v6 else ".", _V6_PARTS if is_v6 else _V4_PARTS)
+    base, most = (16, 0xFFFF) if is_v6 else (10, 255)
+    at = next(number for number, piece in enumerate(pieces) if "*" in piece or "-" in piece)
+    if at == 0:
+        raise ValueError(f"address pattern {text!r}: the first part must be a number")
+    head = tuple(_number(piece, base, most, text) for piece in pieces[:at])
+    if pieces[at] == "*":
+        low, high = 0, most
+    else:
+        first, dash, last = pieces[at].partition("-")
+        if not dash:
+            raise ValueError(f"address pattern {text!r}: {pieces[at]!r} is no range such as 5-20")
+        low, high = _number(first, base, most, text), _number(last, base, most, text)
+    if low > high:
+        raise ValueError(f"address pattern {text!r}: {low} is above {high}")
+    size = len(pieces)
+    return lambda parts: len(parts) == size and parts[:at] == head and low <= parts[at] <= high
+
+
+def _pieces(text: str, separator: str, count: int) -> list[str]:
+    """The parts of a pattern; `::` stands for as many zeros as there is room for, and a pattern of
+    IPv6 may end early with its range."""
+    head, double, tail = text.partition("::")
+    left = [piece.strip() for piece in head.split(separator) if piece.strip()]
+    right = [piece.strip() for piece in tail.split(separator) if piece.strip()]
+    if double:
+        left += ["0"] * (count - len(left) - len(right))
+    pieces = left + right
+    if separator == ":" and len(pieces) < count and pieces[-1] == "*":
+        pieces += ["*"] * (count - len(pieces))
+    if len(pieces) != count:
+        raise ValueError(f"address pattern {text!r} has {len(pieces)} parts, not {count}")
+    return pieces
+
+
+def _number(text: str, base: int, most: int, pattern: str) -> int:
+    try:
+        found = int(text, base)
+    except ValueError:
+        found = -1
+    if not 0 <= found <= most:
+        raise ValueError(f"address pattern {pattern!r}: {text!r} is no number up to {most}")
+    return found

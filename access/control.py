@@ -1,0 +1,151 @@
+"""Judges requests by the rules in force (upstream: PlainAccessValidator, PlainPermissionManager).
+
+The order is the reference's: an address of the global white list may do all, without a key; then
+the account has to be there; its own white addresses may do all with its key, unsigned; then the
+signature counts, then the rights. Anybody with an account may send to the topic of traces.
+
+Every refusal is counted by its reason and logged at most once a minute with the peer; a remark says
+what was asked for and names the account, never a key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from aerobee.access.accounts import TOPIC, Account, Need, Rules
+from aerobee.access.errors import (
+    ADMIN,
+    NO_KEY,
+    REASONS,
+    RIGHT,
+    SIGNATURE,
+    UNKNOWN_KEY,
+    AccessDenied,
+)
+from aerobee.access.needs import Needs, TopicAt, administrator
+from aerobee.access.rights import PUB, right_name
+from aerobee.protocol.codes import request_name
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.signature import ACCESS_KEY
+from aerobee.protocol.frames.signature import SIGNATURE as SIGNATURE_FIELD
+from aerobee.protocol.frames.signature import is_signed
+from aerobee.protocol.names import TRACE_TOPIC
+
+log = logging.getLogger("aerobee.access")
+
+_TRACE: Final = Need(TOPIC, TRACE_TOPIC, PUB)
+_LOG_EVERY_S: Final = 60.0
+# What a peer calls itself is shown so far.
+_SHOWN: Final = 64
+
+
+class AccessControl:
+    """The rules, and what they have refused. Loop thread only."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        needs: Mapping[int, Needs],
+        topic_at: TopicAt,
+        clock: Callable[[], float],
+        *,
+        others_open: bool = False,
+    ) -> None:
+        """`topic_at` finds the topic of a message in the log. `others_open`: codes without a row
+        need nothing, not even an account (a name server's); else they are refused."""
+        self._rules = rules
+        self._needs = needs
+        self._topic_at = topic_at
+        self._clock = clock
+        self._others_open = others_open
+        self._said: dict[str, float] = {}
+        #: How many requests were refused, by reason.
+        self.refused = dict.fromkeys(REASONS, 0)
+        #: Moves with the rules: what was prepared with older ones is to be forgotten.
+        self.changes = 0
+
+    @property
+    def rules(self) -> Rules:
+        """Those in force."""
+        return self._rules
+
+    def use(self, rules: Rules) -> None:
+        """Put other rules in force, for every request from now on."""
+        self._rules = rules
+        self.changes += 1
+
+    def check(self, command: Command, peer: str) -> None:
+        """Raises AccessDenied for a request from the address `peer` that is not allowed, and
+        BadRequest for one whose body cannot be read."""
+        needs = self._needs.get(command.code)
+        if needs is None and self._others_open:
+            return
+        try:
+            self._check(command, peer, needs)
+        except AccessDenied as error:
+            self._refuse(error, command, peer)
+            raise
+
+    def _check(self, command: Command, peer: str, needs: Needs | None) -> None:
+        rules = self._rules
+        if rules.is_white(peer):
+            return
+        key = command.ext.get(ACCESS_KEY)
+        if not key:
+            raise AccessDenied(
+                NO_KEY,
+                "No accessKey is configured: this broker asks for an account; give the client an "
+                "access key and a secret key",
+            )
+        account = rules.accounts.get(key)
+        if account is None:
+            raise AccessDenied(UNKNOWN_KEY, f"No acl config for {key[:_SHOWN]}")
+        if account.addresses.matches(peer):
+            return
+        if not is_signed(command.ext, command.body, account.secret_key, command.version):
+            raise AccessDenied(
+                SIGNATURE,
+                f"Check signature failed for accessKey={key}: the client's secret key is another "
+                "one than the broker's, or the request was changed on its way",
+            )
+        self._judge(command, account, needs)
+
+    def _judge(self, command: Command, account: Account, needs: Needs | None) -> None:
+        if needs is None:
+            raise AccessDenied(
+                RIGHT, f"request code {command.code} is open to nobody while accounts are asked for"
+            )
+        if needs is administrator:
+            if not account.admin:
+                raise AccessDenied(
+                    ADMIN,
+                    f"Need admin permission for request code={command.code}, but "
+                    f"accessKey={account.access_key} is not",
+                )
+            return
+        if account.may_everything:
+            return
+        for need in needs(command, self._topic_at):
+            if not account.has(need) and need != _TRACE:
+                raise AccessDenied(
+                    RIGHT,
+                    f"No default permission for {need.kind}:{need.name[:_SHOWN]}: "
+                    f"accessKey={account.access_key} needs {right_name(need.right)} on it",
+                )
+
+    def _refuse(self, error: AccessDenied, command: Command, peer: str) -> None:
+        self.refused[error.reason] += 1
+        now = self._clock()
+        if now - self._said.get(error.reason, -_LOG_EVERY_S) < _LOG_EVERY_S:
+            return
+        self._said[error.reason] = now
+        log.warning(
+            'request refused peer=%s request=%s reason="%s" refused=%d why=%r',
+            peer,
+            request_name(command.code),
+            error.reason,
+            self.refused[error.reason],
+            error.remark,
+        )

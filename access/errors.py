@@ -1,0 +1,32 @@
+"""What can be wrong with accounts and with who asks."""
+
+from __future__ import annotations
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+
+# Clients and their users look for this name, with which every refusal of the reference begins.
+_JAVA_NAME = "org.apache.rocketmq.acl.common.AclException"
+
+
+class AccessDenied(BadRequest):
+    """A request that its sender may not make; `reason` is one of `REASONS`, for counting."""
+
+    def __init__(self, reason: str, remark: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, f"{_JAVA_NAME}: {remark}")
+        self.reason = reason
+
+
+#: Why requests are refused: no access key, one that no file has, a signature that does not fit,
+#: an administrator's request, a right on a topic or group that is not there.
+NO_KEY, UNKNOWN_KEY, SIGNATURE, ADMIN, RIGHT = REASONS = (
+    "no access key",
+    "unknown access key",
+    "wrong signature",
+    "not an administrator",
+    "no right",
+)
+
+
+class AccountFileError(Exception):
+    """A file of accounts that cannot be taken; the text names file and line, and no secret."""

@@ -1,0 +1,52 @@
+"""What an account may do, and which line of which file says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aerobee.access.accounts import GROUP, TOPIC, Account, Need
+from aerobee.access.rights import PUB, SUB, right_name
+
+
+def explain(account: Account, topic: str | None, group: str | None) -> Iterator[str]:
+    """Lines about one account: what it is, and its rights on a topic and a group that are named,
+    or all lines that give or take some."""
+    yield f"account {account.access_key} ({account.path}:{account.line})"
+    yield "  administrator: " + ("yes" if account.admin else "no")
+    if account.addresses.text:
+        yield f"  from {account.addresses.text}: everything, without a signature"
+    if account.may_everything:
+        yield "  everything: it is an administrator, and no line names a topic or a group"
+        return
+    if topic is None and group is None:
+        yield from _all(account)
+    if topic is not None:
+        yield from _rights(account, TOPIC, topic, ((PUB, "send to"), (SUB, "read")))
+    if group is not None:
+        yield from _rights(account, GROUP, group, ((SUB, "consume in"),))
+
+
+def _rights(
+    account: Account, kind: str, name: str, asked: tuple[tuple[int, str], ...]
+) -> Iterator[str]:
+    grant = account.grant(kind, name)
+    named = name in (account.groups if kind == GROUP else account.topics)
+    default = f"default{kind.capitalize()}Perm"
+    if grant.line:
+        source = f"{account.path}:{grant.line}, {'this line' if named else default}"
+    else:
+        source = f"no line names it and there is no {default}, which means DENY"
+    for right, verb in asked:
+        answer = "yes" if account.has(Need(kind, name, right)) else "no"
+        yield f"  {verb} {kind} {name}: {answer} ({right_name(grant.right)}: {source})"
+
+
+def _all(account: Account) -> Iterator[str]:
+    for kind, default, named in (
+        (TOPIC, account.default_topic, account.topics),
+        (GROUP, account.default_group, account.groups),
+    ):
+        for name, grant in sorted(named.items()):
+            yield f"  {kind} {name}: {right_name(grant.right)} (line {grant.line})"
+        where = f"line {default.line}" if default.line else "no line"
+        yield f"  every other {kind}: {right_name(default.right)} ({where})"

@@ -1,0 +1,229 @@
+"""What each request needs: the one table from request code to rights, for brokers and name servers.
+
+A code that is not in the broker's table is refused to everybody, so a new handler without a row
+stands out at once (tests/unit/access/test_needs.py). The rows are the reference's
+(protocol/WIRE.md 7.1) and go further where it forgets one; docs/security.md lists where.
+
+A need names a topic or a group as the request will reach it: batches and replies by their own
+topic, a message to a retry topic by the group whose topic that is, a request that gives a place in
+the log by the topic of the message found there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+from aerobee.access.accounts import GROUP, TOPIC, Need
+from aerobee.access.rights import ANY, PUB, SUB
+from aerobee.protocol.bodies.clients import CheckClientConfig, HeartbeatData, LockBatch
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.headers.fields import parse_int
+from aerobee.protocol.headers.stages import chunk_runs
+from aerobee.protocol.names import RETRY_PREFIX
+
+#: The topic of the message at a place of the log, None where none is: the one it was sent to, if it
+#: waits for its time or its commit.
+TopicAt: TypeAlias = Callable[[int], str | None]
+#: What a request needs. Raises BadRequest for a body that cannot be read.
+Needs: TypeAlias = Callable[[Command, TopicAt], Iterator[Need]]
+
+
+def nothing(_command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    """An account is enough: nothing of a topic or a group is told or changed."""
+    return iter(())
+
+
+def administrator(_command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    """Never asked: `Rules` knows it by identity. An administrator's alone."""
+    raise AssertionError("an administrator's request has no needs of its own")
+
+
+def _of_fields(**rights: int) -> Needs:
+    """Rights on what the fields name: `topic=SUB`, `consumerGroup=SUB`."""
+
+    def needs(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+        for field, right in rights.items():
+            name = command.ext.get(field, "")
+            is_group = "group" in field.lower()
+            yield Need(GROUP, name, right) if is_group else of_topic(name, right)
+
+    return needs
+
+
+def _if_there(needs: Needs) -> Needs:
+    """The same, for fields that may be left out."""
+
+    def some(command: Command, topic_at: TopicAt) -> Iterator[Need]:
+        return (need for need in needs(command, topic_at) if need.name)
+
+    return some
+
+
+def _send(field: str) -> Needs:
+    def needs(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+        yield of_topic(command.ext.get(field, ""), PUB)
+
+    return needs
+
+
+def of_topic(topic: str, right: int) -> Need:
+    """A right on a topic. Whoever has SUB on a group has all on the retry topic that is the
+    group's: a consumer reads it and sends to it."""
+    if topic.startswith(RETRY_PREFIX):
+        return Need(GROUP, topic[len(RETRY_PREFIX) :], SUB)
+    return Need(TOPIC, topic, right)
+
+
+def _pull(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    yield of_topic(command.ext.get("topic", ""), SUB)
+    yield Need(GROUP, command.ext.get("consumerGroup", ""), SUB)
+
+
+def _query(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    yield of_topic(command.ext.get("topic", ""), SUB)
+
+
+def _view(command: Command, topic_at: TopicAt) -> Iterator[Need]:
+    topic = _found(command, "offset", topic_at)
+    if topic is not None:
+        yield of_topic(topic, SUB)
+
+
+def _send_back(command: Command, topic_at: TopicAt) -> Iterator[Need]:
+    yield Need(GROUP, command.ext.get("group", ""), SUB)
+    topic = _found(command, "offset", topic_at)
+    if topic is not None:
+        yield of_topic(topic, SUB)
+
+
+def _end_transaction(command: Command, topic_at: TopicAt) -> Iterator[Need]:
+    topic = _found(command, "commitLogOffset", topic_at)
+    if topic is not None:
+        yield of_topic(topic, PUB)
+
+
+def _found(command: Command, field: str, topic_at: TopicAt) -> str | None:
+    """The topic of the message that a field points to; without one the handler says what lacks."""
+    text = command.ext.get(field)
+    return topic_at(parse_int(field, text, 64)) if text else None
+
+
+def _heartbeat(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    for consumer in HeartbeatData.parse(command.body).consumers:
+        yield Need(GROUP, consumer.group, SUB)
+        for subscription in consumer.subscriptions:
+            yield of_topic(subscription.topic, SUB)
+
+
+def _check_client(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    asked = CheckClientConfig.parse(command.body)
+    yield Need(GROUP, asked.group, SUB)
+    if asked.subscription is not None:
+        yield of_topic(asked.subscription.topic, SUB)
+
+
+def _lock(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    yield Need(GROUP, LockBatch.parse(command.body).group, SUB)
+
+
+def _chunk(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    for topic in dict.fromkeys(run.topic for run in chunk_runs(command.body)):
+        yield of_topic(topic, PUB)
+
+
+_TOPIC_ANY = _of_fields(topic=ANY)
+_GROUP = _of_fields(consumerGroup=SUB)
+_OF_BOTH = _of_fields(topic=SUB, group=SUB)
+
+BROKER_NEEDS: Final[Mapping[int, Needs]] = {
+    RequestCode.SEND_MESSAGE: _send("topic"),
+    RequestCode.SEND_MESSAGE_V2: _send("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _send("b"),
+    RequestCode.SEND_REPLY_MESSAGE: _send("topic"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _send("b"),
+    RequestCode.RECALL_MESSAGE: _send("topic"),
+    RequestCode.STAGE_CHUNK: _chunk,
+    RequestCode.STAGE_INTENT: nothing,  # what it publishes was looked at chunk by chunk
+    RequestCode.STAGE_STATUS: nothing,
+    RequestCode.STAGE_ABORT: nothing,
+    RequestCode.STAGE_CAPABILITY: nothing,
+    RequestCode.END_TRANSACTION: _end_transaction,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
+    RequestCode.PULL_MESSAGE: _pull,
+    RequestCode.LITE_PULL_MESSAGE: _pull,
+    RequestCode.QUERY_MESSAGE: _query,
+    RequestCode.VIEW_MESSAGE_BY_ID: _view,
+    RequestCode.QUERY_CONSUME_QUEUE: _query,
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.CHECK_CLIENT_CONFIG: _check_client,
+    RequestCode.UNREGISTER_CLIENT: _if_there(_GROUP),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
+    RequestCode.QUERY_CONSUMER_OFFSET: _GROUP,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _pull,
+    RequestCode.LOCK_BATCH_MQ: _lock,
+    RequestCode.UNLOCK_BATCH_MQ: _lock,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _TOPIC_ANY,
+    RequestCode.GET_MAX_OFFSET: _TOPIC_ANY,
+    RequestCode.GET_MIN_OFFSET: _TOPIC_ANY,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _TOPIC_ANY,
+    RequestCode.GET_TOPIC_STATS_INFO: _TOPIC_ANY,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _TOPIC_ANY,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _GROUP,
+    RequestCode.GET_CONSUME_STATS: _GROUP,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _GROUP,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _OF_BOTH,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _OF_BOTH,
+    RequestCode.GET_BROKER_RUNTIME_INFO: nothing,
+    RequestCode.VIEW_BROKER_STATS_DATA: nothing,
+    RequestCode.GET_BROKER_CONSUME_STATS: nothing,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: nothing,
+    **dict.fromkeys(
+        (
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            RequestCode.UPDATE_BROKER_CONFIG,
+            RequestCode.GET_BROKER_CONFIG,
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+            RequestCode.DELETE_ACL_CONFIG,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+            # What a slave asks for: it has an administrator's account.
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_ALL_CONSUMER_OFFSET,
+            RequestCode.GET_ALL_DELAY_OFFSET,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            # These change offsets, files or what consumers get, or tell of everybody's clients.
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            RequestCode.QUERY_CORRECTION_OFFSET,
+            RequestCode.CLONE_GROUP_OFFSET,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+            RequestCode.CLEAN_UNUSED_TOPIC,
+            RequestCode.DELETE_EXPIRED_COMMITLOG,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            RequestCode.GET_ALL_PRODUCER_INFO,
+        ),
+        administrator,
+    ),
+}
+
+#: What changes the tables of a name server; everything else there is open to all.
+NAME_SERVER_NEEDS: Final[Mapping[int, Needs]] = dict.fromkeys(
+    (
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+    ),
+    administrator,
+)

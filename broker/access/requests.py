@@ -1,0 +1,199 @@
+"""What administrators ask about accounts: codes 50 to 53 (protocol/WIRE.md 3.7).
+
+A change is answered when it is in the file and in force. No answer holds a secret, or a path of the
+machine: files are named as they lie below RocketMQ's home, and by those names alone a request can
+choose one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from aerobee.access.accounts import Account
+from aerobee.access.errors import AccountFileError
+from aerobee.broker.router import Handler
+from aerobee.config.model import Settings
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_success
+from aerobee.protocol.headers.fields import missing_field, parse_bool
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Steps
+
+if TYPE_CHECKING:
+    # These import the library for YAML, which a broker without accounts does not need.
+    from aerobee.access.account_change import AccountChange
+    from aerobee.access.account_file import AccountFile
+    from aerobee.broker.access.service import AccessService
+
+# The reference's: keys must be longer than this.
+_SHORTEST: Final = 6
+_OFF: Final = "this broker has no accounts: aclEnable is false"
+_TEXTS: Final = ("whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm")
+_LISTS: Final = ("topicPerms", "groupPerms")
+
+
+class AccessRequests:
+    """Serves administrators. Loop thread only."""
+
+    def __init__(self, settings: Settings, endpoint: str, service: AccessService | None) -> None:
+        """`endpoint` is the broker's advertised address; without a service each is refused."""
+        self._settings = settings
+        self._endpoint = endpoint
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put,
+            RequestCode.DELETE_ACL_CONFIG: self.delete,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.versions,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.set_white,
+        }
+
+    def put(self, _connection: Connection, command: Command) -> Steps:
+        """Make an account or change it."""
+        code = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+        service = self._on(code)
+        given = _account_of(command.ext, code)
+        key = given["accessKey"]
+        known = service.loaded.rules.accounts.get(key)
+        if known is None and given["secretKey"] is None:
+            raise BadRequest(code, f"account {key} is new, so it needs a secretKey")
+        path = service.files.default if known is None else Path(known.path)
+        if known is not None and not given["admin"]:
+            _check_not_last(service, known, code)
+        change = partial(_put, _change_of(path), given)
+        yield from _changed(service, path, change, code)
+        return encode_success(command)
+
+    def delete(self, _connection: Connection, command: Command) -> Steps:
+        """Take an account away."""
+        code = ResponseCode.DELETE_ACL_CONFIG_FAILED
+        service = self._on(code)
+        key = _field(command.ext, "accessKey")
+        known = service.loaded.rules.accounts.get(key)
+        if known is None:
+            raise BadRequest(code, f"there is no account {key}")
+        _check_not_last(service, known, code)
+        path = Path(known.path)
+        change = partial(_change_of(path).delete, key)
+        yield from _changed(service, path, change, code)
+        return encode_success(command)
+
+    def set_white(self, _connection: Connection, command: Command) -> Steps:
+        """Replace the addresses of one file that nothing is asked of."""
+        code = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+        service = self._on(code)
+        addresses = _listed(_field(command.ext, "globalWhiteAddrs"))
+        path = service.files.path_of(command.ext.get("aclFileFullPath", ""))
+        if path is None:
+            raise BadRequest(code, "that is none of this broker's files of accounts")
+        change = partial(_set_white, _change_of(path), addresses)
+        yield from _changed(service, path, change, code)
+        return encode_success(command)
+
+    def versions(self, _connection: Connection, command: Command) -> bytes:
+        """The data version of each file; the default one's beside."""
+        service = self._on(ResponseCode.SYSTEM_ERROR)
+        files = service.loaded.files
+        default = str(service.files.default)
+        first = next((one for one in files if one.path == default), files[0])
+        all_versions = {service.files.name_of(one.path): _version(one) for one in files}
+        fields = {
+            "version": msgspec.json.encode(_version(first)).decode(),
+            "allAclFileVersion": msgspec.json.encode(all_versions).decode(),
+            "brokerName": self._settings.broker_name,
+            "brokerAddr": self._endpoint,
+            "clusterName": self._settings.cluster_name,
+        }
+        return encode_success(command, ext=fields)
+
+    def _on(self, code: int) -> AccessService:
+        if self._service is None:
+            raise BadRequest(code, _OFF)
+        return self._service
+
+
+def _check_not_last(service: AccessService, account: Account, code: int) -> None:
+    """Raises BadRequest when without this administrator nobody could change accounts."""
+    rules = service.loaded.rules
+    others = any(one.admin for one in rules.accounts.values() if one is not account)
+    if account.admin and not others and not rules.white:
+        raise BadRequest(
+            code, f"{account.access_key} is the last administrator: nobody could make another"
+        )
+
+
+def _changed(service: AccessService, path: Path, change: Callable[[], bool], code: int) -> Steps:
+    """Waits for a change. Raises BadRequest with `code` when it cannot be made."""
+    future = service.change(path, change)
+    yield future
+    try:
+        future.result()
+    except AccountFileError as error:
+        raise BadRequest(
+            code, f"nothing was changed: {_without_home(service, str(error))}"
+        ) from None
+    except OSError as error:
+        raise BadRequest(code, f"the file cannot be written: {error.strerror}") from error
+    return None
+
+
+def _without_home(service: AccessService, text: str) -> str:
+    for path in service.files.paths():
+        text = text.replace(str(path), service.files.name_of(str(path)))
+    return text
+
+
+def _change_of(path: Path) -> AccountChange:
+    from aerobee.access.account_change import AccountChange
+
+    return AccountChange(path, _now_ms)
+
+
+def _put(change: AccountChange, given: Mapping[str, Any]) -> bool:
+    change.put(given)
+    return True
+
+
+def _set_white(change: AccountChange, addresses: list[str]) -> bool:
+    change.set_white(addresses)
+    return True
+
+
+def _account_of(ext: Mapping[str, str], code: int) -> dict[str, Any]:
+    """The members of an account that a request gives; None for those that it leaves alone."""
+    given: dict[str, Any] = {"accessKey": _field(ext, "accessKey")}
+    given["secretKey"] = ext.get("secretKey") or None
+    for name in ("accessKey", "secretKey"):
+        if given[name] is not None and len(given[name]) <= _SHORTEST:
+            raise BadRequest(code, f"{name} must have more than {_SHORTEST} characters")
+    given |= {name: ext.get(name) for name in _TEXTS}
+    given["admin"] = parse_bool(ext.get("admin", ""))
+    given |= {name: _listed(ext[name]) if name in ext else None for name in _LISTS}
+    return given
+
+
+def _field(ext: Mapping[str, str], name: str) -> str:
+    text = ext.get(name)
+    if not text:
+        raise missing_field(name)
+    return text
+
+
+def _listed(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def _version(file: AccountFile) -> dict[str, int]:
+    return {"counter": file.counter, "timestamp": file.timestamp}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,131 @@
+"""The accounts of a running broker: read at its start, read again when a file changes.
+
+Files are read and written on one thread of its own, one thing after the other; rules are put in
+force on the loop, whole. What cannot be read leaves the rules before in force, is logged once, and
+is told by `problem` until it is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from aerobee.access.account_files import AccountFiles, Loaded, Stamp, differences
+from aerobee.access.control import AccessControl
+from aerobee.access.errors import AccountFileError
+from aerobee.access.needs import BROKER_NEEDS, TopicAt
+from aerobee.config.errors import ConfigError
+from aerobee.file_replacement import replace_file
+
+log = logging.getLogger("aerobee.access")
+
+# Lines of a difference that are logged one by one.
+_MOST_LINES: Final = 100
+
+
+class AccessService:
+    """Keeps the rules of one broker. Loop thread only."""
+
+    #: Files are looked at this often.
+    LOOK_S: Final = 1.0
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, home: str, named: str, topic_at: TopicAt
+    ) -> None:
+        """`home` and `named` as `AccountFiles`. Raises ConfigError when no rules can be had."""
+        self.files = AccountFiles(home, named)
+        self._loop = loop
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-accounts")
+        self._looking: asyncio.Future[None] | None = None
+        try:
+            loaded = self.files.load()
+        except AccountFileError as error:
+            raise ConfigError(
+                "aclEnable", "true", f"{error} (aerobee acl check FILE looks at one)"
+            ) from None
+        self.control = AccessControl(loaded.rules, BROKER_NEEDS, topic_at, loop.time)
+        #: Why the files as they are now are not in force; None when they are.
+        self.problem: str | None = None
+        self.loaded = loaded
+        self._seen: Stamp = loaded.stamp
+        self._warn(loaded)
+
+    def look(self) -> None:
+        """Read the files if they have changed; as the scheduler calls it."""
+        if self._looking is None or self._looking.done():
+            self._looking = self._loop.run_in_executor(self._thread, self._look, False)
+
+    def read_again(self) -> asyncio.Future[None]:
+        """Read the files, changed or not."""
+        return self._loop.run_in_executor(self._thread, self._look, True)
+
+    def change(self, path: Path, change: Callable[[], bool]) -> asyncio.Future[bool]:
+        """Change the file at `path`, which `change` does on the thread, and put the new rules in
+        force before the future is done; it has what `change` returns. The future raises what that
+        raises, and AccountFileError for rules that could not be in force; the file is as before
+        then."""
+        return self._loop.run_in_executor(self._thread, self._change, path, change)
+
+    async def close(self) -> None:
+        """Waits for what is being read or written."""
+        end = partial(self._thread.shutdown, cancel_futures=True)
+        await self._loop.run_in_executor(None, end)
+
+    # --- on the thread
+
+    def _look(self, always: bool) -> None:
+        stamp = self.files.stamp()
+        if stamp == self._seen and not always:
+            return
+        self._seen = stamp
+        try:
+            loaded = self.files.load()
+        except AccountFileError as error:
+            self._loop.call_soon_threadsafe(self._keep, str(error))
+            return
+        self._take_on_loop(loaded)
+
+    def _change(self, path: Path, change: Callable[[], bool]) -> bool:
+        # While another file is wrong nothing is changed: it could not be put in force.
+        self.files.load()
+        before = path.read_bytes() if path.exists() else None
+        done = change()
+        try:
+            loaded = self.files.load()
+        except AccountFileError:
+            if before is not None:
+                replace_file(path, before, mode=path.stat().st_mode & 0o777)
+            raise
+        self._seen = loaded.stamp
+        self._take_on_loop(loaded)
+        return done
+
+    def _take_on_loop(self, loaded: Loaded) -> None:
+        # Before the future of this call is done: that comes behind, by the same way.
+        self._loop.call_soon_threadsafe(self._take, loaded)
+
+    # --- on the loop
+
+    def _take(self, loaded: Loaded) -> None:
+        lines = list(differences(self.loaded.rules, loaded.rules))
+        self.loaded = loaded
+        self.problem = None
+        if lines:
+            self.control.use(loaded.rules)
+            log.info("accounts changed lines=%d", len(lines))
+            for line in lines[:_MOST_LINES]:
+                log.info("accounts %s", line)
+        self._warn(loaded)
+
+    def _keep(self, problem: str) -> None:
+        self.problem = problem
+        log.error('accounts stay as they were, the files cannot be taken reason="%s"', problem)
+
+    def _warn(self, loaded: Loaded) -> None:
+        for warning in loaded.warnings[:_MOST_LINES]:
+            log.warning("accounts %s", warning)

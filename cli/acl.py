@@ -1,0 +1,50 @@
+"""`aerobee acl`: whether a file of accounts is right, and what an account may do by which line."""
+
+import argparse
+import stat
+from pathlib import Path
+
+from aerobee.access.account_file import AccountFile, read_account_file
+from aerobee.access.accounts import Rules
+from aerobee.access.errors import AccountFileError
+from aerobee.access.explain import explain
+from aerobee.cli.output import OK, REFUSED, CommandFailed, say
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """Say what is wrong with a file, or what it has. Code 1 when a broker would not take it."""
+    file = _read(parsed.file)
+    for warning in file.warnings:
+        say(f"warning: {warning}")
+    mode = Path(parsed.file).stat().st_mode
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        say(f"warning: {parsed.file}: others on this machine can read its secret keys; chmod 600")
+    rules = Rules(file.accounts, file.white)
+    if not rules.grants_something:
+        say(f"aerobee: {parsed.file}: nobody may do anything by it; no broker starts with it alone")
+        return REFUSED
+    administrators = sum(one.admin for one in file.accounts)
+    print(
+        f"{parsed.file}: {len(file.accounts)} accounts, {administrators} of administrators, "
+        f"{len(file.white)} white addresses, {len(file.warnings)} warnings"
+    )
+    return OK
+
+
+def explain_account(parsed: argparse.Namespace) -> int:
+    """What an account may do; for a topic or a group if one is named."""
+    for path in parsed.file:
+        file = _read(path)
+        for account in file.accounts:
+            if account.access_key == parsed.account:
+                print("\n".join(explain(account, parsed.topic, parsed.group)))
+                return OK
+    files = " or ".join(parsed.file)
+    raise CommandFailed(f"there is no account {parsed.account} in {files}")
+
+
+def _read(path: str) -> AccountFile:
+    try:
+        return read_account_file(path)
+    except AccountFileError as error:
+        raise CommandFailed(str(error)) from None
