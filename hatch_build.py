@@ -20,7 +20,17 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("decode", "derive", "dispatch", "pulls", "reads", "requests", "sends", "sockets")
+MODULES = (
+    "decode",
+    "derive",
+    "dispatch",
+    "guard",
+    "pulls",
+    "reads",
+    "requests",
+    "sends",
+    "sockets",
+)
 #: Cython's C of all builds in a working tree.
 KEPT = Path("build", "native", "c")
 

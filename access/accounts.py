@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from aerobee.access.addresses import AddressPattern
 from aerobee.access.rights import DENY, allows
+from aerobee.protocol.frames.signature import Signer
 from aerobee.protocol.names import HIDDEN_TOPICS
 
 TOPIC, GROUP = "topic", "group"
@@ -52,6 +53,11 @@ class Account:
     groups: Mapping[str, Grant]
     path: str
     line: int
+    #: Made of the secret key.
+    signer: Signer = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signer", Signer(self.secret_key))
 
     @property
     def may_everything(self) -> bool:

@@ -27,10 +27,9 @@ from aerobee.access.errors import (
 from aerobee.access.needs import Needs, TopicAt, administrator
 from aerobee.access.rights import PUB, right_name
 from aerobee.protocol.codes import request_name
+from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
-from aerobee.protocol.frames.signature import ACCESS_KEY
-from aerobee.protocol.frames.signature import SIGNATURE as SIGNATURE_FIELD
-from aerobee.protocol.frames.signature import is_signed
+from aerobee.protocol.frames.signature import ACCESS_KEY, Signer
 from aerobee.protocol.names import TRACE_TOPIC
 
 log = logging.getLogger("aerobee.access")
@@ -76,6 +75,23 @@ class AccessControl:
         self._rules = rules
         self.changes += 1
 
+    def signer(self, access_key: str) -> Signer | None:
+        """Of an account that nothing but its signature lets in; None for any other name."""
+        account = self._rules.accounts.get(access_key)
+        return None if account is None or account.addresses.text else account.signer
+
+    def may(self, access_key: str, command: Command) -> bool:
+        """Whether an account has the rights for a request, signature aside."""
+        account = self._rules.accounts.get(access_key)
+        needs = self._needs.get(command.code)
+        if account is None or needs is None:
+            return False
+        try:
+            self._judge(command, account, needs)
+        except BadRequest:
+            return False
+        return True
+
     def check(self, command: Command, peer: str) -> None:
         """Raises AccessDenied for a request from the address `peer` that is not allowed, and
         BadRequest for one whose body cannot be read."""
@@ -104,7 +120,7 @@ class AccessControl:
             raise AccessDenied(UNKNOWN_KEY, f"No acl config for {key[:_SHOWN]}")
         if account.addresses.matches(peer):
             return
-        if not is_signed(command.ext, command.body, account.secret_key, command.version):
+        if not account.signer.has_signed(command.ext, command.body, command.version):
             raise AccessDenied(
                 SIGNATURE,
                 f"Check signature failed for accessKey={key}: the client's secret key is another "

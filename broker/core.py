@@ -420,7 +420,7 @@ class BrokerCore:
             self.offsets,
             self._pull,
             self.acks,
-            undecoded=self.access is None,
+            None if self.access is None else self.access.control,
         )
         self.staging.use(requests)
         return requests

@@ -14,12 +14,12 @@ from aerobee.store.compiled import Compiled
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from aerobee.native import pulls, requests, sends, sockets
+    from aerobee.native import guard, pulls, requests, sends, sockets
 
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
 #: Of a broker; `decode` is for Spark's readers.
-_MODULES = ("derive", "dispatch", "pulls", "reads", "requests", "sends", "sockets")
+_MODULES = ("derive", "dispatch", "guard", "pulls", "reads", "requests", "sends", "sockets")
 
 
 class NativeError(Exception):
@@ -36,6 +36,7 @@ class CompiledForm(NamedTuple):
     pull_route: "type[pulls.PullRoute]"
     requests: "type[requests.Requests]"
     sockets: "type[sockets.Sockets]"
+    guard: "type[guard.Guard]"
 
 
 class _StoreFunctions:
@@ -130,7 +131,7 @@ def chosen_decode() -> "ModuleType | None":
 
 def _load() -> CompiledForm:
     """All of it. Raises ImportError."""
-    from aerobee.native import pulls, requests, sends, sockets
+    from aerobee.native import guard, pulls, requests, sends, sockets
 
     return CompiledForm(
         _StoreFunctions(),
@@ -140,6 +141,7 @@ def _load() -> CompiledForm:
         pulls.PullRoute,
         requests.Requests,
         sockets.Sockets,
+        guard.Guard,
     )
 
 

@@ -52,6 +52,28 @@ cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text)
     return -1
 
 
+cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
+    """The bytes of a JSON text that escapes nothing but what separates properties; -1: it does, or
+    has more than `most`."""
+    cdef int position = 0, size = 0
+    cdef uint8_t c
+    while position < text.size:
+        c = text.at[position]
+        position += 1
+        if c == 92:
+            if text.size - position < 5 or memcmp(text.at + position, b"u000", 4) != 0:
+                return -1
+            c = text.at[position + 4] - 48
+            if c != 1 and c != 2:
+                return -1
+            position += 5
+        if size == most:
+            return -1
+        to[size] = c
+        size += 1
+    return size
+
+
 cdef inline bint number(Text *text, int64_t *value, bint narrow) noexcept nogil:
     """A decimal number without sign `+`, of 32 bits if `narrow`."""
     cdef int position = 0

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from aerobee.native.bytes cimport Output
+from aerobee.native.guard cimport Guard
 from aerobee.native.header cimport Header
 from aerobee.native.pulls cimport Pulls
 from aerobee.native.sends cimport Sends
@@ -11,6 +12,7 @@ cdef enum:
 
 
 cdef class Requests:
+    cdef Guard guard
     cdef Sends sends
     cdef Pulls pulls
     cdef bint syncs, claimed

@@ -1,10 +1,13 @@
 from collections.abc import Callable
 
+from aerobee.native.guard import Guard
 from aerobee.native.pulls import Pulls
 from aerobee.native.sends import Sends
 
 class Requests:
-    def __init__(self, sends: Sends | None, pulls: Pulls | None, syncs: bool, /) -> None: ...
+    def __init__(
+        self, sends: Sends | None, pulls: Pulls | None, syncs: bool, guard: Guard | None = None, /
+    ) -> None: ...
     def take(
         self,
         read: memoryview,

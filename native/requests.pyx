@@ -6,6 +6,7 @@ from libc.stdlib cimport free
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from aerobee.native.bytes cimport get32
+from aerobee.native.guard cimport Guard
 from aerobee.native.header cimport Header, read_binary, read_json
 from aerobee.native.pulls cimport Pulls
 from aerobee.native.sends cimport Sends
@@ -30,8 +31,10 @@ cdef int PULLS_FROM = 3
 cdef class Requests:
     """Serves what it can of the reads of a server's connections. Loop thread only."""
 
-    def __init__(self, Sends sends, Pulls pulls, bint syncs):
-        """None for what is not to be served here. `syncs`: answers to sends wait for the sync."""
+    def __init__(self, Sends sends, Pulls pulls, bint syncs, Guard guard=None):
+        """None for what is not to be served here. `syncs`: answers to sends wait for the sync.
+        `guard` lets requests in where accounts are asked for."""
+        self.guard = guard
         self.sends = sends
         self.pulls = pulls
         self.syncs = syncs
@@ -104,6 +107,8 @@ cdef class Requests:
         while place < CODES and codes[place] != header.code:
             place += 1
         if place == CODES:
+            return False
+        if self.guard is not None and not self.guard.passes(header, body, size, born_host):
             return False
         if place < PULLS_FROM:
             if self.syncs and len(self.waiting) >= may_wait:

@@ -19,7 +19,7 @@ from cpython.ref cimport PyObject
 from aerobee.native.bytes cimport (
     Output, append, decimal, get16, get32, java_hash, publish32, put32, put64, space,
 )
-from aerobee.native.header cimport Header, Text, is_text, next_field, number
+from aerobee.native.header cimport Header, Text, is_text, next_field, number, unescape
 from aerobee.native.steps cimport step
 
 from aerobee.protocol.codes import RequestCode
@@ -293,7 +293,7 @@ cdef class Sends:
         cdef const uint8_t *at = text.at
         cdef int size = text.size, cluster = <int> PyBytes_GET_SIZE(self.cluster)
         if text.escaped:
-            size = unescape(text, self.raw)
+            size = unescape(text, self.raw, MOST_PROPERTIES)
             at = self.raw
         if not 0 <= size <= MOST_PROPERTIES or not self._read(at, size, batch, self.scratch, out):
             return False
@@ -599,27 +599,6 @@ cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
             if not number(&fields[index], &numbers[index], index != BORN):
                 return False
     return fields[UNIT].at == NULL or is_text(&fields[UNIT], b"false", 5)
-
-
-cdef int unescape(Text *text, uint8_t *to) noexcept nogil:
-    """The bytes of a JSON text that escapes nothing but what separates properties; -1: it does."""
-    cdef int position = 0, size = 0
-    cdef uint8_t c
-    while position < text.size:
-        c = text.at[position]
-        position += 1
-        if c == 92:
-            if text.size - position < 5 or memcmp(text.at + position, b"u000", 4) != 0:
-                return -1
-            c = text.at[position + 4] - 48
-            if c != 1 and c != 2:
-                return -1
-            position += 5
-        if size == MOST_PROPERTIES:
-            return -1
-        to[size] = c
-        size += 1
-    return size
 
 
 cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:

@@ -8,9 +8,11 @@ go the short way.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import NOT_PLAIN
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
@@ -23,6 +25,7 @@ from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.bodies.topics import MULTI_TAG
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.headers.client import PULL_FIELDS, PullReply
 from aerobee.protocol.headers.send import LONG_KEYS, SendReply
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
@@ -38,6 +41,7 @@ from aerobee.store.segments.results import GetStatus
 
 if TYPE_CHECKING:
     # Not there where it was not built.
+    from aerobee.native.guard import Guard
     from aerobee.native.pulls import PullRoute, Pulls
     from aerobee.native.sends import Route, Sends
 
@@ -76,11 +80,11 @@ class CompiledRequests:
         offsets: ConsumerOffsets,
         pull: PullProcessor,
         acks: Acks,
-        *,
-        undecoded: bool,
+        access: AccessControl | None,
     ) -> None:
-        """`undecoded`: requests may be served from a read; else rows of staged batches alone."""
+        """`access` says who may do what, None where everybody may."""
         self._form = form
+        self._access = access
         self._store = store
         self._groups = groups
         self._acks = acks
@@ -98,11 +102,8 @@ class CompiledRequests:
         self._pulls = self._made_pulls(offsets)
         #: Takes answers that were made with the append.
         self.wait_made = acks.wait_made
-        self._requests = form.requests(
-            self._sends if undecoded else None,
-            self._pulls if undecoded else None,
-            settings.sync_flush,
-        )
+        self._guard = None if access is None else self._made_guard(access)
+        self._requests = form.requests(self._sends, self._pulls, settings.sync_flush, self._guard)
 
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(
@@ -138,6 +139,21 @@ class CompiledRequests:
             most_messages=MAX_MESSAGES,
             least_entries=LEAST_ENTRIES,
         )
+
+    def _made_guard(self, access: AccessControl) -> Guard:
+        def is_white(address: bytes) -> bool:
+            return access.rules.is_white(str(ipaddress.ip_address(address)))
+
+        def find_signer(access_key: bytes) -> tuple[Any, Any] | None:
+            signer = access.signer(access_key.decode())
+            return None if signer is None else (signer.inner, signer.outer)
+
+        def may(access_key: bytes, code: int, topic: str, group: str) -> bool:
+            # The fields that say what is reached, under each name that a send or a pull has.
+            ext = {"topic": topic, "b": topic, "consumerGroup": group}
+            return access.may(access_key.decode(), make_request(code, ext))
+
+        return self._form.guard(is_white, find_signer, may)
 
     # --- rows of staged batches ---------------------------------------------------------------
 
@@ -213,6 +229,8 @@ class CompiledRequests:
             if self._sends is not None:
                 self._sends.forget_routes()
             self._pulls.forget_routes()
+            if self._guard is not None:
+                self._guard.forget()
         return not self._store.frozen
 
     @property
@@ -242,9 +260,10 @@ class CompiledRequests:
         """Count what sends to a topic have stored; as `BrokerStats.stored_many`."""
         self._stats.stored_many(self._stats.topic(topic, MESSAGE_NORMAL), queues, sizes)
 
-    def _now(self) -> tuple[int, int, int]:
-        """What moves when a route may lead elsewhere."""
-        return self._topics.state, self._groups.state, self._log.queues_removed
+    def _now(self) -> tuple[int, int, int, int]:
+        """What moves when a route may lead elsewhere, or other accounts count."""
+        accounts = 0 if self._access is None else self._access.changes
+        return self._topics.state, self._groups.state, self._log.queues_removed, accounts
 
     def _route(self, encoded: bytes) -> Route | None:
         """Where sends to a topic go; None if each is to be looked at."""

@@ -23,7 +23,7 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_response, make_request, make_response
-from aerobee.protocol.frames.signature import signature
+from aerobee.protocol.frames.signature import Signer
 
 HEART_BEAT = RequestCode.HEART_BEAT
 MAX_OFFSET = RequestCode.GET_MAX_OFFSET
@@ -256,8 +256,8 @@ async def test_requests_are_signed_with_the_keys_that_are_given(name_server, bro
     broker.answers[MAX_OFFSET] = lambda _, command: encode_response(command, 0)
     await session.call(broker.address, MAX_OFFSET, {"topic": "T", "queueId": "0"}, b"body")
     (asked,) = broker.of(MAX_OFFSET)
-    assert asked.ext.pop("Signature") == signature(
-        {"topic": "T", "queueId": "0", "AccessKey": "who"}, b"body", "hidden"
+    assert asked.ext.pop("Signature") == Signer("hidden").signature(
+        {"topic": "T", "queueId": "0", "AccessKey": "who"}, b"body"
     )
     assert asked.ext == {"topic": "T", "queueId": "0", "AccessKey": "who"}
     await session.close()
