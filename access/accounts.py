@@ -84,6 +84,12 @@ class Account:
         )
 
 
+def administrator_account(access_key: str, secret_key: str) -> Account:
+    """One that no file has: of a server's own process."""
+    none = Grant(DENY, 0)
+    return Account(access_key, secret_key, True, AddressPattern(None), none, none, {}, {}, "", 0)
+
+
 class Rules:
     """What is in force: all accounts by their keys, and the addresses that nothing is asked of."""
 
@@ -93,6 +99,10 @@ class Rules:
         self.accounts = {account.access_key: account for account in accounts}
         self.white = tuple(white)
         self._white: dict[str, bool] = {}
+
+    def beside(self, accounts: Iterable[Account]) -> Rules:
+        """These rules with more accounts."""
+        return Rules((*self.accounts.values(), *accounts), self.white)
 
     def is_white(self, address: str) -> bool:
         """Whether whoever comes from there may do everything, without a key."""

@@ -14,6 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aerobee.access.control import AccessControl
+from aerobee.access.errors import AccountFileError
+from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.access.requests import AccessRequests
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
@@ -58,6 +61,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
+from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.bodies.routes import PERM_WRITE
@@ -71,11 +75,12 @@ from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.message_store import MessageStore
 
 if TYPE_CHECKING:
-    from aerobee.broker.access.service import AccessService
+    from aerobee.access.service import AccessService
 
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
+_LOOK = "aerobee acl check FILE looks at one"
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
@@ -120,10 +125,19 @@ class BrokerCore:
         settings = self.settings
         if not settings.acl_enabled:
             return None
-        # With it comes the library for YAML.
-        from aerobee.broker.access.service import AccessService
+        # With these comes the library for YAML.
+        from aerobee.access.account_files import AccountFiles
+        from aerobee.access.service import AccessService
 
-        return AccessService(self._loop, settings.rocketmq_home, settings.acl_file, self._topic_at)
+        files = AccountFiles(settings.rocketmq_home, settings.acl_file)
+        try:
+            return AccessService(
+                self._loop,
+                files,
+                lambda rules: AccessControl(rules, BROKER_NEEDS, self._topic_at, self._loop.time),
+            )
+        except AccountFileError as error:
+            raise ConfigError("aclEnable", "true", f"{error} ({_LOOK})") from None
 
     def _topic_at(self, log_offset: int) -> str | None:
         """The topic that the message at a place of the log was sent to; None where none is."""

@@ -13,10 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from aerobee.access.errors import AccountFileError
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.free_ports import check_ports_free
 from aerobee.broker.live_settings import LiveSettings
@@ -56,7 +60,14 @@ from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 
+if TYPE_CHECKING:
+    from aerobee.access.credentials import Credentials
+    from aerobee.access.service import AccessService
+
 log = logging.getLogger("aerobee.daemon")
+
+# Of mqadmin, below RocketMQ's home.
+_TOOLS_FILE = "conf/tools.yml"
 
 # At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
 _DRAIN_S = 5.0
@@ -206,16 +217,19 @@ class Daemon:
             self._undo.append(("broker core", self.core.close))
             self.core.complete_tables()
             add_broker(metrics, settings, self.store, self.core, self.stats)
-            name_server = await self._start_name_server()
+            credentials = credentials_of(settings)
+            name_server = await self._start_name_server(credentials)
             vip = await self._start_client_ports(port)
         embedded = (
             f"{reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
-        self.registrar = Registrar(settings, identity, self.core.topics, servers)
+        self.registrar = Registrar(settings, identity, self.core.topics, servers, credentials)
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
-        add_network(metrics, ports, self.registrar.registered, name_server)
+        add_network(metrics, ports, self.registrar.registered, self.core, name_server)
+        if name_server is not None and name_server.access is not None:
+            self._note_accounts("name server accounts", name_server.access)
         add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
@@ -267,11 +281,11 @@ class Daemon:
         store.make_segment_ahead()
         return store
 
-    async def _start_name_server(self) -> NameServer | None:
+    async def _start_name_server(self, own: Credentials | None) -> NameServer | None:
         settings = self.settings
         if not settings.nameserver_enabled:
             return None
-        server = NameServer.from_settings(settings)
+        server = NameServer.from_settings(settings, own)
         await server.start()
         self._undo.append(("name server", server.close))
         return server
@@ -321,17 +335,19 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
-        access = self.core.access
-        if access is not None:
-            self.health.note(
-                "accounts",
-                lambda: access.problem,
-                "the accounts before stay in force; aerobee acl check FILE says what is wrong",
-            )
+        if self.core.access is not None:
+            self._note_accounts("accounts", self.core.access)
         scheduler.every(1.0, "health", self.health.run)
         store = self.store
         rates = store.stats_service.rates
         self._supervision.watch(scheduler, store.threads_alive, rates, monitor.stuck_s)
+
+    def _note_accounts(self, name: str, access: AccessService) -> None:
+        self.health.note(
+            name,
+            lambda: access.problem,
+            "the accounts before stay in force; aerobee acl check FILE says what is wrong",
+        )
 
     async def _close_store(self) -> None:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
@@ -342,6 +358,26 @@ class Daemon:
                 f"the store in {self.settings.store_path} could not bring everything to the disk "
                 f"and will be recovered at the next start: {broken or 'see the log'}"
             )
+
+
+def credentials_of(settings: Settings) -> Credentials | None:
+    """What the broker signs its registrations with: those of its file, or, where it has none and
+    embeds a name server that asks for accounts, some that nobody else ever knows. Raises
+    ConfigError for a file that cannot be read."""
+    home = settings.rocketmq_home
+    path = Path(home) / (settings.credentials_file or _TOOLS_FILE)
+    if settings.credentials_file or (home and path.exists()):
+        from aerobee.access.credentials import Credentials
+
+        try:
+            return Credentials.read(path)
+        except AccountFileError as error:
+            raise ConfigError("aclToolsFile", str(path), str(error)) from None
+    if settings.nameserver_enabled and settings.nameserver_acl_enabled:
+        from aerobee.access.credentials import Credentials
+
+        return Credentials(f"aerobee-{secrets.token_hex(8)}", secrets.token_hex(32))
+    return None
 
 
 def _form() -> CompiledForm | None:

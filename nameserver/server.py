@@ -16,13 +16,20 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
+from aerobee.access.accounts import Rules, administrator_account
+from aerobee.access.control import AccessControl
+from aerobee.access.errors import AccountFileError
+from aerobee.access.needs import NAME_SERVER_NEEDS
+from aerobee.config.errors import ConfigError
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.nameserver.kv import MAX_BYTES, Changes, KvFile, KvText
 from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteLimits, RouteTable
 from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import text_of
 from aerobee.remoting.connection import Connection
@@ -32,7 +39,14 @@ from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.stats import ServerStats
 from aerobee.remoting.turns import Spread, Steps, Turns
 
+if TYPE_CHECKING:
+    from aerobee.access.credentials import Credentials
+    from aerobee.access.service import AccessService
+
 log = logging.getLogger("aerobee.nameserver")
+
+#: Makes who is asked about changes, on the loop. Raises ConfigError.
+MakeAccess: TypeAlias = "Callable[[asyncio.AbstractEventLoop], AccessService]"
 
 DEFAULT_PORT = 9876
 # Requests are small, registrations come once in 30 s: a small buffer, and less memory in all than
@@ -116,8 +130,13 @@ class NameServer(Serving):
         kv_path: str | os.PathLike[str],
         options: NameServerOptions | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        accounts: MakeAccess | None = None,
     ) -> None:
-        """`kv_path`: file of the KV table, made on the first change. Raises `KvFileDamaged`."""
+        """`kv_path`: file of the KV table, made on the first change; `accounts` makes what changes
+        are asked of, None where everybody may change all. Raises `KvFileDamaged`."""
+        self._make_access = accounts
+        self._access: AccessService | None = None
+        self._look: asyncio.TimerHandle | None = None
         # Requests are counted as they come.
         super().__init__(Turns(), lambda _code, _spent_s: None)
         self._host = host
@@ -147,8 +166,9 @@ class NameServer(Serving):
         self._request_counts: dict[int, int] = {}
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """The one that a broker embeds, or that runs alone. Raises `KvFileDamaged`."""
+    def from_settings(cls, settings: Settings, own: Credentials | None = None) -> Self:
+        """The one that a broker embeds, or that runs alone. `own`: what the broker that embeds it
+        signs with, if no file has it. Raises `KvFileDamaged`."""
         return cls(
             settings.nameserver_host,
             settings.nameserver_port,
@@ -159,7 +179,15 @@ class NameServer(Serving):
                 max_inflated_bytes=settings.max_inflated_bytes,
                 max_kv_bytes=settings.max_kv_bytes,
             ),
+            accounts=partial(_access_of, settings, own)
+            if settings.nameserver_acl_enabled
+            else None,
         )
+
+    @property
+    def access(self) -> AccessService | None:
+        """Who may change what; None where everybody may."""
+        return self._access
 
     @property
     def port(self) -> int:
@@ -176,10 +204,13 @@ class NameServer(Serving):
         )
 
     async def start(self) -> None:
-        """Listen. Raises `RemotingListenError`."""
+        """Listen. Raises `RemotingListenError`, and ConfigError when no accounts can be had."""
+        loop = asyncio.get_running_loop()
+        if self._make_access is not None:
+            self._access = self._make_access(loop)
+            self._look_at_accounts(loop, self._access)
         await self._server.start(self._host, self._asked_port)
         self._shown["listenPort"] = str(self.port)
-        loop = asyncio.get_running_loop()
         self._scan = loop.call_later(self._options.first_scan_s, self._expire)
         log.info("name server listens host=%s port=%d", self._host or "*", self.port)
 
@@ -188,6 +219,10 @@ class NameServer(Serving):
         if self._scan is not None:
             self._scan.cancel()
             self._scan = None
+        if self._look is not None:
+            self._look.cancel()
+        if self._access is not None:
+            await self._access.close()
         await self._server.stop_listening()
         while self._saving is not None:
             await asyncio.wait([self._saving])
@@ -204,6 +239,11 @@ class NameServer(Serving):
         self.routes.connection_closed(connection, reason)
 
     def serve(self, connection: Connection, command: Command) -> Answer:
+        if self._access is not None:
+            try:
+                self._access.control.check(command, connection.peer[0])
+            except BadRequest as error:
+                return encode_response(command, error.code, error.remark)
         counts = self._request_counts
         known = self._requests.handles(command.code)
         # Unknown codes are counted together: peers must not grow the table.
@@ -288,6 +328,10 @@ class NameServer(Serving):
         if self._unsaved:
             self._save()
 
+    def _look_at_accounts(self, loop: asyncio.AbstractEventLoop, access: AccessService) -> None:
+        access.look()
+        self._look = loop.call_later(access.LOOK_S, self._look_at_accounts, loop, access)
+
     def _routes_change(self) -> None:
         self._route_changes.go_on()
 
@@ -315,6 +359,29 @@ class NameServer(Serving):
             "writeBufferHighWaterMark": str(high_water),
             "writeBufferLowWaterMark": str(high_water // 4),
         }
+
+
+def _access_of(
+    settings: Settings, own: Credentials | None, loop: asyncio.AbstractEventLoop
+) -> AccessService:
+    # With these comes the library for YAML.
+    from aerobee.access.account_files import AccountFiles
+    from aerobee.access.service import AccessService
+
+    def make(rules: Rules) -> AccessControl:
+        # No request to a name server names a place in a log.
+        return AccessControl(
+            rules, NAME_SERVER_NEEDS, lambda _offset: None, loop.time, others_open=True
+        )
+
+    files = AccountFiles(settings.rocketmq_home, settings.acl_file)
+    always = () if own is None else (administrator_account(*own),)
+    try:
+        return AccessService(loop, files, make, always)
+    except AccountFileError as error:
+        raise ConfigError(
+            "namesrvAclEnable", "true", f"{error} (aerobee acl check FILE looks at one)"
+        ) from None
 
 
 def _without_effect(settings: Settings) -> dict[str, str]:

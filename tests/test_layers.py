@@ -74,7 +74,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "access": (
         *("errors", "rights", "addresses", "accounts", "account_file", "account_files"),
-        *("account_change", "needs", "control", "explain"),
+        *("account_change", "credentials", "needs", "control", "service", "explain"),
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
@@ -124,7 +124,9 @@ BANNED_MODULES = frozenset(
     | {"imp", "pty", "code", "codeop", "commands", "yaml"}
 )
 # These read files of accounts, which administrators change by requests: its nodes, and no objects.
-YAML_READERS = frozenset({"access/account_file.py", "access/account_change.py"})
+YAML_READERS = frozenset(
+    {"access/account_file.py", "access/account_change.py", "access/credentials.py"}
+)
 YAML_NAMES = frozenset(
     {"compose", "safe_dump", "SafeLoader", "YAMLError"}
     | {"Node", "ScalarNode", "MappingNode", "SequenceNode"}

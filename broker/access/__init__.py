@@ -1,5 +1,5 @@
-"""Access control of a broker: its files of accounts, followed while it runs, and what
-administrators ask about them.
+"""What administrators ask a broker about its accounts.
 
-Who may do what is decided in `aerobee/access`, which a name server uses as well.
+Who may do what is decided in `aerobee/access`, which a name server uses as well; this is the part
+that knows a broker.
 """

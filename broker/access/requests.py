@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # These import the library for YAML, which a broker without accounts does not need.
     from aerobee.access.account_change import AccountChange
     from aerobee.access.account_file import AccountFile
-    from aerobee.broker.access.service import AccessService
+    from aerobee.access.service import AccessService
 
 # The reference's: keys must be longer than this.
 _SHORTEST: Final = 6

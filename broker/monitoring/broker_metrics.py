@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.metrics import Fill, Number, Page
@@ -276,6 +277,23 @@ async def connections(servers: Mapping[str, ServerStats]) -> Fill:
             refused.add(stats.refused_address, server, "address")
             for reason, count in closed[server].items():
                 ended.add(count, server, reason)
+
+    return fill
+
+
+async def access(controls: Mapping[str, AccessControl]) -> Fill:
+    """Requests that were refused for want of a right, by the server that asks for accounts."""
+    refused = {name: words(control.refused) for name, control in controls.items()}
+
+    def fill(page: Page) -> None:
+        family = page.family(
+            "aerobee_access_refused_total",
+            "Requests refused by access control, by why",
+            ["server", "reason"],
+        )
+        for server, reasons in refused.items():
+            for reason, count in reasons.items():
+                family.add(count, server, reason)
 
     return fill
 

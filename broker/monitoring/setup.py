@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from aerobee import __version__
+from aerobee.access.control import AccessControl
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.monitoring import broker_metrics, client_metrics, store_metrics
@@ -97,14 +98,21 @@ def add_network(
     metrics: Metrics,
     servers: Mapping[str, ServerStats],
     registered: Mapping[str, bool],
+    core: BrokerCore,
     name_server: NameServer | None,
 ) -> None:
-    """Connections of the listening parts by their names, and the name servers."""
+    """Connections of the listening parts by their names, whom they refused, and the name servers."""
     if name_server is not None:
         servers = {**servers, "nameserver": name_server.stats}
     metrics.add("connections", broker_metrics.connections, servers)
+    metrics.add("access", broker_metrics.access, _controls(core, name_server))
     counts = None if name_server is None else name_server.counts
     metrics.add("name_servers", client_metrics.name_servers, registered, counts)
+
+
+def _controls(core: BrokerCore, name_server: NameServer | None) -> dict[str, AccessControl]:
+    services = {"broker": core.access, "nameserver": name_server and name_server.access}
+    return {name: service.control for name, service in services.items() if service is not None}
 
 
 def add_limits(

@@ -57,6 +57,10 @@ class Requests(Protocol):
     async def before_first(self, caller: Caller) -> None: ...
 
 
+def _unsigned(command: Command) -> Command:
+    return command
+
+
 class NameServerLink:
     """Keeps this broker registered at one name server."""
 
@@ -68,8 +72,11 @@ class NameServerLink:
         shared: ConnectionSet,
         on_answer: Callable[[NameServerLink, Command], None],
         on_state: Callable[[NameServerLink], None],
+        sign: Callable[[Command], Command] = _unsigned,
     ) -> None:
-        """`server` is `host`, `host:port` or `[ipv6]:port`. Raises ValueError."""
+        """`server` is `host`, `host:port` or `[ipv6]:port`; `sign` adds a signature for a name
+        server that asks for accounts. Raises ValueError."""
+        self._sign = sign
         self.server = server
         self._host, self._port = parse_server(server)
         self._options = options
@@ -123,7 +130,7 @@ class NameServerLink:
             self.wake()
             return
         try:
-            answer = caller.connection.call(command, self._options.timeout_s)
+            answer = caller.connection.call(self._sign(command), self._options.timeout_s)
         except RemotingError:
             self.wake()
             return
@@ -139,7 +146,7 @@ class NameServerLink:
         if self.registered and not caller.closed:
             try:
                 timeout_s = min(_UNREGISTER_S, self._options.timeout_s)
-                await caller.call(self._requests.unregister(returns), timeout_s)
+                await caller.call(self._sign(self._requests.unregister(returns)), timeout_s)
             except RemotingError as error:
                 log.info("not unregistered name_server=%s why=%s", self.server, error)
         self.registered = False
@@ -162,7 +169,8 @@ class NameServerLink:
             self._looked_round = True
         if self.registered and not self._options.force and not await self._version_changed(caller):
             return
-        answer = await caller.call(await self._requests.full(), self._options.timeout_s)
+        request = self._sign(await self._requests.full())
+        answer = await caller.call(request, self._options.timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationRefused(f"refused with code {answer.code}: {answer.remark}")
         if not self.registered:

@@ -23,7 +23,7 @@ import logging
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -46,6 +46,9 @@ from aerobee.protocol.headers.admin import (
 )
 from aerobee.remoting.caller import Caller, caller_set
 
+if TYPE_CHECKING:
+    from aerobee.access.credentials import Credentials
+
 log = logging.getLogger("aerobee.broker.registration")
 
 # The start goes on after this long even if a name server has not answered yet.
@@ -61,9 +64,16 @@ class Registrar:
     """Registers one broker with all its name servers. `start` once, `stop` once; loop only."""
 
     def __init__(
-        self, settings: Settings, identity: Identity, topics: TopicTable, servers: Sequence[str]
+        self,
+        settings: Settings,
+        identity: Identity,
+        topics: TopicTable,
+        servers: Sequence[str],
+        credentials: Credentials | None = None,
     ) -> None:
-        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not."""
+        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not.
+        `credentials` sign what is asked of name servers."""
+        signing = () if credentials is None else (credentials.sign,)
         self._settings = settings
         self._identity = identity
         self._topics = topics
@@ -74,7 +84,9 @@ class Registrar:
             settings.force_register,
         )
         self._links = [
-            NameServerLink(server, options, self, self._shared, self._answered, self._state)
+            NameServerLink(
+                server, options, self, self._shared, self._answered, self._state, *signing
+            )
             for server in dict.fromkeys(servers)
         ]
         # Whether each name server has accepted us, and why not; kept up to date in place.

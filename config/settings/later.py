@@ -103,6 +103,20 @@ class AccessSettings:
         why="The accounts file, below ROCKETMQ_HOME if it is no whole path. Empty: "
         "conf/plain_acl.yml there. Files of the folder conf/acl count besides.",
     )
+    nameserver_acl_enabled: bool = setting(
+        False,
+        "namesrvAclEnable",
+        effect="now",
+        why="A name server of ours takes changes (registrations, write permissions, KV, deletion) "
+        "from administrators of the same accounts files alone; who asks for routes needs none.",
+    )
+    credentials_file: str = setting(
+        "",
+        "aclToolsFile",
+        effect="now",
+        why="RocketMQ's tools.yml, with accessKey and secretKey that the broker signs its "
+        "registrations with. Empty: conf/tools.yml below ROCKETMQ_HOME, if it is there.",
+    )
     tls_mode: str = setting(
         "disabled",
         "tls.server.mode",

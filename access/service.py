@@ -1,4 +1,5 @@
-"""The accounts of a running broker: read at its start, read again when a file changes.
+"""The accounts of a running broker or name server: read at its start, read again when a file
+changes.
 
 Files are read and written on one thread of its own, one thing after the other; rules are put in
 force on the loop, whole. What cannot be read leaves the rules before in force, is logged once, and
@@ -16,10 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from aerobee.access.account_files import AccountFiles, Loaded, Stamp, differences
+from aerobee.access.accounts import Account, Rules
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
-from aerobee.access.needs import BROKER_NEEDS, TopicAt
-from aerobee.config.errors import ConfigError
 from aerobee.file_replacement import replace_file
 
 log = logging.getLogger("aerobee.access")
@@ -29,26 +29,27 @@ _MOST_LINES: Final = 100
 
 
 class AccessService:
-    """Keeps the rules of one broker. Loop thread only."""
+    """Keeps the rules of one server. Loop thread only."""
 
     #: Files are looked at this often.
     LOOK_S: Final = 1.0
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, home: str, named: str, topic_at: TopicAt
+        self,
+        loop: asyncio.AbstractEventLoop,
+        files: AccountFiles,
+        make: Callable[[Rules], AccessControl],
+        always: tuple[Account, ...] = (),
     ) -> None:
-        """`home` and `named` as `AccountFiles`. Raises ConfigError when no rules can be had."""
-        self.files = AccountFiles(home, named)
+        """`make` makes what is asked; `always` are accounts beside those of the files. Raises
+        AccountFileError when no rules can be had."""
+        self.files = files
+        self._always = always
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-accounts")
         self._looking: asyncio.Future[None] | None = None
-        try:
-            loaded = self.files.load()
-        except AccountFileError as error:
-            raise ConfigError(
-                "aclEnable", "true", f"{error} (aerobee acl check FILE looks at one)"
-            ) from None
-        self.control = AccessControl(loaded.rules, BROKER_NEEDS, topic_at, loop.time)
+        loaded = self.files.load()
+        self.control = make(self._rules(loaded))
         #: Why the files as they are now are not in force; None when they are.
         self.problem: str | None = None
         self.loaded = loaded
@@ -116,11 +117,14 @@ class AccessService:
         self.loaded = loaded
         self.problem = None
         if lines:
-            self.control.use(loaded.rules)
+            self.control.use(self._rules(loaded))
             log.info("accounts changed lines=%d", len(lines))
             for line in lines[:_MOST_LINES]:
                 log.info("accounts %s", line)
         self._warn(loaded)
+
+    def _rules(self, loaded: Loaded) -> Rules:
+        return loaded.rules.beside(self._always) if self._always else loaded.rules
 
     def _keep(self, problem: str) -> None:
         self.problem = problem
