@@ -101,7 +101,8 @@ def add_network(
     core: BrokerCore,
     name_server: NameServer | None,
 ) -> None:
-    """Connections of the listening parts by their names, whom they refused, and the name servers."""
+    """Connections of the listening parts by their names, requests that these refused for want of a
+    right, and the name servers."""
     if name_server is not None:
         servers = {**servers, "nameserver": name_server.stats}
     metrics.add("connections", broker_metrics.connections, servers)
@@ -111,7 +112,8 @@ def add_network(
 
 
 def _controls(core: BrokerCore, name_server: NameServer | None) -> dict[str, AccessControl]:
-    services = {"broker": core.access, "nameserver": name_server and name_server.access}
+    of_name_server = None if name_server is None else name_server.access
+    services = {"broker": core.access, "nameserver": of_name_server}
     return {name: service.control for name, service in services.items() if service is not None}
 
 
