@@ -155,7 +155,7 @@ def filter_by_tag(broker: Broker, peer: Peer, log: Path) -> None:
         for n in range(200):
             wire.send(topic, n % QUEUES, f"tag-wire-{n}".encode(), TAGS="odd" if n % 2 else "even")
     child = peer.consume(broker, log, topic, f"{topic}-group", count=100, tag="even")
-    bodies = {line["body"] for line in child.wait(60) if "body" in line}
+    bodies = {line["body"] for line in child.wait(120) if "body" in line}
     assert bodies == {f"tag-wire-{n}" for n in range(0, 200, 2)}
 
 
@@ -166,14 +166,14 @@ def refuse_once(broker: Broker, peer: Peer, log: Path) -> None:
     just before its own heartbeat makes the topic, with either broker, and asks again 30 s later.
     """
     topic = topic_of(broker, "retry", peer)
-    earlier = peer.consume(broker, log / "earlier", topic, f"{topic}-group", timeout=20)
-    earlier.wait_lines(lambda lines: len(lines) > 0, 20)
+    earlier = peer.consume(broker, log / "earlier", topic, f"{topic}-group", timeout=60)
+    earlier.wait_lines(lambda lines: len(lines) > 0, 60)
     earlier.stop()
     with broker.wire() as wire:
         for n in range(16):
             wire.send(topic, n % QUEUES, f"retry-wire-{n}".encode(), KEYS=f"retry-wire-{n}")
-    options = {"count": 16, "reject_first": "yes", "timeout": 50}
-    lines = peer.consume(broker, log, topic, f"{topic}-group", **options).wait(60)
+    options = {"count": 16, "reject_first": "yes", "timeout": 110}
+    lines = peer.consume(broker, log, topic, f"{topic}-group", **options).wait(120)
     back = [line for line in lines if "body" in line]
     assert {line["body"] for line in back} == {f"retry-wire-{n}" for n in range(16)}
     assert {line["reconsume"] for line in back} == {1}
@@ -187,5 +187,5 @@ def consume_from_wire(broker: Broker, peer: Peer, log: Path) -> None:
             wire.send(topic, n % QUEUES, f"plain-wire-{n}".encode(), KEYS=f"plain-wire-{n}")
         stored_when_complete(wire, topic, 1_000)
         stored = wire.read_topic(topic, QUEUES)
-    lines = peer.consume(broker, log, topic, f"{topic}-group", count=1_000).wait(60)
+    lines = peer.consume(broker, log, topic, f"{topic}-group", count=1_000).wait(120)
     check_consumed(peer, lines, stored)

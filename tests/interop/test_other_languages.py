@@ -78,7 +78,7 @@ class Stage:
             "modes": self.peer.modes[0],
             **options,
         }
-        lines = self.run("produce", **options).wait(60)
+        lines = self.run("produce", **options).wait(120)
         failures = [line for line in lines if "fail" in line]
         assert lines[-1] == {"done": count, "failed": 0}, failures
         return lines
@@ -86,7 +86,7 @@ class Stage:
     def ready(self, **options: object) -> Child:
         """A consumer that has started; it runs until it is stopped."""
         child = self.run("consume", **options)
-        child.wait_lines(lambda lines: len(lines) > 0, 30)
+        child.wait_lines(lambda lines: len(lines) > 0, 90)
         return child
 
     def stored(self) -> int:
@@ -130,8 +130,8 @@ def test_messages_come_after_the_delay_of_their_level(
             for level in LEVELS_MS
         ]  # fmt: skip
         for run in runs:
-            run.wait(60)
-        lines = stage.run("consume", count=4 * len(LEVELS_MS)).wait(60)
+            run.wait(120)
+        lines = stage.run("consume", count=4 * len(LEVELS_MS)).wait(120)
         with stage.broker.wire() as wire:
             check_delays(wire, stage.topic)
         return {line["body"] for line in lines if "body" in line}
@@ -157,7 +157,7 @@ def test_a_batch_of_one_cannot_wait_for_a_delay_level(
     """This client sends nothing but batches, which neither broker delays."""
 
     def scenario(stage: Stage) -> tuple[object, int]:
-        lines = stage.run("produce", count=4, delay_level=1).wait(60)
+        lines = stage.run("produce", count=4, delay_level=1).wait(120)
         return lines[-1]["failed"], stage.stored()
 
     assert on_both(both, name, tmp_path, "delay", scenario) == {"our": (4, 0), "Java": (4, 0)}
@@ -173,7 +173,7 @@ def test_a_start_deliver_time_is_kept_here_and_not_by_rocketmq_4(
         consumer = stage.ready(count=4)
         acks = stage.send(4, deliver_in_ms=2_000)
         due_ms = {ack["ack"]: ack["deliverAt"] for ack in acks if "ack" in ack}
-        assert numbers(consumer.wait(60)) == list(range(4))
+        assert numbers(consumer.wait(120)) == list(range(4))
         with stage.broker.wire() as wire:
             stored = wire.read_topic(stage.topic, QUEUES)
         return all(one.store_ms >= due_ms[sequence(one.body)] for one in stored)
@@ -189,7 +189,7 @@ def test_a_sql_expression_chooses_by_properties_and_tags(
     def scenario(stage: Stage) -> list[int]:
         stage.send(10, property="n", tag="other")
         stage.send(10, property="n", tag="wanted")
-        lines = stage.run("consume", count=4, sql="TAGS = 'wanted' AND n BETWEEN 3 AND 6").wait(60)
+        lines = stage.run("consume", count=4, sql="TAGS = 'wanted' AND n BETWEEN 3 AND 6").wait(120)
         return numbers(lines)
 
     outcomes = on_both(both, name, tmp_path, "sql", scenario)
@@ -237,7 +237,7 @@ def wait_until_served(stage: Stage, consumers: list[Child]) -> None:
 def test_pull_consumers_get_everything(both: list[Broker], name: str, tmp_path: Path) -> None:
     def scenario(stage: Stage) -> list[int]:
         stage.send(40, keys="yes")
-        lines = stage.run("pull", count=40).wait(60)
+        lines = stage.run("pull", count=40).wait(120)
         assert all(line["keys"] == line["body"] for line in lines if "body" in line)
         return numbers(lines)
 
@@ -254,7 +254,7 @@ def test_large_bodies_are_compressed_and_come_back_whole(
 
     def scenario(stage: Stage) -> set[str]:
         stage.send(4, prefix=large)
-        lines = stage.run("consume", count=4).wait(60)
+        lines = stage.run("consume", count=4).wait(120)
         log = (stage.broker.store / "commitlog" / f"{0:020d}").read_bytes()
         assert large.encode() not in log
         return {line["body"] for line in lines if "body" in line}
@@ -284,12 +284,12 @@ def test_transactions_end_as_their_producer_decides(
 
     def scenario(stage: Stage) -> tuple[list[int], list[int], int]:
         consumer = stage.ready(count=4)
-        lines = stage.run("transact", count=8, producer=name).wait(90)
+        lines = stage.run("transact", count=8, producer=name).wait(120)
         assert lines[-1] == {"done": 8, "failed": 0}
         begun = {line["prepared"]: line["id"] for line in lines if "prepared" in line}
         asked = {line["asked"]: line["id"] for line in lines if "asked" in line}
         assert asked.items() <= begun.items()
-        committed = numbers(consumer.wait(60))
+        committed = numbers(consumer.wait(120))
         return sorted(asked), committed, stage.stored()
 
     outcomes = on_both(both, name, tmp_path, "transactions", scenario)
@@ -303,9 +303,9 @@ def test_requests_get_the_replies_of_their_consumer(
 ) -> None:
     def scenario(stage: Stage) -> dict[int, str]:
         replier = stage.run("reply", timeout=90)
-        replier.wait_lines(lambda lines: len(lines) > 0, 30)
+        replier.wait_lines(lambda lines: len(lines) > 0, 90)
         options = {"modes": "sync,async", "producer": name, "timeout": 30}
-        lines = stage.run("request", count=8, **options).wait(60)
+        lines = stage.run("request", count=8, **options).wait(120)
         assert lines[-1] == {"done": 8, "failed": 0}
         replier.stop()
         return {line["answer"]: line["body"] for line in lines if "answer" in line}
