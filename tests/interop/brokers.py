@@ -243,6 +243,47 @@ class JavaBroker(Broker):
         return home
 
 
+def _write_accounts(home: Path, accounts: str) -> None:
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    (home / "conf" / "plain_acl.yml").write_text(accounts)
+
+
+class GuardedBroker(OurBroker):
+    """Ours with accounts; the tests' own requests are an administrator's."""
+
+    def __init__(self, root: Path, accounts: str, account: tuple[str, str]) -> None:
+        home = root / "home"
+        _write_accounts(home, accounts)
+        super().__init__(root, StoreShape(extra={"aclEnable": "true", "rocketmqHome": str(home)}))
+        self.account = account
+
+    def wire(self) -> Wire:
+        wire = super().wire()
+        wire.account = self.account
+        return wire
+
+
+class GuardedJavaBroker(JavaBroker):
+    """The real one with the same accounts."""
+
+    kind = "guarded Java"
+
+    def __init__(self, root: Path, accounts: str, account: tuple[str, str]) -> None:
+        super().__init__(root, StoreShape(extra={"aclEnable": "true"}))
+        self.accounts = accounts
+        self.account = account
+
+    def _write_home(self) -> Path:
+        home = super()._write_home()
+        _write_accounts(home, self.accounts)
+        return home
+
+    def wire(self) -> Wire:
+        wire = super().wire()
+        wire.account = self.account
+        return wire
+
+
 class SecuredJavaBroker(JavaBroker):
     """A Java broker that asks for signed requests, and takes TLS beside plain connections."""
 

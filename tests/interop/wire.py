@@ -12,6 +12,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.protocol.frames.signature import signed
+
 SUCCESS = 0
 PULL_MESSAGE, QUERY_MESSAGE, UPDATE_AND_CREATE_TOPIC = 11, 12, 17
 SEARCH_OFFSET, MAX_OFFSET, MIN_OFFSET, VIEW_MESSAGE = 29, 30, 31, 33
@@ -49,6 +51,8 @@ class Wire:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
         self.opaque = 0
+        #: Access key and secret key that requests are signed with, if any.
+        self.account: tuple[str, str] | None = None
         #: What the broker asked meanwhile: code, fields and body.
         self.requests: list[tuple[int, dict[str, str], bytes]] = []
 
@@ -66,6 +70,8 @@ class Wire:
         """Send a request and leave its answer for later; the number that it will have."""
         self.opaque += 1
         fields = {name: str(value) for name, value in (ext or {}).items()}
+        if self.account is not None:
+            fields = signed(fields, body, *self.account)
         head = {"code": code, "flag": 0, "language": "OTHER", "opaque": self.opaque, "version": 401}
         header = json.dumps({**head, "extFields": fields}).encode()
         words = struct.pack(">II", 4 + len(header) + len(body), len(header))

@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * A producer; with {@code --transactions yes} one of transactions, see Deciding.
@@ -35,12 +36,13 @@ final class Producing implements Features.Client {
     Producing(String name, Options options) throws Exception {
         String group = options.text("group", name);
         boolean trace = options.yes("trace");
+        RPCHook hook = Features.hook(options);
         if (options.yes("transactions")) {
-            TransactionMQProducer deciding = new TransactionMQProducer(null, group, null, trace, null);
+            TransactionMQProducer deciding = new TransactionMQProducer(null, group, hook, trace, null);
             deciding.setTransactionListener(new Deciding(name));
             producer = deciding;
         } else {
-            producer = new DefaultMQProducer(null, group, null, trace, null);
+            producer = new DefaultMQProducer(null, group, hook, trace, null);
         }
         producer.setNamesrvAddr(options.text("namesrv", ""));
         producer.setInstanceName(options.text("instance", name));

@@ -25,8 +25,8 @@ final class Pushing implements Features.Client {
     Pushing(String name, Options options) throws Exception {
         this.name = name;
         this.rejectFirst = options.yes("reject-first");
-        consumer = new DefaultMQPushConsumer(null, options.text("group", name), null,
-            new AllocateMessageQueueAveragely(), options.yes("trace"), null);
+        consumer = new DefaultMQPushConsumer(null, options.text("group", name),
+            Features.hook(options), new AllocateMessageQueueAveragely(), options.yes("trace"), null);
         consumer.setNamesrvAddr(options.text("namesrv", ""));
         consumer.setInstanceName(options.text("instance", name));
         Features.hasten(consumer);
