@@ -6,9 +6,11 @@ What one allows the other does, but for what is written in `STRICTER`, with the 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from aerobee.protocol.frames.signature import signed
 from .brokers import Broker, GuardedBroker, GuardedJavaBroker
 from .features import Client, Features
 from .kit import require
+from .mqadmin import AdminPeer, fields_of
 from .processes import Line
 from .wire import SUCCESS, Wire
 
@@ -206,3 +209,66 @@ def test_a_field_that_old_clients_do_not_sign(sides: dict[str, Side]) -> None:
     for name in ("our 4.9.8", "java 4.9.8"):
         with Wire(sides[name].broker.address) as wire:
             assert is_refused(wire) == name.startswith("java")
+
+
+#: As an administrator types them; the last ones are refused.
+ADMIN_COMMANDS = (
+    "clusterAclConfigVersion -c DefaultCluster",
+    "updateAclConfig -c DefaultCluster -a newcomer -s newcomer-hidden -i DENY -u SUB -t made=PUB",
+    "updateAclConfig -b {broker} -a newcomer -s newcomer-hidden -t made=PUB|SUB -g makers=SUB",
+    "clusterAclConfigVersion -b {broker}",
+    "updateGlobalWhiteAddr -b {broker} -g 192.0.2.7,192.0.2.8",
+    "deleteAclConfig -c DefaultCluster -a newcomer",
+    "clusterAclConfigVersion -c DefaultCluster",
+    "updateAclConfig -b {broker} -a short -s newcomer-hidden",
+    "updateAclConfig -b {broker} -a newcomer -s newcomer-hidden -t made=EVERYTHING",
+    "deleteAclConfig -b {broker} -a nobody-here",
+)
+#: What refuses says why in words of its own; ours hold no secret and no path of the machine.
+_WORDS = ("error text", "error #2")
+
+
+def administer(side: Side, folder: Path) -> list[dict[str, str]]:
+    """The fields of each command's output, the broker's address and home replaced."""
+    broker = side.broker
+    peer = AdminPeer(folder, broker.name_server)
+    (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN}\nsecretKey: {SECRET}\n")
+    ports = (broker.port, broker.name_server_port)
+    masks = {broker.address: "<broker>", f"{broker.root / 'home'}/": ""}
+    try:
+        outputs = [
+            peer.run(*command.format(broker=broker.address).split(" "))
+            for command in ADMIN_COMMANDS
+        ]
+        peer.close()
+    finally:
+        peer.end()
+    found = []
+    for output in outputs:
+        fields = fields_of(output, own_ports=ports, folders={})
+        found.append(
+            {_masked(name, masks): _masked(value, masks) for name, value in fields.items()}
+        )
+    return found
+
+
+def _masked(text: str, masks: dict[str, str]) -> str:
+    for what, mask in masks.items():
+        text = text.replace(what, mask)
+    # Columns are as wide as what stands in them.
+    return re.sub(" {2,}", "  ", text)
+
+
+def test_commands_of_mqadmin_say_the_same(sides: dict[str, Side], tmp_path: Path) -> None:
+    ours = administer(sides["our 4.9.8"], tmp_path / "our")
+    java = administer(sides["java 4.9.8"], tmp_path / "java")
+    for command, our, their in zip(ADMIN_COMMANDS, ours, java, strict=True):
+        texts = " ".join(our.get(word, "") for word in _WORDS)
+        assert "newcomer-hidden" not in texts
+        assert str(tmp_path) not in texts
+        for word in _WORDS:
+            our.pop(word, None)
+            their.pop(word, None)
+        assert our == their, command
+    refused = [fields.get("error code") for fields in ours]
+    assert refused == [None] * 7 + ["209", "209", "210"]
