@@ -516,4 +516,10 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
         help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
     )
     add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+    add(
+        "--credentials",
+        metavar="FILE",
+        help="RocketMQ's tools.yml with accessKey and secretKey, for brokers that ask for accounts "
+        "(default: AEROBEE_CREDENTIALS, or conf/tools.yml below ROCKETMQ_HOME)",
+    )
     _add_json(parser)

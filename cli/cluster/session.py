@@ -7,8 +7,10 @@ import logging
 import os
 import re
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypedDict
 
+from aerobee.access.errors import AccountFileError
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
 from aerobee.client.admin import Admin
 from aerobee.client.connections.routes import HINT
@@ -45,14 +47,41 @@ def name_servers(parsed: argparse.Namespace) -> str:
     return parsed.name_servers or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
 
 
+class Keys(TypedDict, total=False):
+    """Options of a client that signs its requests."""
+
+    access_key: str
+    secret_key: str
+
+
+def account_of(parsed: argparse.Namespace) -> Keys:
+    """The options of a client that signs its requests; none where no account is named: by the flag,
+    by AEROBEE_CREDENTIALS, or by the tools.yml that RocketMQ's own tools would read."""
+    named = parsed.credentials or os.environ.get("AEROBEE_CREDENTIALS")
+    home = os.environ.get("ROCKETMQ_HOME")
+    path = Path(named) if named else Path(home or "") / "conf" / "tools.yml"
+    if not named and not (home and path.exists()):
+        return {}
+    # With it comes the library for YAML.
+    from aerobee.access.credentials import Credentials
+
+    try:
+        keys = Credentials.read(path)
+    except AccountFileError as error:
+        raise CommandFailed(str(error), USAGE) from None
+    return {"access_key": keys.access_key, "secret_key": keys.secret_key}
+
+
 def admin_of(parsed: argparse.Namespace) -> Admin:
     """An administration client as the flags want it."""
-    return Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout))
+    options = ClientOptions(call_timeout_s=parsed.timeout, **account_of(parsed))
+    return Admin(name_servers(parsed), options)
 
 
 def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
     """A consumer as the flags want it, of no group."""
-    return PullConsumer(name_servers(parsed), options=ClientOptions(call_timeout_s=parsed.timeout))
+    options = ClientOptions(call_timeout_s=parsed.timeout, **account_of(parsed))
+    return PullConsumer(name_servers(parsed), options=options)
 
 
 def client_command(
