@@ -16,7 +16,7 @@ from aerobee.client.consuming.listener import Consumed
 from aerobee.client.consuming.push_consumer import PushConsumer
 from aerobee.client.errors import ClientError
 from aerobee.client.message import Message, ReceivedMessage
-from aerobee.client.options import ConsumeFrom, PushOptions
+from aerobee.client.options import ConsumeFrom, ProducerOptions, PushOptions
 from aerobee.client.producing.producer import Producer
 from aerobee.client.producing.sender import SendResult, SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
@@ -129,7 +129,9 @@ def parts(sequences: range) -> Iterator[range]:
 
 
 async def produce(options: argparse.Namespace) -> None:
-    async with Producer(options.namesrv, options.group) as producer:
+    signing = {"access_key": options.access_key, "secret_key": options.secret_key}
+    wanted = ProducerOptions(**signing)
+    async with Producer(options.namesrv, options.group, wanted) as producer:
         await Sending(options, producer).run()
 
 
@@ -155,7 +157,12 @@ async def consume(options: argparse.Namespace) -> None:
         return Consumed.SUCCESS
 
     orderly = options.mode == "orderly"
-    push = PushOptions(orderly=orderly, consume_from=ConsumeFrom.FIRST)
+    push = PushOptions(
+        orderly=orderly,
+        consume_from=ConsumeFrom.FIRST,
+        access_key=options.access_key,
+        secret_key=options.secret_key,
+    )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, enough.set)
     async with PushConsumer(options.namesrv, options.group, received, push) as consumer:
         await consumer.subscribe(options.topic, options.tag)
@@ -179,6 +186,8 @@ def main() -> None:
     parser.add_argument("--tag", default="*")
     parser.add_argument("--keys", default="no", choices=["yes", "no"])
     parser.add_argument("--reject-first", default="no", choices=["yes", "no"])
+    parser.add_argument("--access-key")
+    parser.add_argument("--secret-key")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--interval-ms", type=int, default=0)
     parser.add_argument("--retry-seconds", type=int, default=0)

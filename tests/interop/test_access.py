@@ -20,6 +20,7 @@ from .brokers import Broker, GuardedBroker, GuardedJavaBroker
 from .features import Client, Features
 from .kit import require
 from .mqadmin import AdminPeer, fields_of
+from .peers import PEERS
 from .processes import Line
 from .wire import SUCCESS, Wire
 
@@ -46,6 +47,10 @@ accounts:
   - orders=PUB|SUB
   groupPerms:
   - readers=SUB
+- accessKey: everyday
+  secretKey: {SECRET}
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
 - accessKey: only-others
   secretKey: {SECRET}
   defaultTopicPerm: PUB|SUB
@@ -272,3 +277,32 @@ def test_commands_of_mqadmin_say_the_same(sides: dict[str, Side], tmp_path: Path
         assert our == their, command
     refused = [fields.get("error code") for fields in ours]
     assert refused == [None] * 7 + ["209", "209", "210"]
+
+
+LANGUAGES = ("go", "cpp", "node", "aerobee")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_clients_of_other_languages_sign(
+    sides: dict[str, Side], language: str, tmp_path: Path
+) -> None:
+    """What is sent with rights comes to a consumer with rights; who has none is refused."""
+    peer = PEERS[language]
+    require(peer.needs or peer.name)
+    for name in ("our 4.9.8", "java 4.9.8"):
+        broker = sides[name].broker
+        log = tmp_path / name.partition(" ")[0]
+        log.mkdir()
+        topic = broker.create_topic(f"signed-{language}", 8)
+        right = {"access_key": "everyday", "secret_key": SECRET}
+        wrong = {"access_key": "orders-reader", "secret_key": SECRET}
+        forged = {"access_key": "everyday", "secret_key": "another-secret"}
+        sent = peer.produce(broker, log, topic, 4, **right).wait(120)
+        assert [line["failed"] for line in sent if "done" in line] == [0]
+        for number, keys in enumerate((wrong, forged)):
+            (log / str(number)).mkdir()
+            refused = peer.produce(broker, log / str(number), topic, 1, **keys).wait(120)
+            assert [line for line in refused if "ack" in line] == []
+        group = f"{topic}-group"
+        taken = peer.consume(broker, log, topic, group, count=4, timeout=110, **right).wait(120)
+        assert len({line["body"] for line in taken if "body" in line}) == 4

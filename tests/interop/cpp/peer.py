@@ -56,6 +56,7 @@ class Produce:
         # Of a loaded machine, with brokers in other processes.
         self.producer = Producer(options.group, timeout=10_000)
         self.producer.set_namesrv_addr(options.namesrv)
+        sign(self.producer, options)
 
     def run(self) -> None:
         self.producer.start()
@@ -174,6 +175,7 @@ class Consume:
         orderly = self.options.mode == "orderly"
         consumer = PushConsumer(self.options.group, orderly=orderly, message_model=model)
         consumer.set_namesrv_addr(self.options.namesrv)
+        sign(consumer, self.options)
         consumer.set_instance_name(f"peer-{os.getpid()}")
         consumer.set_thread_count(4)
         # The wrapper has no call for the first offset: a fresh group starts where the broker says.
@@ -192,6 +194,12 @@ class Consume:
         self.seen.add(message.body)
         if 0 < self.options.count <= len(self.seen):
             self.enough.set()
+
+
+def sign(client: Producer | PushConsumer, options: argparse.Namespace) -> None:
+    """Have requests signed, for the account if there is one."""
+    if options.access_key:
+        client.set_session_credentials(options.access_key, options.secret_key, "")
 
 
 def pull(options: argparse.Namespace, output: Output) -> None:
@@ -238,6 +246,8 @@ def main() -> None:
     parser.add_argument("--broadcast", default="no", choices=["yes", "no"])
     parser.add_argument("--keys", default="no", choices=["yes", "no"])
     parser.add_argument("--reject-first", default="no", choices=["yes", "no"])
+    parser.add_argument("--access-key", default="")
+    parser.add_argument("--secret-key", default="")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--queues", type=int, default=8)
     parser.add_argument("--interval-ms", type=int, default=0)

@@ -40,6 +40,9 @@ func consuming(o options) []consumer.Option {
 	if o.broadcast == "yes" {
 		wanted = append(wanted, consumer.WithConsumerModel(consumer.BroadCasting))
 	}
+	if o.accessKey != "" {
+		wanted = append(wanted, consumer.WithCredentials(credentials(o)))
+	}
 	if o.trace == "yes" {
 		wanted = append(wanted, consumer.WithTrace(tracing(o)))
 	}

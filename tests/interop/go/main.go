@@ -18,7 +18,7 @@ import (
 
 type options struct {
 	namesrv, topic, group, modes, mode, prefix, producer, tag, sql, property string
-	keys, rejectFirst, broadcast, trace                                      string
+	keys, rejectFirst, broadcast, trace, accessKey, secretKey                string
 	count, intervalMs, retrySeconds, timeout, delayLevel                     int
 }
 
@@ -39,6 +39,8 @@ func parse(arguments []string) options {
 	flags.StringVar(&o.trace, "trace", "no", "yes: the client traces what it does")
 	flags.StringVar(&o.keys, "keys", "no", "yes: each body is its message's key too")
 	flags.StringVar(&o.rejectFirst, "reject-first", "no", "yes: consume at the second delivery only")
+	flags.StringVar(&o.accessKey, "access-key", "", "account that requests are signed for")
+	flags.StringVar(&o.secretKey, "secret-key", "", "its secret")
 	flags.IntVar(&o.count, "count", 0, "messages; when consuming, 0: until stopped")
 	flags.IntVar(&o.intervalMs, "interval-ms", 0, "pause between synchronous sends")
 	flags.IntVar(&o.retrySeconds, "retry-seconds", 0, "how long a failing send is tried again")
@@ -79,6 +81,11 @@ func wait(o options, enough <-chan struct{}) {
 func tracing(o options) *primitive.TraceConfig {
 	return &primitive.TraceConfig{
 		GroupName: o.group, Access: primitive.Local, NamesrvAddrs: []string{o.namesrv}}
+}
+
+// credentials are those of the account; without an access key nothing is signed.
+func credentials(o options) primitive.Credentials {
+	return primitive.Credentials{AccessKey: o.accessKey, SecretKey: o.secretKey}
 }
 
 func main() {

@@ -81,6 +81,9 @@ func producing(o options) []producer.Option {
 		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{o.namesrv})),
 		producer.WithGroupName(o.group), producer.WithRetry(0),
 	}
+	if o.accessKey != "" {
+		wanted = append(wanted, producer.WithCredentials(credentials(o)))
+	}
 	if o.trace == "yes" {
 		wanted = append(wanted, producer.WithTrace(tracing(o)))
 	}

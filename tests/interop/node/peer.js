@@ -13,6 +13,7 @@ const { values: options, positionals: [ command ] } = parseArgs({
     namesrv: text(''), topic: text(''), group: text('peers'), modes: text('sync'), mode: text('concurrent'),
     prefix: text('m'), producer: text('node'), tag: text('*'), sql: text(''), property: text(''),
     'delay-level': text('0'), 'deliver-in-ms': text('0'), 'sharding-key': text(''), broadcast: text('no'), keys: text('no'), 'reject-first': text('no'), count: text('0'),
+    'access-key': text('interop'), 'secret-key': text('interop'),
     queues: text('8'), 'interval-ms': text('0'), 'retry-seconds': text('0'), timeout: text('60'),
   },
 });
@@ -22,7 +23,7 @@ const say = (fields) => process.stdout.write(JSON.stringify(fields) + '\n');
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 const common = {
   httpclient, nameSrv: options.namesrv, logger: quiet,
-  accessKeyId: 'interop', accessKeySecret: 'interop', // mandatory in this client
+  accessKeyId: options['access-key'], accessKeySecret: options['secret-key'], // mandatory in this client
 };
 
 /** Tries until it succeeds or --retry-seconds have passed: a killed broker comes back. */
