@@ -42,6 +42,7 @@ from aerobee.broker.monitoring.setup import (
 )
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
 from aerobee.broker.registration.addresses import Identity, ReservedPorts, decide_advertised
+from aerobee.broker.registration.exposure import exposures
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
@@ -199,7 +200,7 @@ class Daemon:
         self._undo.append(("metrics", metrics.close))
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
-        self.warnings += advertised.warnings
+        self._tell_exposures(advertised.warnings)
         self.store = await self._open_store(loop)
         self._undo.append(("store", self._close_store))
         self._check_not_abandoned()
@@ -228,8 +229,6 @@ class Daemon:
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, self.core, name_server)
-        if name_server is not None and name_server.access is not None:
-            self._note_accounts("name server accounts", name_server.access)
         add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
@@ -288,6 +287,8 @@ class Daemon:
         server = NameServer.from_settings(settings, own)
         await server.start()
         self._undo.append(("name server", server.close))
+        if server.access is not None:
+            self._note_accounts("name server accounts", server.access)
         return server
 
     async def _start_client_ports(self, port: int) -> int:
@@ -341,6 +342,16 @@ class Daemon:
         store = self.store
         rates = store.stats_service.rates
         self._supervision.watch(scheduler, store.threads_alive, rates, monitor.stuck_s)
+
+    def _tell_exposures(self, warnings: tuple[str, ...]) -> None:
+        """Say at the start, besides these warnings, in readiness and in metrics what is open to
+        strangers."""
+        found = list(exposures(self.settings))
+        for text in found:
+            log.warning("%s", text)
+        self.warnings += (*warnings, *found)
+        said = "; ".join(found) or None
+        self.health.note("closed to strangers", lambda: said, "docs/security.md says how")
 
     def _note_accounts(self, name: str, access: AccessService) -> None:
         self.health.note(

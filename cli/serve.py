@@ -135,6 +135,7 @@ def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int
 
 async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
     from aerobee.broker.monitoring.systemd import Notifier
+    from aerobee.broker.registration.exposure import exposures
 
     notifier = Notifier()
     stop = asyncio.Event()
@@ -154,6 +155,9 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
     again = partial(_read_again, reload, notifier)
     with HANGUPS.heard(loop.call_soon_threadsafe, again, stop.set), _watched(notifier):
         say(f"aerobee {__version__}  name server at {where}")
+        # Of the settings those of its own part count.
+        for warning in exposures(dataclasses.replace(settings, listen_host="127.0.0.1")):
+            say(f"  warning           {warning}")
         say("ready")
         notifier.ready(f"ready at {where}")
         await stop.wait()

@@ -380,7 +380,7 @@ async def runtime(
                 ("aerobee_ready", "1 when /ready answers 200", ready),
             ]
         )
-        checks = {verdict.name: verdict.ok for verdict in verdicts}
+        checks = {verdict.name: verdict.reason is None for verdict in verdicts}
         page.tally("aerobee_check_ok", "1 when a check of /ready is well", "check", checks)
         page.histogram(
             "aerobee_loop_lag_seconds", "How late the event loop runs its timers"

@@ -278,7 +278,9 @@ def health_routes(
 def _check_json(verdict: Verdict) -> dict[str, object]:
     since = datetime.fromtimestamp(verdict.since, UTC).isoformat(timespec="milliseconds")
     shown: dict[str, object] = {"check": verdict.name, "ok": verdict.ok, "since": since}
-    if not verdict.ok:
+    if verdict.note:
+        shown["note"] = True
+    if verdict.reason is not None:
         shown["reason"] = verdict.reason
         shown["what_to_do"] = verdict.remedy
     return shown

@@ -112,11 +112,6 @@ def _warnings_about(asked: bool, host: str, ip: str, listen_host: str) -> list[s
             f"clients are told {host}, an address inside a container: clients outside it cannot "
             "connect; set brokerIP1 to the host's name or address"
         )
-    if wide:
-        warnings.append(
-            "the broker listens on all addresses without access control; "
-            "keep its ports behind a firewall"
-        )
     return warnings
 
 

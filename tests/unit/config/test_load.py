@@ -303,7 +303,6 @@ def test_ratio_may_be_a_whole_number_in_toml(tmp_path: Path) -> None:
     "line",
     [
         "enableDLegerCommitLog=true",
-        "aclEnable=true",
         "brokerRole=SLAVE",
         "brokerRole=SYNC_MASTER",
         "tls.server.mode=enforcing",

@@ -31,10 +31,6 @@ def test_loopback_told_while_listening_wider_is_a_warning() -> None:
     assert any("loopback" in warning and "brokerIP1" in warning for warning in warnings)
 
 
-def test_listening_wide_without_access_control_is_a_warning() -> None:
-    assert any("firewall" in text for text in decide_advertised("10.1.2.3", "0.0.0.0").warnings)
-
-
 def test_a_name_that_does_not_resolve_names_the_setting() -> None:
     with pytest.raises(AddressError, match="brokerIP1"):
         decide_advertised("no-such-host.invalid", "127.0.0.1")
