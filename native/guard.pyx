@@ -65,6 +65,7 @@ cdef class Guard:
             topic_key = self.short_topic_key
         topic.at = group.at = b""
         topic.size = group.size = 0
+        topic.escaped = group.escaped = False
         while position < header.size:
             position = next_field(header, position, &key, &value)
             if position < 0 or count == MOST_FIELDS or is_bytes(&key, NOT_ALWAYS_SIGNED):
