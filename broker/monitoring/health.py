@@ -278,7 +278,7 @@ def health_routes(
 def _check_json(verdict: Verdict) -> dict[str, object]:
     since = datetime.fromtimestamp(verdict.since, UTC).isoformat(timespec="milliseconds")
     shown: dict[str, object] = {"check": verdict.name, "ok": verdict.ok, "since": since}
-    if not verdict.ok:
+    if verdict.reason is not None:  # of a note as well, which is no fault
         shown["reason"] = verdict.reason
         shown["what_to_do"] = verdict.remedy
     return shown
