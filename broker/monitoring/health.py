@@ -278,7 +278,9 @@ def health_routes(
 def _check_json(verdict: Verdict) -> dict[str, object]:
     since = datetime.fromtimestamp(verdict.since, UTC).isoformat(timespec="milliseconds")
     shown: dict[str, object] = {"check": verdict.name, "ok": verdict.ok, "since": since}
-    if verdict.reason is not None:  # of a note as well, which is no fault
+    if verdict.note:
+        shown["note"] = True
+    if verdict.reason is not None:
         shown["reason"] = verdict.reason
         shown["what_to_do"] = verdict.remedy
     return shown

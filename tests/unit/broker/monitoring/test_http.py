@@ -470,6 +470,7 @@ async def test_a_note_is_told_and_leaves_the_broker_ready() -> None:
                 "check": "accounts",
                 "ok": True,
                 "since": "2026-11-18T11:06:40.000+00:00",
+                "note": True,
                 "reason": "accounts stay as they were",
                 "what_to_do": "aerobee acl check says what is wrong",
             }
