@@ -90,6 +90,14 @@ def parse_account_file(path: str, content: bytes) -> AccountFile:
     return _Reader(path).read(content)
 
 
+class _TooDeep(yaml.YAMLError):
+    problem = "it is nested too deeply"
+
+    def __init__(self, mark: object) -> None:
+        super().__init__(self.problem)
+        self.problem_mark = mark
+
+
 class _Loader(yaml.SafeLoader):
     """Composes nodes, which may not be nested deeply: each level is one of Python's stack."""
 
@@ -99,7 +107,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "it is nested too deeply", mark)
+            raise _TooDeep(mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -170,7 +178,7 @@ class _Reader:
         self._count(node)
         return list(node.value)
 
-    def _count(self, node: yaml.CollectionNode) -> None:
+    def _count(self, node: yaml.MappingNode | yaml.SequenceNode) -> None:
         self._entries_left -= len(node.value)
         if self._entries_left < 0:
             raise self._wrong(node, f"more than {MAX_ENTRIES} entries, those of aliases counted")
