@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from aerobee.access.account_file import MAX_BYTES, parse_account_file
+from aerobee.access.account_file import MAX_BYTES, compose, parse_account_file
 from aerobee.access.errors import AccountFileError
 from aerobee.access.rights import is_right
 from aerobee.file_replacement import replace_file
@@ -74,8 +74,8 @@ class AccountChange:
         except FileNotFoundError:
             return {}
         parse_account_file(str(self._path), content)
-        node = yaml.compose(content, Loader=yaml.SafeLoader)
-        return {} if node is None else _plain(node)
+        node = compose(str(self._path), content)
+        return {} if node is None or node.tag == _NULL else _plain(node, {})
 
     def _write(self, members: _Members) -> None:
         versions = members.get("dataVersion") or [{}]
@@ -103,14 +103,31 @@ def _check_perms(perms: Sequence[str], what: str) -> None:
             )
 
 
-def _plain(node: yaml.Node) -> Any:
-    """A node's value with every scalar as the text it is, so that 0123 stays 0123."""
+def _plain(node: yaml.Node, known: dict[int, Any]) -> Any:
+    """A node's value with every scalar as the text it is, so that 0123 stays 0123. What is `known`
+    by its node's identity is an alias, and stays one value: taken apart it may be billions."""
+    if id(node) in known:
+        return known[id(node)]
     if isinstance(node, yaml.MappingNode):
-        return {_plain(key): _plain(value) for key, value in node.value}
+        members: dict[Any, Any] = {}
+        known[id(node)] = members
+        members.update((_name(key), _plain(value, known)) for key, value in node.value)
+        return members
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(one) for one in node.value]
+        items: list[Any] = []
+        known[id(node)] = items
+        items.extend(_plain(one, known) for one in node.value)
+        return items
     if node.tag == _NULL:
         return None
     if node.tag == _BOOL:
         return node.value.lower() in ("true", "yes", "on")
     return node.value
+
+
+def _name(node: yaml.Node) -> str:
+    """A name of a map. One that is no text would not come out as it went in."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise AccountFileError("a name that is no text is in the file; it can be changed by hand")
+    text: str = node.value
+    return text

@@ -24,6 +24,7 @@ right that it reads as DENY, a text that YAML reads as something else, is a warn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -37,8 +38,17 @@ from aerobee.access.rights import DENY, is_right, parse_right
 
 #: A file that is larger is refused before it is parsed: 20,000 accounts have room in it.
 MAX_BYTES: Final = 8 << 20
+#: Names and list entries of one file, each counted as often as an alias repeats it. As many as a
+#: file of the largest size has without aliases; with some it could have billions.
+MAX_ENTRIES: Final = 1 << 20
+# A file of accounts has six levels.
+_MAX_DEPTH: Final = 32
 # The reference's: keys must be longer than this.
 _SHORTEST: Final = 6
+# Of a word that is not known.
+_SHOWN: Final = 64
+# What a parser quotes from the file: a secret that begins with * or ! is an alias or a tag to it.
+_QUOTED: Final = re.compile(r"""(['"]).{2,}\1""")
 _MAP, _LIST, _TEXT = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str"
 _NULL, _BOOL, _INT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int"))
 _TRUE: Final = frozenset({"true", "yes", "on"})
@@ -80,25 +90,62 @@ def parse_account_file(path: str, content: bytes) -> AccountFile:
     return _Reader(path).read(content)
 
 
+class _TooDeep(yaml.YAMLError):
+    problem = "it is nested too deeply"
+
+    def __init__(self, mark: object) -> None:
+        super().__init__(self.problem)
+        self.problem_mark = mark
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, which may not be nested deeply: each level is one of Python's stack."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise _TooDeep(mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def compose(path: str, content: bytes) -> yaml.Node | None:
+    """The nodes of a file, None for an empty one. Raises AccountFileError, which quotes nothing of
+    the file, for what is no YAML."""
+    try:
+        # The safe loader of Python: libyaml's gives other marks.
+        node: yaml.Node | None = yaml.compose(content, Loader=_Loader)
+    except yaml.YAMLError as error:
+        # The text of the error shows lines of the file, and those may hold secrets.
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        problem = _QUOTED.sub("...", problem)
+        raise AccountFileError(f"{path}{line}: no YAML: {problem}") from None
+    except (ValueError, OverflowError) as error:
+        # No UTF-8, or numbers of escapes and versions that are none.
+        raise AccountFileError(f"{path}: no YAML: {type(error).__name__}") from None
+    return node
+
+
 class _Reader:
     """Reads one file, and collects warnings."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._entries_left = MAX_ENTRIES
         self._warnings: list[str] = []
 
     def read(self, content: bytes) -> AccountFile:
-        try:
-            # The safe loader of Python: libyaml's gives other marks.
-            node = yaml.compose(content, Loader=yaml.SafeLoader)
-        except yaml.YAMLError as error:
-            raise self._broken(error) from None
-        except (UnicodeDecodeError, RecursionError) as error:
-            raise AccountFileError(f"{self._path}: no YAML: {type(error).__name__}") from None
-        members = {} if node is None else self._members(node, "the file")
+        node = compose(self._path, content)
+        members = {} if node is None or node.tag == _NULL else self._members(node, "the file")
         for name, (line, _) in members.items():
             if name not in (_WHITE, _ACCOUNTS, _VERSION):
-                self._warn(line, f"{name!r} is no word of a file of accounts")
+                self._warn(line, f"{_shown(name)} is no word of a file of accounts")
         counter, timestamp = self._version(members)
         return AccountFile(
             self._path,
@@ -109,23 +156,17 @@ class _Reader:
             tuple(self._warnings),
         )
 
-    def _broken(self, error: yaml.YAMLError) -> AccountFileError:
-        # The text of the error shows lines of the file, and those may hold secrets.
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        return AccountFileError(f"{self._path}{line}: no YAML: {problem}")
-
     # --- nodes
 
     def _members(self, node: yaml.Node, what: str) -> dict[str, tuple[int, yaml.Node]]:
         if node.tag != _MAP or not isinstance(node, yaml.MappingNode):
             raise self._wrong(node, f"{what} must be a map of names and values")
+        self._count(node)
         found: dict[str, tuple[int, yaml.Node]] = {}
         for key, value in node.value:
             name = self._text(key, "a name")
             if name in found:
-                raise self._wrong(key, f"{name} is there twice")
+                raise self._wrong(key, f"{_shown(name)} is there twice")
             found[name] = (key.start_mark.line + 1, value)
         return found
 
@@ -134,12 +175,20 @@ class _Reader:
             return []
         if node.tag != _LIST or not isinstance(node, yaml.SequenceNode):
             raise self._wrong(node, f"{what} must be a list")
+        self._count(node)
         return list(node.value)
+
+    def _count(self, node: yaml.MappingNode | yaml.SequenceNode) -> None:
+        self._entries_left -= len(node.value)
+        if self._entries_left < 0:
+            raise self._wrong(node, f"more than {MAX_ENTRIES} entries, those of aliases counted")
 
     def _text(self, node: yaml.Node, what: str) -> str:
         if not isinstance(node, yaml.ScalarNode):
             raise self._wrong(node, f"{what} must be a text")
         text: str = node.value
+        if not _is_utf8(text):
+            raise self._wrong(node, f"{what} has half of a pair of surrogates, which is no text")
         if node.tag not in (_TEXT, _NULL) and not (node.tag == _INT and _is_plain_number(text)):
             self._warn(
                 node.start_mark.line + 1,
@@ -174,7 +223,7 @@ class _Reader:
         assert key is not None and secret is not None
         for name, (line, _) in members.items():
             if name not in _OF_ACCOUNT:
-                self._warn(line, f"account {key}: {name!r} is no word of an account")
+                self._warn(line, f"account {key}: {_shown(name)} is no word of an account")
         return Account(
             key,
             secret,
@@ -249,6 +298,19 @@ class _Reader:
 def _of(members: Mapping[str, tuple[int, yaml.Node]], name: str) -> yaml.Node | None:
     found = members.get(name)
     return None if found is None else found[1]
+
+
+def _shown(name: str) -> str:
+    """A word that is not known: only so far as a secret cannot be, of `secretKey:12345678`."""
+    return repr(name.partition(":")[0][:_SHOWN])
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_plain_number(text: str) -> bool:

@@ -85,7 +85,7 @@ class AccountFiles:
         paths = self.paths()
         # Before reading: a change in between is read again.
         stamp = tuple(_stamp(path) for path in paths)
-        files = tuple(read_account_file(str(path)) for path in paths if path.exists())
+        files = tuple(read_account_file(str(path)) for path in paths if _is_there(path))
         if not files:
             raise AccountFileError(
                 f"{self.default}: no file of accounts is there; make one, or name it with aclFile"
@@ -113,6 +113,17 @@ def _first_of_each(files: Sequence[AccountFile], warnings: list[str]) -> Iterato
                     f"{file.path}:{account.line}: account {account.access_key} is in {path} too, "
                     "that one counts"
                 )
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file is to be read; what cannot be told is, so that reading says why it cannot."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _stamp(path: Path) -> tuple[str, int, int, int]:

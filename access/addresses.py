@@ -13,11 +13,15 @@ As in the reference, a range stands in the second part or later, and everything 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from typing import Final
 
 _EVERY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _V4_PARTS, _V6_PARTS = 4, 8
+# The numbers of a part, by their base, and how the highest is shown.
+_DIGITS: Final = {10: re.compile("[0-9]{1,3}"), 16: re.compile("[0-9a-fA-F]{1,4}")}
+_SHOWN: Final = {10: "d", 16: "x"}
 
 #: The parts of an address as numbers: four of an IPv4 one, eight of an IPv6 one.
 Parts = tuple[int, ...]
@@ -109,8 +113,8 @@ def _pieces(text: str, separator: str, count: int) -> list[str]:
     """The parts of a pattern; `::` stands for as many zeros as there is room for, and a pattern of
     IPv6 may end early with its range."""
     head, double, tail = text.partition("::")
-    left = [piece.strip() for piece in head.split(separator) if piece.strip()]
-    right = [piece.strip() for piece in tail.split(separator) if piece.strip()]
+    left = [piece.strip() for piece in head.split(separator)] if head else []
+    right = [piece.strip() for piece in tail.split(separator)] if tail else []
     if double:
         left += ["0"] * (count - len(left) - len(right))
     pieces = left + right
@@ -122,10 +126,8 @@ def _pieces(text: str, separator: str, count: int) -> list[str]:
 
 
 def _number(text: str, base: int, most: int, pattern: str) -> int:
-    try:
-        found = int(text, base)
-    except ValueError:
-        found = -1
-    if not 0 <= found <= most:
-        raise ValueError(f"address pattern {pattern!r}: {text!r} is no number up to {most}")
+    # Python's own reading takes more: 1_0, +1, 0x1, and digits of other scripts.
+    found = int(text, base) if _DIGITS[base].fullmatch(text) else most + 1
+    if found > most:
+        raise ValueError(f"address pattern {pattern!r}: {text!r} is no number up to {most:{_SHOWN[base]}}")
     return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aerobee.access.accounts import GROUP, TOPIC, Account, Need
+from aerobee.access.needs import of_topic
 from aerobee.access.rights import PUB, SUB, right_name
+from aerobee.protocol.names import HIDDEN_TOPICS, TRACE_TOPIC
 
 
 def explain(account: Account, topic: str | None, group: str | None) -> Iterator[str]:
@@ -29,16 +31,27 @@ def explain(account: Account, topic: str | None, group: str | None) -> Iterator[
 def _rights(
     account: Account, kind: str, name: str, asked: tuple[tuple[int, str], ...]
 ) -> Iterator[str]:
-    grant = account.grant(kind, name)
-    named = name in (account.groups if kind == GROUP else account.topics)
-    default = f"default{kind.capitalize()}Perm"
+    for right, verb in asked:
+        need = of_topic(name, right) if kind == TOPIC else Need(kind, name, right)
+        if need == (TOPIC, TRACE_TOPIC, PUB):
+            answer, why = "yes", "every account may send traces"
+        else:
+            answer, why = "yes" if account.has(need) else "no", _why(account, need)
+        yield f"  {verb} {kind} {name}: {answer} ({why})"
+
+
+def _why(account: Account, need: Need) -> str:
+    """The line that decides; a retry topic has none of its own, its group's counts."""
+    grant = account.grant(need.kind, need.name)
+    named = need.name in (account.groups if need.kind == GROUP else account.topics)
+    default = f"default{need.kind.capitalize()}Perm"
     if grant.line:
         source = f"{account.path}:{grant.line}, {'this line' if named else default}"
+    elif need.kind == TOPIC and need.name in HIDDEN_TOPICS:
+        source = "messages of all topics wait there, so that only a line of its own gives a right"
     else:
         source = f"no line names it and there is no {default}, which means DENY"
-    for right, verb in asked:
-        answer = "yes" if account.has(Need(kind, name, right)) else "no"
-        yield f"  {verb} {kind} {name}: {answer} ({right_name(grant.right)}: {source})"
+    return f"{right_name(grant.right)}: {source}"
 
 
 def _all(account: Account) -> Iterator[str]:

@@ -48,6 +48,7 @@ class AccessService:
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-accounts")
         self._looking: asyncio.Future[None] | None = None
+        self._is_closed = False
         loaded = self.files.load()
         self.control = make(self._rules(loaded))
         #: Why the files as they are now are not in force; None when they are.
@@ -58,7 +59,7 @@ class AccessService:
 
     def look(self) -> None:
         """Read the files if they have changed; as the scheduler calls it."""
-        if self._looking is None or self._looking.done():
+        if not self._is_closed and (self._looking is None or self._looking.done()):
             self._looking = self._loop.run_in_executor(self._thread, self._look, False)
 
     def read_again(self) -> asyncio.Future[None]:
@@ -73,7 +74,8 @@ class AccessService:
         return self._loop.run_in_executor(self._thread, self._change, path, change)
 
     async def close(self) -> None:
-        """Waits for what is being read or written."""
+        """Waits for what is being read or written; `look` does nothing from now on."""
+        self._is_closed = True
         end = partial(self._thread.shutdown, cancel_futures=True)
         await self._loop.run_in_executor(None, end)
 

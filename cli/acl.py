@@ -8,7 +8,7 @@ from aerobee.access.account_file import AccountFile, read_account_file
 from aerobee.access.accounts import Rules
 from aerobee.access.errors import AccountFileError
 from aerobee.access.explain import explain
-from aerobee.cli.output import OK, REFUSED, CommandFailed, say
+from aerobee.cli.output import OK, REFUSED, CommandFailed, printable, say
 
 
 def check(parsed: argparse.Namespace) -> int:
@@ -37,7 +37,8 @@ def explain_account(parsed: argparse.Namespace) -> int:
         file = _read(path)
         for account in file.accounts:
             if account.access_key == parsed.account:
-                print("\n".join(explain(account, parsed.topic, parsed.group)))
+                for line in explain(account, parsed.topic, parsed.group):
+                    print(printable(line))
                 return OK
     files = " or ".join(parsed.file)
     raise CommandFailed(f"there is no account {parsed.account} in {files}")

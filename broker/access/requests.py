@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # The reference's: keys must be longer than this.
 _SHORTEST: Final = 6
 _OFF: Final = "this broker has no accounts: aclEnable is false"
-_TEXTS: Final = ("whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm")
+_DEFAULTS: Final = ("defaultTopicPerm", "defaultGroupPerm")
 _LISTS: Final = ("topicPerms", "groupPerms")
 
 
@@ -90,10 +90,15 @@ class AccessRequests:
         """Replace the addresses of one file that nothing is asked of."""
         code = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         service = self._on(code)
-        addresses = _listed(_field(command.ext, "globalWhiteAddrs"))
+        text = command.ext.get("globalWhiteAddrs")
+        if text is None:
+            raise missing_field("globalWhiteAddrs")
+        addresses = _listed(text)
         path = service.files.path_of(command.ext.get("aclFileFullPath", ""))
         if path is None:
             raise BadRequest(code, "that is none of this broker's files of accounts")
+        if not addresses:
+            _check_somebody_is_left(service, path, code)
         change = partial(_set_white, _change_of(path), addresses)
         yield from _changed(service, path, change, code)
         return encode_success(command)
@@ -128,6 +133,14 @@ def _check_not_last(service: AccessService, account: Account, code: int) -> None
         raise BadRequest(
             code, f"{account.access_key} is the last administrator: nobody could make another"
         )
+
+
+def _check_somebody_is_left(service: AccessService, path: Path, code: int) -> None:
+    """Raises BadRequest when the white addresses of a file are all by which accounts can be
+    changed."""
+    others = any(one.white for one in service.loaded.files if one.path != str(path))
+    if not others and not any(one.admin for one in service.loaded.rules.accounts.values()):
+        raise BadRequest(code, "without white addresses and administrators nobody could make any")
 
 
 def _changed(service: AccessService, path: Path, change: Callable[[], bool], code: int) -> Steps:
@@ -174,7 +187,9 @@ def _account_of(ext: Mapping[str, str], code: int) -> dict[str, Any]:
     for name in ("accessKey", "secretKey"):
         if given[name] is not None and len(given[name]) <= _SHORTEST:
             raise BadRequest(code, f"{name} must have more than {_SHORTEST} characters")
-    given |= {name: ext.get(name) for name in _TEXTS}
+    given["whiteRemoteAddress"] = ext.get("whiteRemoteAddress")
+    # Empty as not given: the reference leaves them as they are then.
+    given |= {name: ext.get(name) or None for name in _DEFAULTS}
     given["admin"] = parse_bool(ext.get("admin", ""))
     given |= {name: _listed(ext[name]) if name in ext else None for name in _LISTS}
     return given

@@ -259,8 +259,11 @@ class Supervision:
 
 
 def status_line(verdicts: Sequence[Verdict], rates: Rates) -> str:
-    """One line for people: the first thing that is wrong, else the traffic of the last minute."""
+    """One line for people: the first thing that is wrong, else the traffic of the last minute, and
+    what is to be known besides."""
     for verdict in verdicts:
-        if verdict.reason is not None:
+        if not verdict.ok:
             return f"not ready: {verdict.name}: {verdict.reason}"
-    return f"ready, {rates.put[1]:.1f} messages/s in, {rates.get_transferred[1]:.1f} messages/s out"
+    notes = "".join(f"; {one.name}: {one.reason}" for one in verdicts if one.reason is not None)
+    sent, read = rates.put[1], rates.get_transferred[1]
+    return f"ready, {sent:.1f} messages/s in, {read:.1f} messages/s out{notes}"

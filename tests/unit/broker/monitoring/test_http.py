@@ -456,6 +456,28 @@ async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
     assert (await routes["/ready"](Request("GET", "/ready"))).status == 200
 
 
+async def test_a_note_is_told_and_leaves_the_broker_ready() -> None:
+    store = FakeStore()
+    store.reason = "accounts stay as they were"
+    health = HealthChecks(wall_clock=lambda: 1_795_000_000.0)
+    health.note("accounts", store.not_writable_reason, "aerobee acl check says what is wrong")
+    answer = await health_routes(health, lambda: 0.1)["/ready"](Request("GET", "/ready"))
+    assert answer.status == 200
+    assert json.loads(answer.body) == {
+        "ready": True,
+        "checks": [
+            {
+                "check": "accounts",
+                "ok": True,
+                "since": "2026-11-18T11:06:40.000+00:00",
+                "note": True,
+                "reason": "accounts stay as they were",
+                "what_to_do": "aerobee acl check says what is wrong",
+            }
+        ],
+    }
+
+
 async def test_live_is_about_the_loop_alone() -> None:
     store = FakeStore()
     store.reason = "broken"

@@ -133,3 +133,7 @@ def test_status_is_what_is_wrong_or_else_the_traffic() -> None:
     full = Verdict("disk", "/data is 93% full", 0.0, "free space")
     assert status_line([well], rates(12.34, 5)) == "ready, 12.3 messages/s in, 5.0 messages/s out"
     assert status_line([well, full], rates(0, 0)) == "not ready: disk: /data is 93% full"
+    note = Verdict("accounts", "stay as they were", 0.0, "", note=True)
+    assert status_line([note, full], rates(0, 0)) == "not ready: disk: /data is 93% full"
+    assert status_line([well, note], rates(1, 0)).startswith("ready, 1.0 messages/s in")
+    assert status_line([well, note], rates(1, 0)).endswith("; accounts: stay as they were")

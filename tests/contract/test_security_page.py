@@ -1,0 +1,90 @@
+"""What docs/security.md shows is run as it stands: its file, commands, client and codes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import aerobee.testing
+from aerobee.access.needs import BROKER_NEEDS, nothing
+from aerobee.cli.main import main
+from aerobee.client import Message
+from aerobee.client.blocking import Producer
+from aerobee.client.errors import ClientError
+from aerobee.config.load import load_settings
+from aerobee.protocol.codes import RequestCode as Code
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def blocks(kind: str) -> list[str]:
+    return [text for found, text in BLOCKS if found == kind]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the page's commands are typed, with its file of accounts."""
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(blocks("yaml")[0])
+    path.chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_block_is_looked_at_here() -> None:
+    # Java's is as long as its client needs it; tests/interop has programs that sign with it.
+    assert {kind for kind, _ in BLOCKS} == {"yaml", "console", "properties", "python", "java"}
+
+
+def test_commands_say_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = "".join(blocks("console"))
+    said = ""
+    for line in shown.splitlines():
+        if line.startswith("$ "):
+            program, *arguments = shlex.split(line[2:])
+            assert program == "aerobee"
+            assert main(arguments) == 0
+            said += line + "\n" + capsys.readouterr().out
+    assert said == shown
+
+
+def test_settings_are_known(folder: Path) -> None:
+    (text,) = blocks("properties")
+    file = folder / "broker.conf"
+    file.write_text(text)
+    settings = load_settings(str(file), environ={}).settings
+    assert settings.acl_enabled
+    assert settings.acl_file == "conf/plain_acl.yml"
+
+
+def test_the_client_is_let_in_and_others_are_not(folder: Path) -> None:
+    (program,) = blocks("python")
+    with aerobee.testing.broker(
+        acl_enabled=True, acl_file=str(folder / "plain_acl.yml")
+    ) as running:
+        exec(compile(program, "security.md", "exec"), {"NAMESRV_ADDR": running.name_server})
+        with Producer(running.name_server) as producer, pytest.raises(ClientError):
+            producer.send(Message("orders", b"hello"))
+
+
+#: As in 4.9.8 (protocol/WIRE.md 7.1), open as there, or not known there.
+AS_THERE = {11, 12, 34, 35, 38, 15, 17, 25, 215, 200, 207}
+OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
+NOT_THERE = {Code.RECALL_MESSAGE, Code.STAGE_CHUNK}
+
+
+def test_every_code_that_is_stricter_is_in_the_table() -> None:
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if line.count("|") == 5]
+    text = re.sub(r"\b(\d+) to (\d+)\b", _spelled_out, " ".join(rows))
+    codes = {int(code) for code in re.findall(r"\b\d{2,3}\b", text)}
+    # A pull is in it twice: as what another request counts as.
+    assert codes - {11} == set(BROKER_NEEDS) - AS_THERE - OPEN - NOT_THERE
+
+
+def _spelled_out(found: re.Match[str]) -> str:
+    return " ".join(map(str, range(int(found[1]), int(found[2]) + 1)))

@@ -1,0 +1,196 @@
+"""All files of a broker together: their order, duplicates, stamps, and what a name may reach."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aerobee.access.account_files import AccountFiles, differences
+from aerobee.access.accounts import Rules
+from aerobee.access.errors import AccountFileError
+
+SECRET = "very-secret"
+
+
+def text(*keys: str, more: str = "  defaultTopicPerm: SUB\n", secret: str = SECRET) -> str:
+    one = "".join(f"- accessKey: {key}\n  secretKey: {secret}\n{more}" for key in keys)
+    return f"accounts:\n{one}"
+
+
+def put(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def test_the_default_file_is_last_and_folders_are_sorted(tmp_path: Path) -> None:
+    for name in ("b.yml", "a.yaml", "deep/er/c.yml", "no.txt", "plain_acl.yml.tmp"):
+        put(tmp_path / "conf/acl" / name, text("account-1"))
+    put(tmp_path / "conf/tools.yml", "accessKey: none")
+    files = AccountFiles(str(tmp_path))
+    assert [files.name_of(str(path)) for path in files.paths()] == [
+        *("conf/acl/a.yaml", "conf/acl/b.yml", "conf/acl/deep/er/c.yml"),
+        "conf/plain_acl.yml",
+    ]
+
+
+@pytest.mark.parametrize("named", ["conf/mine.yml", "/whole/path.yml"])
+def test_another_default_file_may_be_named(tmp_path: Path, named: str) -> None:
+    files = AccountFiles(str(tmp_path), named)
+    assert files.default == tmp_path / named
+    assert files.paths() == [files.default]
+
+
+def test_a_default_file_of_the_folder_is_there_once(tmp_path: Path) -> None:
+    path = put(tmp_path / "conf/acl/a.yml", text("account-1"))
+    put(tmp_path / "conf/acl/b.yml", text("account-2"))
+    files = AccountFiles(str(tmp_path), "conf/acl/a.yml")
+    assert files.paths() == [tmp_path / "conf/acl/b.yml", path]
+
+
+def test_without_a_home_there_is_the_named_file_alone(tmp_path: Path) -> None:
+    path = put(tmp_path / "mine.yml", text("account-1"))
+    put(tmp_path / "conf/acl/a.yml", text("account-2"))
+    files = AccountFiles("", str(path))
+    assert files.paths() == [path]
+    assert files.name_of(str(path)) == "mine.yml"
+    assert list(files.load().rules.accounts) == ["account-1"]
+
+
+def test_several_files_make_one_set_of_rules(tmp_path: Path) -> None:
+    put(tmp_path / "conf/acl/a.yml", text("account-1", "account-2"))
+    put(tmp_path / "conf/plain_acl.yml", "globalWhiteRemoteAddresses: [10.1.2.3]\n")
+    put(tmp_path / "conf/acl/b.yml", "globalWhiteRemoteAddresses: [10.1.2.4]\n" + text("account-3"))
+    loaded = AccountFiles(str(tmp_path)).load()
+    assert sorted(loaded.rules.accounts) == ["account-1", "account-2", "account-3"]
+    assert loaded.rules.is_white("10.1.2.3")
+    assert loaded.rules.is_white("10.1.2.4")
+    assert len(loaded.files) == 3
+
+
+def test_an_account_of_several_files_is_the_first_ones(tmp_path: Path) -> None:
+    first = put(tmp_path / "conf/acl/a.yml", text("account-1"))
+    second = put(tmp_path / "conf/plain_acl.yml", text("account-1", more="  admin: true\n"))
+    loaded = AccountFiles(str(tmp_path)).load()
+    account = loaded.rules.accounts["account-1"]
+    assert (account.path, account.admin) == (str(first), False)
+    assert loaded.warnings == (f"{second}:2: account account-1 is in {first} too, that one counts",)
+
+
+def test_files_are_taken_together_or_not_at_all(tmp_path: Path) -> None:
+    put(tmp_path / "conf/acl/a.yml", text("account-1"))
+    wrong = put(tmp_path / "conf/plain_acl.yml", "accounts: 5\n")
+    with pytest.raises(AccountFileError, match=f"^{wrong}:1: accounts must be a list$"):
+        AccountFiles(str(tmp_path)).load()
+
+
+def test_no_file_and_empty_ones_are_refused(tmp_path: Path) -> None:
+    files = AccountFiles(str(tmp_path))
+    with pytest.raises(AccountFileError, match="no file of accounts is there"):
+        files.load()
+    put(files.default, "")
+    with pytest.raises(AccountFileError, match="nobody may do anything"):
+        files.load()
+    put(files.default, text("account-1", more=""))
+    with pytest.raises(AccountFileError, match="nobody may do anything"):
+        files.load()
+
+
+def test_a_file_that_nobody_can_look_at_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rules of the others were in force alone."""
+    put(tmp_path / "conf/acl/a.yml", text("account-1"))
+    files = AccountFiles(str(tmp_path))
+    # The default file is inside of a file: that is none. One behind a closed folder is there.
+    assert list(AccountFiles(str(tmp_path), "conf/acl/a.yml/b.yml").load().rules.accounts)
+    real = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == files.default:
+            raise PermissionError(13, "Permission denied")
+        return real(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(AccountFileError, match=r"plain_acl\.yml: "):
+        files.load()
+
+
+def test_a_stamp_moves_with_every_change(tmp_path: Path) -> None:
+    path = put(tmp_path / "conf/plain_acl.yml", text("account-1"))
+    files = AccountFiles(str(tmp_path))
+    stamps = [files.stamp()]
+    put(path, text("account-12"))
+    stamps.append(files.stamp())
+    # The same size and time, another file.
+    other = put(tmp_path / "other", text("account-21"))
+    found = path.stat()
+    os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
+    other.replace(path)
+    stamps.append(files.stamp())
+    put(tmp_path / "conf/acl/a.yml", text("account-3"))
+    stamps.append(files.stamp())
+    path.unlink()
+    stamps.append(files.stamp())
+    assert len(set(stamps)) == len(stamps)
+    assert files.load().stamp == files.stamp() == stamps[-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../conf/plain_acl.yml", "conf/../conf/plain_acl.yml", "conf/tools.yml", "conf",
+     "conf/acl", "conf/acl/none.yml", "plain_acl.yml",
+     "./conf/plain_acl.yml", "\0", " ", "conf/acl/x"],
+)  # fmt: skip
+def test_a_name_reaches_no_foreign_path(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "conf/acl/a.yml", text("account-1"))
+    put(tmp_path / "conf/acl/x", text("account-1"))
+    put(tmp_path / "conf/tools.yml", "accessKey: none")
+    assert AccountFiles(str(tmp_path)).path_of(name) is None
+
+
+def test_a_name_reaches_the_files_that_there_are(tmp_path: Path) -> None:
+    path = put(tmp_path / "conf/acl/a.yml", text("account-1"))
+    files = AccountFiles(str(tmp_path))
+    assert files.path_of("") == files.path_of("conf/plain_acl.yml") == files.default
+    assert files.path_of(str(files.default)) == files.default
+    assert files.path_of("conf/acl/a.yml") == files.path_of(str(path)) == path
+
+
+def rules(tmp_path: Path, content: str) -> Rules:
+    return AccountFiles("", str(put(tmp_path / "f.yml", content))).load().rules
+
+
+def test_differences_are_said_without_secrets(tmp_path: Path) -> None:
+    before = rules(
+        tmp_path,
+        "globalWhiteRemoteAddresses: [10.1.2.3]\n"
+        + text("account-1", "account-2", more="  topicPerms: [a=SUB, b=PUB]\n"),
+    )
+    more = (
+        "  admin: true\n  whiteRemoteAddress: 10.2.2.2\n  defaultTopicPerm: SUB\n"
+        "  defaultGroupPerm: PUB|SUB\n  topicPerms: [a=DENY, c=SUB]\n  groupPerms: [g=SUB]\n"
+    )
+    after = rules(
+        tmp_path,
+        "globalWhiteRemoteAddresses: [10.1.2.4]\n"
+        + text("account-2", "account-3", more=more, secret="another-secret"),
+    )
+    lines = list(differences(before, after))
+    assert lines == [
+        "- account account-1",
+        "+ account account-3",
+        "~ account account-2: another secretKey",
+        "~ account account-2: admin False -> True",
+        "~ account account-2: whiteRemoteAddress '' -> '10.2.2.2'",
+        "~ account account-2: defaultTopicPerm DENY -> SUB",
+        "~ account account-2: defaultGroupPerm DENY -> PUB|SUB",
+        "~ account account-2: topic a SUB -> DENY",
+        "~ account account-2: topic b PUB -> -",
+        "~ account account-2: topic c - -> SUB",
+        "~ account account-2: group g - -> SUB",
+        "- white address 10.1.2.3",
+        "+ white address 10.1.2.4",
+    ]
+    assert not any(SECRET in line or "another-secret" in line for line in lines)
+    assert list(differences(after, after)) == []
