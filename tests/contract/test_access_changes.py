@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import aerobee.testing
-from aerobee.broker.access.service import AccessService
+from aerobee.access.service import AccessService
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, make_request

@@ -28,11 +28,6 @@ from tests.contract.test_access_changes import (
 from tests.forms import compiled_form
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="native/guard.pyx reads `escaped` of a group that a send has none of before it is set, "
-    "so that sends go the plain way",
-)
 async def test_signed_sends_are_served_without_the_plain_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,11 +54,11 @@ def test_commands_say_what_the_page_says(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_settings_are_known(folder: Path) -> None:
-    (text,) = blocks("properties")
     file = folder / "broker.conf"
-    file.write_text(text)
+    file.write_text("".join(blocks("properties")))
     settings = load_settings(str(file), environ={}).settings
     assert settings.acl_enabled
+    assert settings.nameserver_acl_enabled
     assert settings.acl_file == "conf/plain_acl.yml"
 
 
