@@ -81,7 +81,9 @@ class AccountChange:
         versions = members.get("dataVersion") or [{}]
         counter = str(versions[0].get("counter") or 0)
         members["dataVersion"] = [{"counter": int(counter) + 1, "timestamp": self._now_ms()}]
-        text = yaml.safe_dump(members, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        text = yaml.safe_dump(
+            members, sort_keys=False, allow_unicode=True, default_flow_style=False
+        )
         content = text.encode()
         if len(content) > MAX_BYTES:
             raise AccountFileError(f"{self._path}: would be larger than {MAX_BYTES >> 20} MiB")

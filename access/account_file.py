@@ -208,7 +208,9 @@ class _Reader:
         for node in self._items(_of(members, _ACCOUNTS), _ACCOUNTS):
             account = self._account(node)
             if account.access_key in known:
-                self._warn(account.line, f"account {account.access_key} is there twice, the first counts")
+                self._warn(
+                    account.line, f"account {account.access_key} is there twice, the first counts"
+                )
                 continue
             known.add(account.access_key)
             yield account
@@ -220,7 +222,8 @@ class _Reader:
         for name, text in (("accessKey", key), ("secretKey", secret)):
             if text is None or len(text) <= _SHORTEST:
                 raise self._wrong(node, f"{name} must have more than {_SHORTEST} characters")
-        assert key is not None and secret is not None
+        assert key is not None
+        assert secret is not None
         for name, (line, _) in members.items():
             if name not in _OF_ACCOUNT:
                 self._warn(line, f"account {key}: {_shown(name)} is no word of an account")
@@ -248,9 +251,7 @@ class _Reader:
             assert node is not None
             raise self._wrong(node, str(error)) from None
 
-    def _default(
-        self, members: Mapping[str, tuple[int, yaml.Node]], name: str, key: str
-    ) -> Grant:
+    def _default(self, members: Mapping[str, tuple[int, yaml.Node]], name: str, key: str) -> Grant:
         if name not in members:
             return Grant(DENY, 0)
         line, node = members[name]
@@ -265,7 +266,9 @@ class _Reader:
             text = self._text(node, f"account {key}: {name}")
             parts = [part for part in text.split("=") if part]
             if len(parts) != 2:
-                raise self._wrong(node, f"account {key}: {name}: {text!r} is not of the form name=PUB|SUB")
+                raise self._wrong(
+                    node, f"account {key}: {name}: {text!r} is not of the form name=PUB|SUB"
+                )
             line = node.start_mark.line + 1
             self._check_right(parts[1], line, f"account {key}: {name}: {parts[0].strip()}")
             yield parts[0].strip(), Grant(parse_right(parts[1]), line)

@@ -1,4 +1,4 @@
-"""Accounts and the rules that are in force: plain values, made by `account_file`, asked by `control`.
+"""Accounts and the rules that are in force: values, made by `account_file`, asked by `control`.
 
 A right that is named for a topic or a group counts more than the account's default; without either
 there is none. An administrator for whom no topic and no group is named may do everything, and is
@@ -79,9 +79,7 @@ class Account:
     def grants_something(self) -> bool:
         """Whether there is anything that it may do."""
         given = (self.default_topic, self.default_group, *self.topics.values())
-        return self.admin or any(
-            not one.right & DENY for one in (*given, *self.groups.values())
-        )
+        return self.admin or any(not one.right & DENY for one in (*given, *self.groups.values()))
 
 
 def administrator_account(access_key: str, secret_key: str) -> Account:

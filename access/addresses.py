@@ -74,7 +74,9 @@ def _matcher(text: str) -> Matches:
 def _expanded(text: str) -> list[str]:
     head, brace, tail = text.partition("{")
     if not brace or not head.endswith((".", ":")):
-        raise ValueError(f"address pattern {text!r}: braces stand for the last part, as 10.1.2.{{3,4}}")
+        raise ValueError(
+            f"address pattern {text!r}: braces stand for the last part, as 10.1.2.{{3,4}}"
+        )
     return [head + one.strip() for one in tail[:-1].split(",")]
 
 
@@ -129,5 +131,7 @@ def _number(text: str, base: int, most: int, pattern: str) -> int:
     # Python's own reading takes more: 1_0, +1, 0x1, and digits of other scripts.
     found = int(text, base) if _DIGITS[base].fullmatch(text) else most + 1
     if found > most:
-        raise ValueError(f"address pattern {pattern!r}: {text!r} is no number up to {most:{_SHOWN[base]}}")
+        raise ValueError(
+            f"address pattern {pattern!r}: {text!r} is no number up to {most:{_SHOWN[base]}}"
+        )
     return found

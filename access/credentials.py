@@ -1,7 +1,7 @@
 """What a broker or a tool signs its own requests with: RocketMQ's conf/tools.yml.
 
-    accessKey: rocketmq2
-    secretKey: "12345678"
+accessKey: rocketmq2
+secretKey: "12345678"
 """
 
 from __future__ import annotations

@@ -529,7 +529,9 @@ class BrokerCore:
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),
-            **AccessRequests(settings, self.identity.endpoint, self.access).handlers(),
+            **AccessRequests(
+                settings, self.identity.endpoint, self.access, wall_clock_ms
+            ).handlers(),
             **ResetRequests(
                 settings.broker_name, topics, offsets, self.clients, store, stats
             ).handlers(),

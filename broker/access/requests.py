@@ -7,7 +7,6 @@ choose one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -42,8 +41,15 @@ _LISTS: Final = ("topicPerms", "groupPerms")
 class AccessRequests:
     """Serves administrators. Loop thread only."""
 
-    def __init__(self, settings: Settings, endpoint: str, service: AccessService | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        endpoint: str,
+        service: AccessService | None,
+        clock_ms: Callable[[], int],
+    ) -> None:
         """`endpoint` is the broker's advertised address; without a service each is refused."""
+        self._clock_ms = clock_ms
         self._settings = settings
         self._endpoint = endpoint
         self._service = service
@@ -68,7 +74,7 @@ class AccessRequests:
         path = service.files.default if known is None else Path(known.path)
         if known is not None and not given["admin"]:
             _check_not_last(service, known, code)
-        change = partial(_put, _change_of(path), given)
+        change = partial(_put, self._change_of(path), given)
         yield from _changed(service, path, change, code)
         return encode_success(command)
 
@@ -82,7 +88,7 @@ class AccessRequests:
             raise BadRequest(code, f"there is no account {key}")
         _check_not_last(service, known, code)
         path = Path(known.path)
-        change = partial(_change_of(path).delete, key)
+        change = partial(self._change_of(path).delete, key)
         yield from _changed(service, path, change, code)
         return encode_success(command)
 
@@ -99,7 +105,7 @@ class AccessRequests:
             raise BadRequest(code, "that is none of this broker's files of accounts")
         if not addresses:
             _check_somebody_is_left(service, path, code)
-        change = partial(_set_white, _change_of(path), addresses)
+        change = partial(_set_white, self._change_of(path), addresses)
         yield from _changed(service, path, change, code)
         return encode_success(command)
 
@@ -118,6 +124,11 @@ class AccessRequests:
             "clusterName": self._settings.cluster_name,
         }
         return encode_success(command, ext=fields)
+
+    def _change_of(self, path: Path) -> AccountChange:
+        from aerobee.access.account_change import AccountChange
+
+        return AccountChange(path, self._clock_ms)
 
     def _on(self, code: int) -> AccessService:
         if self._service is None:
@@ -164,12 +175,6 @@ def _without_home(service: AccessService, text: str) -> str:
     return text
 
 
-def _change_of(path: Path) -> AccountChange:
-    from aerobee.access.account_change import AccountChange
-
-    return AccountChange(path, _now_ms)
-
-
 def _put(change: AccountChange, given: Mapping[str, Any]) -> bool:
     change.put(given)
     return True
@@ -208,7 +213,3 @@ def _listed(text: str) -> list[str]:
 
 def _version(file: AccountFile) -> dict[str, int]:
     return {"counter": file.counter, "timestamp": file.timestamp}
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

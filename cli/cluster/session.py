@@ -57,7 +57,8 @@ class Keys(TypedDict, total=False):
 def account_of(parsed: argparse.Namespace) -> Keys:
     """The options of a client that signs its requests; none where no account is named: by the flag,
     by AEROBEE_CREDENTIALS, or by the tools.yml that RocketMQ's own tools would read."""
-    named = parsed.credentials or os.environ.get("AEROBEE_CREDENTIALS")
+    # `aerobee bench` has no such flag.
+    named = vars(parsed).get("credentials") or os.environ.get("AEROBEE_CREDENTIALS")
     home = os.environ.get("ROCKETMQ_HOME")
     path = Path(named) if named else Path(home or "") / "conf" / "tools.yml"
     if not named and not (home and path.exists()):

@@ -289,7 +289,7 @@ async def test_an_unknown_code_is_not_supported(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (50, "UPDATE_AND_CREATE_ACL_CONFIG (access control) is not served by this version"),
+        (54, "GET_BROKER_CLUSTER_ACL_CONFIG (access control) is not served by this version"),
         (200_050, "POP_MESSAGE (POP consumption of RocketMQ 5) is not served by this version"),
         (105, "GET_ROUTEINFO_BY_TOPIC is for a name server, and this is a broker's port"),
     ],

@@ -106,11 +106,11 @@ async def test_an_unsupported_request_code_is_logged_once(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aerobee.broker")
-    for code in (50, 50, 60_001):
+    for code in (54, 54, 60_001):
         assert (await wire.call(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     lines = logged(caplog, "request code not supported")
     assert [line.rsplit(":", 1)[0] for line in lines] == [
-        f"request code not supported code={code} peer=127.0.0.1" for code in (50, 60_001)
+        f"request code not supported code={code} peer=127.0.0.1" for code in (54, 60_001)
     ]
 
 
