@@ -41,6 +41,12 @@ from aerobee.broker.registration.addresses import Identity, ReservedPorts, decid
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
+from aerobee.config.certificates import (
+    PortCertificates,
+    ServerCertificates,
+    registration_context,
+    server_certificates,
+)
 from aerobee.config.errors import ConfigError
 from aerobee.config.limits import check_limits, connection_limit
 from aerobee.config.memory import available_memory, memory_of, memory_warning
@@ -111,6 +117,7 @@ class Daemon:
         )
         self.warnings: tuple[str, ...] = limit.warnings
         self._http: HttpServer | None = None
+        self._certificates: ServerCertificates | None = None
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
@@ -144,7 +151,11 @@ class Daemon:
         self._returns = True
 
     async def read_settings_again(self) -> None:
-        """Take over what the configuration says now (config/reload.py). Once it serves."""
+        """Take over what the configuration says now (config/reload.py), and what the files of
+        certificates hold. Once it serves."""
+        if self._certificates is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._certificates.read_again)
         if self._live_settings is not None:
             await self._live_settings.read_again()
 
@@ -169,6 +180,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
+        self._certificates = server_certificates(settings)
+        outgoing = registration_context(settings)
         memory = memory_of(settings, available_memory())
         if (warning := memory_warning(settings, memory)) is not None:
             log.warning("%s", warning)
@@ -210,7 +223,7 @@ class Daemon:
             f"{reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
-        self.registrar = Registrar(settings, identity, self.core.topics, servers)
+        self.registrar = Registrar(settings, identity, self.core.topics, servers, outgoing)
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, name_server)
@@ -238,7 +251,9 @@ class Daemon:
             "/metrics": metrics.route,
         }
         limits = HttpLimits(connections=settings.http_connections)
-        server = HttpServer(settings.http_host, settings.http_port, routes, limits)
+        certificates = self._certificates
+        encryption = None if certificates is None else certificates.http
+        server = HttpServer(settings.http_host, settings.http_port, routes, limits, encryption)
         await server.start()
         self._undo.append(("http", server.close))
         self._http = server
@@ -249,6 +264,10 @@ class Daemon:
         ports = ReservedPorts(reachable(self.settings.listen_host))
         reserved.callback(ports.release)
         return ports.port
+
+    @property
+    def _encryption(self) -> PortCertificates | None:
+        return None if self._certificates is None else self._certificates.clients
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
@@ -269,7 +288,7 @@ class Daemon:
         settings = self.settings
         if not settings.nameserver_enabled:
             return None
-        server = NameServer.from_settings(settings)
+        server = NameServer.from_settings(settings, self._encryption)
         await server.start()
         self._undo.append(("name server", server.close))
         return server
@@ -277,8 +296,12 @@ class Daemon:
     async def _start_client_ports(self, port: int) -> int:
         settings, limits, core = self.settings, self._limits, self.core
         sockets = None if self.form is None else core.compiled_requests(self.form).sockets
-        self.main_server = RemotingServer(core.main_router, limits, "broker", core.turns, sockets)
-        self.vip_server = RemotingServer(core.vip_router, limits, "broker vip", core.turns)
+        self.main_server = RemotingServer(
+            core.main_router, limits, "broker", core.turns, sockets, self._encryption
+        )
+        self.vip_server = RemotingServer(
+            core.vip_router, limits, "broker vip", core.turns, encryption=self._encryption
+        )
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)
         if not settings.vip_port_enabled:
@@ -319,6 +342,13 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
+        if (certificates := self._certificates) is not None:
+            self.health.add(
+                "certificates",
+                certificates.probe,
+                "mend the file that the reason names; it is read again when it changes",
+            )
+            scheduler.every(1.0, "certificates", certificates.look, blocking=True)
         scheduler.every(1.0, "health", self.health.run)
         store = self.store
         rates = store.stats_service.rates

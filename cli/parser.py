@@ -152,7 +152,8 @@ def _add_shards(commands: "Commands") -> None:
     parser = commands.add_parser("shards", help=about, description=about)
     parser.add_argument(
         "--http", type=text, default="127.0.0.1:5557", metavar="HOST:PORT",
-        help="metrics and health of their supervisor (127.0.0.1:5557)",
+        help="metrics and health of their supervisor (127.0.0.1:5557); https://HOST:PORT where it "
+        "takes nothing but TLS",
     )  # fmt: skip
     parser.add_argument(
         "--timeout", type=seconds, default=10.0, metavar="SECONDS", help="for the answer (10)"

@@ -25,6 +25,7 @@ from aerobee.nameserver.routes import RouteLimits, RouteTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import text_of
+from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import KIB, MIB, RemotingLimits
 from aerobee.remoting.server import BACKLOG, RemotingServer
@@ -63,6 +64,8 @@ class NameServerOptions:
     """Limits and times of a name server; the defaults are the reference's."""
 
     remoting: RemotingLimits = NAME_SERVER_LIMITS
+    # Without it no TLS is taken.
+    encryption: Encryption | None = None
     routes: RouteLimits = field(default_factory=RouteLimits)
     order_messages: bool = False
     max_inflated_bytes: int = 32 * MIB
@@ -137,7 +140,13 @@ class NameServer(Serving):
                 self._options.order_messages, self._options.max_inflated_bytes, self._shown
             ),
         )
-        self._server = RemotingServer(self, self._options.remoting, "nameserver", self._turns)
+        self._server = RemotingServer(
+            self,
+            self._options.remoting,
+            "nameserver",
+            self._turns,
+            encryption=self._options.encryption,
+        )
         self._scan: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
         # Answers to changes of the KV table that the next save will cover.
@@ -147,7 +156,7 @@ class NameServer(Serving):
         self._request_counts: dict[int, int] = {}
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
+    def from_settings(cls, settings: Settings, encryption: Encryption | None = None) -> Self:
         """The one that a broker embeds, or that runs alone. Raises `KvFileDamaged`."""
         return cls(
             settings.nameserver_host,
@@ -158,6 +167,7 @@ class NameServer(Serving):
                 shown=_without_effect(settings),
                 max_inflated_bytes=settings.max_inflated_bytes,
                 max_kv_bytes=settings.max_kv_bytes,
+                encryption=encryption,
             ),
         )
 

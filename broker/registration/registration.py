@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -61,9 +62,15 @@ class Registrar:
     """Registers one broker with all its name servers. `start` once, `stop` once; loop only."""
 
     def __init__(
-        self, settings: Settings, identity: Identity, topics: TopicTable, servers: Sequence[str]
+        self,
+        settings: Settings,
+        identity: Identity,
+        topics: TopicTable,
+        servers: Sequence[str],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not."""
+        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not. With
+        `tls` they are spoken to through it."""
         self._settings = settings
         self._identity = identity
         self._topics = topics
@@ -72,6 +79,7 @@ class Registrar:
             settings.register_interval_ms / 1000,
             settings.register_timeout_ms / 1000,
             settings.force_register,
+            tls,
         )
         self._links = [
             NameServerLink(server, options, self, self._shared, self._answered, self._state)

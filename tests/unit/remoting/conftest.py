@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import RemotingLimits
@@ -17,6 +19,8 @@ from aerobee.remoting.server import RemotingServer, Sockets
 from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.turns import SLICE_S, Turns
 from tests.forms import compiled_form
+from tests.tls import CERTIFICATE, KEY
+from tests.tls.authority import client
 
 AnswerOf = Callable[[Connection, Command], Answer]
 
@@ -83,9 +87,12 @@ class ScriptedHandler(Serving):
 class Bench:
     """Starts servers on free ports; everything is stopped at the end of the test."""
 
-    def __init__(self, form: CompiledForm | None) -> None:
-        """With a `form`, its sockets stand where the loop's transports would."""
+    def __init__(self, form: CompiledForm | None, encryption: Encryption | None = None) -> None:
+        """With a `form`, its sockets stand where the loop's transports would; with `encryption`
+        the streams are TLS."""
         self._form = form
+        self.encryption = encryption
+        self.client: ssl.SSLContext | None = None if encryption is None else client()
         self.handler = ScriptedHandler()
         self.servers: list[RemotingServer] = []
         self.writers: list[asyncio.StreamWriter] = []
@@ -97,6 +104,7 @@ class Bench:
             RemotingLimits(**limits),  # type: ignore[arg-type]
             turns=self.handler.turns,
             sockets=None if self._form is None else self._sockets,
+            encryption=self.encryption,
         )
         self.servers.append(server)
         await server.start(host, 0)
@@ -109,7 +117,7 @@ class Bench:
     async def stream(
         self, server: RemotingServer, host: str = "127.0.0.1"
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(host, server.port)
+        reader, writer = await asyncio.open_connection(host, server.port, ssl=self.client)
         self.writers.append(writer)
         return reader, writer
 
@@ -120,10 +128,21 @@ class Bench:
             await server.close()
 
 
-@pytest.fixture(params=["transports", "sockets"])
+class Taking:
+    """Encryption of a server of tests."""
+
+    def __init__(self, *, required: bool = False, handshake_s: float = 10.0) -> None:
+        self.required = required
+        self.handshake_s = handshake_s
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(CERTIFICATE, KEY)
+
+
+@pytest.fixture(params=["transports", "sockets", "tls"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    """On the loop's transports, and on the compiled form's sockets where it was built."""
-    bench = Bench(compiled_form() if request.param == "sockets" else None)
+    """On the loop's transports, on TLS, and on the compiled form's sockets where it was built."""
+    form = compiled_form() if request.param == "sockets" else None
+    bench = Bench(form, Taking() if request.param == "tls" else None)
     yield bench
     await bench.close()
 
