@@ -64,7 +64,7 @@ class Encryption(Protocol):
 
 
 class Host(Protocol):
-    """Who serves what has arrived. Both own the socket then, and close it when they raise OSError."""
+    """Who serves what has arrived, owns its socket then, and closes it when it raises OSError."""
 
     async def open_plain(self, arrived: socket.socket, peer: _Peer, /) -> None:
         """Serve a plain socket from now on."""
@@ -217,9 +217,9 @@ class Arrivals:
         if arrival.writes:
             self._loop.remove_writer(fd)
         arrival.reads, arrival.writes = reads, writes
-        if reads:
+        if then is not None and reads:
             self._loop.add_reader(fd, then, arrival)
-        if writes:
+        if then is not None and writes:
             self._loop.add_writer(fd, then, arrival)
 
     # --- handshakes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -121,6 +122,17 @@ class Bench:
         self.writers.append(writer)
         return reader, writer
 
+    async def socket(self, server: RemotingServer) -> socket.socket:
+        """A blocking socket that is served, for peers that do as they like."""
+        opened = len(self.handler.opened)
+        found = socket.create_connection(("127.0.0.1", server.port))
+        if self.client is not None:
+            found.setblocking(False)
+            found = await shaken(found, self.client)
+            found.setblocking(True)
+        await eventually(lambda: len(self.handler.opened) > opened)
+        return found
+
     async def close(self) -> None:
         for writer in self.writers:
             writer.close()
@@ -136,6 +148,27 @@ class Taking:
         self.handshake_s = handshake_s
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(CERTIFICATE, KEY)
+
+
+async def shaken(found: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """A socket that does not block, after its client's handshake."""
+    wrapped = context.wrap_socket(found, do_handshake_on_connect=False)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                wrapped.do_handshake()
+            except ssl.SSLWantReadError:
+                await asyncio.sleep(0.001)
+            else:
+                return wrapped
+
+
+@pytest.fixture(params=["transports", "sockets"])
+async def plain_bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """As `bench`, without TLS: for clients that do not say what they are."""
+    bench = Bench(compiled_form() if request.param == "sockets" else None)
+    yield bench
+    await bench.close()
 
 
 @pytest.fixture(params=["transports", "sockets", "tls"])
