@@ -226,7 +226,7 @@ class Daemon:
         self.registrar = Registrar(settings, identity, self.core.topics, servers, outgoing)
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
-        add_network(metrics, ports, self.registrar.registered, name_server)
+        add_network(metrics, ports, self.registrar.registered, name_server, self._http)
         add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
         await self.registrar.start()
         self.warnings += self.registrar.warnings

@@ -141,6 +141,7 @@ class Arrivals:
             silent_s = min(silent_s, self._encryption.handshake_s)
         arrival = _Arrival(accepted, peer, self._loop.time() + silent_s)
         self._here[arrival] = None
+        self._stats.arriving += 1
         self._addresses[peer[0]] += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self._times.look_s, self._end_late)
@@ -334,6 +335,7 @@ class Arrivals:
         if arrival not in self._here:
             return
         del self._here[arrival]
+        self._stats.arriving -= 1
         host = arrival.peer[0]
         self._addresses[host] -= 1
         if not self._addresses[host]:

@@ -165,7 +165,7 @@ class RemotingServer:
     @property
     def open(self) -> int:
         """Connections that count in the limits: those that are served, and those that arrive."""
-        return self.stats.open + (0 if self._arrivals is None else len(self._arrivals))
+        return self.stats.open + self.stats.tls.arriving
 
     def _open_of(self, host: str) -> int:
         arriving = 0 if self._arrivals is None else self._arrivals.count_of(host)

@@ -47,6 +47,8 @@ class TlsFailure(StrEnum):
 class TlsStats:
     """Handshakes that ended well, and those that did not."""
 
+    # Gauge: sockets that have not shown what they are, or are about their handshake.
+    arriving: int = 0
     handshakes: int = 0
     failed: Counter[str] = field(default_factory=Counter)
 
