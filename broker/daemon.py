@@ -180,8 +180,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
-        self._certificates = server_certificates(settings)
-        outgoing = registration_context(settings)
+        self._certificates, tls = server_certificates(settings), registration_context(settings)
         memory = memory_of(settings, available_memory())
         if (warning := memory_warning(settings, memory)) is not None:
             log.warning("%s", warning)
@@ -223,7 +222,7 @@ class Daemon:
             f"{reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
-        self.registrar = Registrar(settings, identity, self.core.topics, servers, outgoing)
+        self.registrar = Registrar(settings, identity, self.core.topics, servers, tls)
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, name_server, self._http)
