@@ -503,4 +503,8 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
         help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
     )
     add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+    add("--tls", action="store_true", help="speak TLS to name servers and brokers")
+    add("--trust-store", metavar="FILE", help="check their certificates against these, PEM")
+    add("--certificate", metavar="FILE", help="for those that ask for one, PEM")
+    add("--certificate-key", metavar="FILE", help="its key, where that is a file of its own")
     _add_json(parser)

@@ -45,14 +45,24 @@ def name_servers(parsed: argparse.Namespace) -> str:
     return parsed.name_servers or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
 
 
+def encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say of it, as options of clients; `aerobee bench` has no such flags."""
+    names = ("trust_store", "certificate", "certificate_key")
+    files = {name: getattr(parsed, name, None) for name in names}
+    # A file of certificates is given for TLS, and for nothing else.
+    return {"use_tls": getattr(parsed, "tls", False) or any(files.values()), **files}
+
+
 def admin_of(parsed: argparse.Namespace) -> Admin:
     """An administration client as the flags want it."""
-    return Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout))
+    options = ClientOptions(call_timeout_s=parsed.timeout, **encryption_of(parsed))
+    return Admin(name_servers(parsed), options)
 
 
 def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
     """A consumer as the flags want it, of no group."""
-    return PullConsumer(name_servers(parsed), options=ClientOptions(call_timeout_s=parsed.timeout))
+    options = ClientOptions(call_timeout_s=parsed.timeout, **encryption_of(parsed))
+    return PullConsumer(name_servers(parsed), options=options)
 
 
 def client_command(

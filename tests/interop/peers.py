@@ -93,6 +93,7 @@ def found(java: Dialogue, question: str, patience_s: float = 30) -> list[Line]:
 
 PEERS: dict[str, Peer] = {
     **{f"java-{version}": _java(version) for version in JAVA_CLIENTS},
+    "java-tls": _java("4.9.8", "java-tls", "Peer", "-Dtls.enable=true"),
     "java-binary": _java("4.9.8", "java-binary", "Peer", "-Drocketmq.serialize.type=ROCKETMQ"),
     "go": Peer("go", (str(CACHE / "go-peer"),), ALL_MODES),
     "cpp": Peer(

@@ -8,6 +8,7 @@ codec cannot hide behind itself.
 import ipaddress
 import json
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -45,9 +46,13 @@ class Stored:
 class Wire:
     """One connection; use it as a context manager."""
 
-    def __init__(self, address: str, timeout_s: float = 10) -> None:
+    def __init__(
+        self, address: str, timeout_s: float = 10, tls: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.opaque = 0
         #: What the broker asked meanwhile: code, fields and body.
         self.requests: list[tuple[int, dict[str, str], bytes]] = []
