@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections import deque
 from typing import Any, Final
+
+log = logging.getLogger("aerobee.remoting")
 
 # One record has 16 KiB at most; so much is handed to OpenSSL at a time, and kept until it is sent.
 _PIECE_BYTES: Final = 64 * 1024
@@ -45,6 +48,7 @@ class TlsTransport(asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._socket = connected
         self._fd = connected.fileno()
+        self._peer = self.get_extra_info("peername")
         self._protocol = protocol
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
@@ -86,7 +90,12 @@ class TlsTransport(asyncio.Transport):
             return
         try:
             ended = self._read_once()
-        except Exception as error:  # noqa: BLE001 - the top of a connection
+        except OSError as error:
+            self._end(error)
+            return
+        except Exception as error:
+            # The protocol raised: a fault of ours, which ends this connection only.
+            log.exception("reading failed, connection closed peer=%s", self._peer)
             self._end(error)
             return
         if ended and not self._protocol.eof_received():  # type: ignore[attr-defined]
