@@ -36,6 +36,8 @@ BACKLOG = 1024
 _KERNEL_UNSENT_BYTES = 256 * 1024
 # With a free port on several addresses, the second may find the first's port taken.
 _PORT_ATTEMPTS = 5
+# Arrivals that are taken before the loop looks at others: a slice of its turn.
+_TAKEN_A_TURN = 32
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -134,6 +136,7 @@ class RemotingServer:
 
     async def _accept_forever(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        taken = 0
         while True:
             try:
                 accepted, address = await loop.sock_accept(listener)
@@ -152,8 +155,10 @@ class RemotingServer:
                 continue
             if self._arrivals is not None:
                 self._arrivals.take(accepted, peer)
-                # To accept what is there already does not wait.
-                await asyncio.sleep(0)
+                taken += 1
+                if not taken % _TAKEN_A_TURN:
+                    # To accept those who are there already does not wait.
+                    await asyncio.sleep(0)
                 continue
             try:
                 await self.open_plain(accepted, peer)

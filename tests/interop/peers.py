@@ -93,7 +93,6 @@ def found(java: Dialogue, question: str, patience_s: float = 30) -> list[Line]:
 
 PEERS: dict[str, Peer] = {
     **{f"java-{version}": _java(version) for version in JAVA_CLIENTS},
-    "java-tls": _java("4.9.8", "java-tls", "Peer", "-Dtls.enable=true"),
     "java-binary": _java("4.9.8", "java-binary", "Peer", "-Drocketmq.serialize.type=ROCKETMQ"),
     "go": Peer("go", (str(CACHE / "go-peer"),), ALL_MODES),
     "cpp": Peer(
@@ -121,6 +120,8 @@ PEERS: dict[str, Peer] = {
     "aerobee": Peer("aerobee", (sys.executable, str(HERE / "aerobee_peer.py")), ALL_MODES),
 }
 
+
+JAVA_TLS = _java("4.9.8", "java-tls", "Peer", "-Dtls.enable=true")
 
 LITE_PULL: dict[str, Peer] = {
     version: _java(version, f"lite-{version}", "Lite") for version in ("4.9.8", "5.5.0")
