@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from aerobee.client.blocking import Producer, PullConsumer
 from aerobee.client.errors import NetworkError
 from aerobee.client.message import Message
 from aerobee.client.options import ClientOptions, ProducerOptions
+from aerobee.protocol.frames.command import make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.testing import RunningBroker
 from tests.ports import free_port
 from tests.tls.authority import Authority, Pair, client
@@ -95,6 +98,44 @@ def test_enforcing_serves_tls_on_every_port_and_nothing_else(
             if 'server="nameserver"' in labels and "plain_on_enforcing" in labels
         ]
         assert sum(plain) >= 1
+
+
+def test_many_requests_of_one_read_are_served_in_order(authority: Authority) -> None:
+    """By the compiled form too, where it was built."""
+    count = 300
+    with (
+        aerobee.testing.broker(
+            **settings_of(authority.pair("broker"), http_port=free_port())
+        ) as on,
+        Producer(on.name_server, options=ProducerOptions(**secured(authority))) as producer,
+    ):
+        first = producer.send(Message("Piped", b"first", properties={"n": "0"}))
+        host, _, port = on.broker.rpartition(":")
+        fields = {
+            "a": "group",
+            "b": "Piped",
+            "c": "TBW102",
+            "d": "4",
+            "e": str(first.queue.queue_id),
+            "f": "0",
+            "g": "1",
+            "h": "0",
+            "i": "",
+            "j": "0",
+            "k": "false",
+            "l": "0",
+        }
+        asked = [make_request(310, dict(fields), b"%d" % n) for n in range(count)]
+        plain = socket.create_connection((host, int(port)), 20)
+        with client(authority).wrap_socket(plain) as connected:
+            connected.sendall(b"".join(request.encode() for request in asked))
+            decoder, answers = FrameDecoder(), []
+            while len(answers) < count:
+                answers += decoder.feed(connected.recv(1 << 20))
+    assert [answer.opaque for answer in answers] == [request.opaque for request in asked]
+    assert {answer.code for answer in answers} == {0}
+    offsets = [int(answer.ext["queueOffset"]) for answer in answers]
+    assert offsets == list(range(first.queue_offset + 1, first.queue_offset + 1 + count))
 
 
 def test_permissive_serves_both(authority: Authority) -> None:
