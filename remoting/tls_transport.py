@@ -2,9 +2,9 @@
 
 The loops have one of their own. This one reads into the protocol's buffer, as plain connections do,
 and keeps no buffer of a connection's: asyncio's takes 256 KiB for each, idle or not. What was
-written and not sent is bytes of ours that `get_write_buffer_size` counts, and `close` does not wait for the
-peer to say goodbye too. So limits, holds and ends of a `Connection` are the same with and without
-TLS, and the same tests hold both (tests/unit/remoting).
+written and not sent is bytes of ours that `get_write_buffer_size` counts, and `close` does not wait
+for the peer to say goodbye too. So limits, holds and ends of a `Connection` are the same with and
+without TLS, and the same tests hold both (tests/unit/remoting).
 
 States: open -> closing (what was written still leaves) -> lost. OpenSSL may want to write while it
 reads (an update of keys) and the other way round; what was wanted is then done again when the
