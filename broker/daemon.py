@@ -46,6 +46,12 @@ from aerobee.broker.registration.exposure import exposures
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
+from aerobee.config.certificates import (
+    PortCertificates,
+    ServerCertificates,
+    registration_context,
+    server_certificates,
+)
 from aerobee.config.errors import ConfigError
 from aerobee.config.limits import check_limits, connection_limit
 from aerobee.config.memory import available_memory, memory_of, memory_warning
@@ -123,6 +129,7 @@ class Daemon:
         )
         self.warnings: tuple[str, ...] = limit.warnings
         self._http: HttpServer | None = None
+        self._certificates: ServerCertificates | None = None
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
@@ -156,7 +163,11 @@ class Daemon:
         self._returns = True
 
     async def read_settings_again(self) -> None:
-        """Take over what the configuration says now (config/reload.py). Once it serves."""
+        """Take over what the configuration says now (config/reload.py), and what the files of
+        certificates hold. Once it serves."""
+        if self._certificates is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._certificates.read_again)
         if self._live_settings is not None:
             await self._live_settings.read_again()
         if self.core.access is not None:
@@ -183,6 +194,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
+        self._certificates, tls = server_certificates(settings), registration_context(settings)
         memory = memory_of(settings, available_memory())
         if (warning := memory_warning(settings, memory)) is not None:
             log.warning("%s", warning)
@@ -225,10 +237,10 @@ class Daemon:
             f"{reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
-        self.registrar = Registrar(settings, identity, self.core.topics, servers, credentials)
+        self.registrar = Registrar(settings, identity, self.core.topics, servers, tls, credentials)
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
-        add_network(metrics, ports, self.registrar.registered, self.core, name_server)
+        add_network(metrics, ports, self.registrar.registered, self.core, name_server, self._http)
         add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
@@ -253,7 +265,9 @@ class Daemon:
             "/metrics": metrics.route,
         }
         limits = HttpLimits(connections=settings.http_connections)
-        server = HttpServer(settings.http_host, settings.http_port, routes, limits)
+        certificates = self._certificates
+        encryption = None if certificates is None else certificates.http
+        server = HttpServer(settings.http_host, settings.http_port, routes, limits, encryption)
         await server.start()
         self._undo.append(("http", server.close))
         self._http = server
@@ -264,6 +278,10 @@ class Daemon:
         ports = ReservedPorts(reachable(self.settings.listen_host))
         reserved.callback(ports.release)
         return ports.port
+
+    @property
+    def _encryption(self) -> PortCertificates | None:
+        return None if self._certificates is None else self._certificates.clients
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
@@ -284,7 +302,7 @@ class Daemon:
         settings = self.settings
         if not settings.nameserver_enabled:
             return None
-        server = NameServer.from_settings(settings, own)
+        server = NameServer.from_settings(settings, self._encryption, own)
         await server.start()
         self._undo.append(("name server", server.close))
         if server.access is not None:
@@ -294,8 +312,12 @@ class Daemon:
     async def _start_client_ports(self, port: int) -> int:
         settings, limits, core = self.settings, self._limits, self.core
         sockets = None if self.form is None else core.compiled_requests(self.form).sockets
-        self.main_server = RemotingServer(core.main_router, limits, "broker", core.turns, sockets)
-        self.vip_server = RemotingServer(core.vip_router, limits, "broker vip", core.turns)
+        self.main_server = RemotingServer(
+            core.main_router, limits, "broker", core.turns, sockets, self._encryption
+        )
+        self.vip_server = RemotingServer(
+            core.vip_router, limits, "broker vip", core.turns, encryption=self._encryption
+        )
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)
         if not settings.vip_port_enabled:
@@ -338,6 +360,13 @@ class Daemon:
         )
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)
+        if (certificates := self._certificates) is not None:
+            self.health.add(
+                "certificates",
+                certificates.probe,
+                "mend the file that the reason names; it is read again when it changes",
+            )
+            scheduler.every(1.0, "certificates", certificates.look, blocking=True)
         scheduler.every(1.0, "health", self.health.run)
         store = self.store
         rates = store.stats_service.rates

@@ -226,7 +226,8 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
         ]
         lines.append(f"  name servers      {'; '.join(listed)}")
     if addresses.http:
-        lines.append(f"  metrics, health   http://{addresses.http}/metrics /live /ready")
+        scheme = "https" if settings.tls_mode == "enforcing" else "http"
+        lines.append(f"  metrics, health   {scheme}://{addresses.http}/metrics /live /ready")
     lines.append(f"  store             {settings.store_path}")
     lines.append(f"  hot path          {form_name(daemon.form)}")
     lines.append(f"  recovery          {daemon.store.recovery.summary()}")

@@ -153,7 +153,8 @@ def _add_shards(commands: "Commands") -> None:
     parser = commands.add_parser("shards", help=about, description=about)
     parser.add_argument(
         "--http", type=text, default="127.0.0.1:5557", metavar="HOST:PORT",
-        help="metrics and health of their supervisor (127.0.0.1:5557)",
+        help="metrics and health of their supervisor (127.0.0.1:5557); https://HOST:PORT where it "
+        "takes nothing but TLS",
     )  # fmt: skip
     parser.add_argument(
         "--timeout", type=seconds, default=10.0, metavar="SECONDS", help="for the answer (10)"
@@ -522,4 +523,8 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
         help="RocketMQ's tools.yml with accessKey and secretKey, for brokers that ask for accounts "
         "(default: AEROBEE_CREDENTIALS, or conf/tools.yml below ROCKETMQ_HOME)",
     )
+    add("--tls", action="store_true", help="speak TLS to name servers and brokers")
+    add("--trust-store", metavar="FILE", help="check their certificates against these, PEM")
+    add("--certificate", metavar="FILE", help="for those that ask for one, PEM")
+    add("--certificate-key", metavar="FILE", help="its key, where that is a file of its own")
     _add_json(parser)

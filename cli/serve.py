@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
 from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
+from aerobee.config.certificates import ServerCertificates, server_certificates
 from aerobee.config.hangup import HANGUPS, heed_supervisor
 from aerobee.config.limits import check_limits, connection_limit, raise_open_files
 from aerobee.config.load import Loaded, load_settings
@@ -136,23 +137,29 @@ def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int
 async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
     from aerobee.broker.monitoring.systemd import Notifier
     from aerobee.broker.registration.exposure import exposures
+    from aerobee.broker.scheduler import Scheduler
 
     notifier = Notifier()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    certificates = server_certificates(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if supervised:
         heed_supervisor(loop, stop.set)
     try:
-        server = NameServer.from_settings(settings)
+        encryption = None if certificates is None else certificates.clients
+        server = NameServer.from_settings(settings, encryption)
         await server.start()
     except RemotingListenError as error:
         raise CommandFailed(f"cannot start: {error} (--port N)", CANNOT_CONNECT) from error
     except (KvFileDamaged, OSError) as error:
         raise CommandFailed(f"cannot start: {error}", CONFIGURATION) from error
     where = address_text((settings.nameserver_host, server.port))
-    again = partial(_read_again, reload, notifier)
+    again = partial(_read_again, reload, notifier, certificates)
+    scheduler = Scheduler(loop)
+    if certificates is not None:
+        scheduler.every(1.0, "certificates", certificates.look, blocking=True)
     with HANGUPS.heard(loop.call_soon_threadsafe, again, stop.set), _watched(notifier):
         say(f"aerobee {__version__}  name server at {where}")
         # Of the settings those of its own part count.
@@ -162,6 +169,7 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
         notifier.ready(f"ready at {where}")
         await stop.wait()
         notifier.stopping("stopping")
+        await scheduler.stop()
         await server.close()
     return 0
 
@@ -187,8 +195,12 @@ def _watched(notifier: "Notifier") -> Iterator[None]:
         monitor.stop()
 
 
-def _read_again(reload: Reload, notifier: "Notifier") -> None:
+def _read_again(
+    reload: Reload, notifier: "Notifier", certificates: ServerCertificates | None
+) -> None:
     notifier.reloading()
+    if certificates is not None:
+        certificates.read_again()
     loaded = reload.read()
     if loaded is not None:
         reload.take(loaded)

@@ -60,6 +60,10 @@ class ClientOptions:
     secret_key: str | None = field(default=None, repr=False)
     use_tls: bool = False  # towards name servers and brokers
     trust_store: str | None = None  # PEM file; without one every certificate is taken, as in Java
+    # PEM files, for brokers that ask for a certificate; the first may hold the key too.
+    certificate: str | None = None
+    certificate_key: str | None = None
+    certificate_password: str | None = field(default=None, repr=False)
     # Producers and push consumers: tell `mqadmin queryMsgTraceById` what became of each message.
     trace: bool = False
     trace_topic: str = TRACE_TOPIC

@@ -1,8 +1,8 @@
 """From files, environment and flags to `Settings`: who wins, what is refused, what is said.
 
 Precedence: flags and `--set` > environment `AEROBEE__SECTION__KEY` > what requests have changed
-(`remote.py`) > file > `NAMESRV_ADDR` and `ROCKETMQ_HOME` > default. The two variables are
-RocketMQ's: there they are defaults that a broker.conf overrides, so they are here.
+(`remote.py`) > file > tls.properties > `NAMESRV_ADDR` and `ROCKETMQ_HOME` > default. The two
+variables are RocketMQ's: there they are defaults that a broker.conf overrides, so they are here.
 
 An unknown key in our own syntaxes (TOML, environment, --set) stops the start with the nearest known
 name: it is a typing error. In a broker.conf it is a warning, because RocketMQ ignores such keys and
@@ -30,7 +30,7 @@ from aerobee.config.rules import (
 )
 from aerobee.config.settings.legacy import DERIVED_PATHS
 from aerobee.config.settings.setting import Setting, Value
-from aerobee.config.sources import FileFormat, Given
+from aerobee.config.sources import FileContent, FileFormat, Given
 from aerobee.nearest_name import nearest_name
 
 _SOURCES: Final = {
@@ -51,6 +51,8 @@ _NAMES: Final[Mapping[str, tuple[Mapping[str, Setting], ...]]] = {
     "flag": (BY_NAME,),
 }
 _REDACTED: Final = "***"
+#: Where RocketMQ looks for the settings of encryption.
+TLS_PROPERTIES: Final = Path("/etc/rocketmq/tls.properties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,9 @@ def load_settings(
     merge = _Merge(strict)
     if content is not None:
         merge.warnings += content.warnings
+    if (tls := _tls_properties([*below, *above])) is not None:
+        merge.warnings += tls.warnings
+        merge.take(tls.given)
     merge.take(below)
     remote_file = None
     if remote is not None:
@@ -139,6 +144,19 @@ def load_settings(
     origins = {setting.name: merge.origins.get(setting.name, DEFAULT) for setting in SETTINGS}
     file_format = content.format if content else None
     return Loaded(settings, origins, tuple(warnings), idle, path, file_format, remote_file)
+
+
+def _tls_properties(others: Iterable[Given]) -> FileContent | None:
+    """The file that the others name, or RocketMQ's own if they ask for TLS and it exists. Raises
+    ConfigError."""
+    alone = _Merge(strict=False)
+    alone.take(others)
+    values = alone.values
+    if values["tls_config_file"]:
+        return sources.read_tls_properties(Path(values["tls_config_file"]).expanduser())
+    if values["tls_mode"] == "disabled" and not values["tls_outgoing"]:
+        return None
+    return sources.read_tls_properties(TLS_PROPERTIES) if TLS_PROPERTIES.exists() else None
 
 
 class _Merge:

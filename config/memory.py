@@ -43,6 +43,14 @@ FIXED: Final = (
               bytes_each=64 * _MIB),
     ),
     Fixed(
+        "TLS of client connections",
+        1,
+        "",
+        Limit("keys and records of each connection, where TLS is taken", "as connections",
+              "aerobee_tls_handshakes_total", bytes_each=48 * _KIB,
+              times=("connections", "client_ports", "takes_tls")),
+    ),
+    Fixed(
         "client groups",
         200_000,
         "entries",

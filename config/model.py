@@ -34,11 +34,16 @@ from aerobee.config.settings.service import (
 )
 from aerobee.config.settings.setting import Setting, Value, settings_of
 from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES, StoreSettings
+from aerobee.config.settings.tls import TlsSettings
 
 # Consume queue units are 20 bytes, so their files are too (store/FORMAT.md 1.2).
 _UNIT_BYTES: Final = 20
 # An empty address would mean "every interface" to the sockets below; an omission must not do that.
 _LOOPBACK: Final = "127.0.0.1"
+_TLS_FILES: Final = (
+    *("tls_config_file", "tls_certificate_path", "tls_key_path", "tls_trust_path"),
+    *("tls_client_certificate_path", "tls_client_key_path", "tls_client_trust_path"),
+)
 _NOT_IN_A_NAME: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
@@ -61,6 +66,7 @@ class Settings(
     FilterSettings,
     ReplicationSettings,
     AccessSettings,
+    TlsSettings,
     LegacySettings,
 ):
     """All values, after loading. Attribute names are those of the section classes."""
@@ -81,6 +87,7 @@ class Settings(
 
     def resolve(self) -> Self:
         """Fill in what depends on the machine or another setting; doing it twice is harmless."""
+        tls: dict[str, Any] = {name: _absolute(getattr(self, name)) for name in _TLS_FILES}
         unit_bytes = -self.consume_queue_segment_bytes % _UNIT_BYTES
         return dataclasses.replace(
             self,
@@ -94,6 +101,7 @@ class Settings(
             max_message_bytes=self._fitting_message_bytes(),
             consume_queue_segment_bytes=self.consume_queue_segment_bytes + unit_bytes,
             ha_listen_port=self.ha_listen_port or min(self.listen_port + 1, 65_535),
+            **tls,
         )
 
     def _fitting_message_bytes(self) -> int:
@@ -140,6 +148,11 @@ class Settings(
     def transient_pool_effective(self) -> bool:
         """Whether segments are written in the transient pool (store/FORMAT.md 4.3)."""
         return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
+
+    @property
+    def takes_tls(self) -> bool:
+        """Whether any port takes TLS."""
+        return self.tls_mode != "disabled"
 
     @property
     def client_ports(self) -> int:

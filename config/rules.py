@@ -69,6 +69,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         check.wrong("address_server", _NO_ADDRESS_SERVER)
     if values["transient_pool_fail_fast"] and values["transient_pool_buffers"] < 3:
         check.wrong("transient_pool_buffers", _TOO_FEW_BUFFERS)
+    _ask_for_tls(values, origins)
+    _files_of_tls(check, values)
     raise_all(check.errors)
     warnings = [
         *_broker_number(values, origins),
@@ -78,6 +80,7 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         *_transient_pool(values),
         *_disk_limits(values),
         *_delay_levels(values),
+        *_tls(values, origins),
     ]
     _parts(values, origins)
     return warnings
@@ -105,6 +108,61 @@ class _Checker:
         where = "" if origin is DEFAULT else origin.text
         key = origin.key or BY_NAME[name].full_key
         self.errors.append(ConfigError(key, str(self._values[name]), reason, where))
+
+
+def _ask_for_tls(values: Values, origins: dict[str, Origin]) -> None:
+    """Who gives a certificate wants it used, and then RocketMQ's mode is the default."""
+    given = origins.get("tls_mode", DEFAULT).source != "default"
+    if values["tls_certificate_path"] and not given:
+        values["tls_mode"] = "permissive"
+        origins["tls_mode"] = Origin("rule", "a certificate is given", "")
+
+
+def _files_of_tls(check: _Checker, values: Values) -> None:
+    for part in ("tls", "tls_client"):
+        certificate, key = f"{part}_certificate_path", f"{part}_key_path"
+        for name, other in ((certificate, key), (key, certificate)):
+            if values[name] and not values[other]:
+                check.wrong(name, f"needs {_names_of(other)} beside it")
+    if values["tls_mode"] == "disabled":
+        return
+    if not values["tls_certificate_path"] and not values["tls_test_mode"]:
+        check.wrong(
+            "tls_mode",
+            f"needs a certificate: {_names_of('tls_certificate_path')} and "
+            f"{_names_of('tls_key_path')}",
+        )
+    if values["tls_client_certificate"] == "require" and not values["tls_trust_path"]:
+        check.wrong(
+            "tls_client_certificate",
+            f"needs what clients' certificates are checked against: {_names_of('tls_trust_path')}",
+        )
+
+
+def _tls(values: Values, origins: Mapping[str, Origin]) -> Iterator[str]:
+    if values["tls_mode"] == "disabled":
+        return
+    asked = values["tls_client_certificate"] != "none"
+    if not values["tls_certificate_path"]:
+        yield (
+            "TLS with a certificate that is made at each start, for trying out: it proves nothing "
+            f"to clients; give one ({_names_of('tls_certificate_path')})"
+        )
+    elif values["tls_test_mode"] and origins.get("tls_test_mode", DEFAULT) is not DEFAULT:
+        yield "tls.test.mode.enable is ignored: a certificate is given, and counts"
+    if asked and not values["tls_trust_path"]:
+        yield (
+            "clients are asked for no certificate: there is nothing to check one against "
+            f"({_names_of('tls_trust_path')})"
+        )
+    elif asked and not values["tls_check_clients"] and "tls_check_clients" in origins:
+        yield "clients' certificates are checked, though tls.server.authClient is false"
+
+
+def _names_of(name: str) -> str:
+    """A setting's names for people: `tls.server.certPath (tls.certificate_path)`."""
+    setting = BY_NAME[name]
+    return f"{setting.rocketmq_key} ({setting.full_key})"
 
 
 def _log_directories(check: _Checker, values: Values) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from aerobee.config.errors import ConfigError
-from aerobee.config.model import BY_NAME, SECTIONS
+from aerobee.config.model import BY_NAME, BY_ROCKETMQ_KEY, SECTIONS
 from aerobee.config.properties import PropertiesSyntaxError, parse_properties
 
 Syntax = Literal["properties", "toml", "remote", "environment", "set", "flag"]
@@ -28,6 +28,8 @@ _SECTION_NAMES: Final = frozenset(section.section for section in SECTIONS)
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _TOML_HEADER: Final = re.compile(r"^[ \t]*\[+[ \t]*([^\]]+?)[ \t]*\]+[ \t]*(#.*)?$")
 _TOML_KEY: Final = re.compile(r"""^[ \t]*([A-Za-z0-9_.\-"' \t]+?)[ \t]*=""")
+# RocketMQ reads these from its command line alone.
+_NOT_IN_TLS_PROPERTIES: Final = frozenset({"tls.server.mode", "tls.enable", "tls.config.file"})
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
@@ -66,6 +68,20 @@ def read_file(path: Path, file_format: FileFormat | None) -> FileContent:
     return _read_properties(path, data)
 
 
+def read_tls_properties(path: Path) -> FileContent:
+    """Read a tls.properties, of which only what it may say is given: nothing but settings of
+    encryption, and not whether there is any."""
+    content = read_file(path, "properties")
+    given, warnings = [], list(content.warnings)
+    for item in content.given:
+        setting = BY_ROCKETMQ_KEY.get(item.key)
+        if setting is None or setting.section != "tls" or item.key in _NOT_IN_TLS_PROPERTIES:
+            warnings.append(f"{item.where}: {item.key} is ignored: it has no place in this file")
+        else:
+            given.append(item)
+    return FileContent(given, "properties", warnings)
+
+
 def detect_format(data: bytes) -> FileFormat:
     """TOML has our sections; a broker.conf has none, and its keys have no underscores."""
     significant = False
@@ -79,7 +95,9 @@ def detect_format(data: bytes) -> FileFormat:
             return "toml"
         key = re.split(r"[=:\s]", text, maxsplit=1)[0]
         head, dot, _ = key.partition(".")
-        if (dot and head in _SECTION_NAMES and _is_toml(data)) or ("_" in key and key in BY_NAME):
+        # `tls.` begins a section's names here, and properties of RocketMQ.
+        of_section = dot and head in _SECTION_NAMES and key not in BY_ROCKETMQ_KEY
+        if (of_section and _is_toml(data)) or ("_" in key and key in BY_NAME):
             return "toml"
     return "properties" if significant else "toml"
 

@@ -32,6 +32,7 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import text_of
+from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import KIB, MIB, RemotingLimits
 from aerobee.remoting.server import BACKLOG, RemotingServer
@@ -77,6 +78,8 @@ class NameServerOptions:
     """Limits and times of a name server; the defaults are the reference's."""
 
     remoting: RemotingLimits = NAME_SERVER_LIMITS
+    # Without it no TLS is taken.
+    encryption: Encryption | None = None
     routes: RouteLimits = field(default_factory=RouteLimits)
     order_messages: bool = False
     max_inflated_bytes: int = 32 * MIB
@@ -156,7 +159,13 @@ class NameServer(Serving):
                 self._options.order_messages, self._options.max_inflated_bytes, self._shown
             ),
         )
-        self._server = RemotingServer(self, self._options.remoting, "nameserver", self._turns)
+        self._server = RemotingServer(
+            self,
+            self._options.remoting,
+            "nameserver",
+            self._turns,
+            encryption=self._options.encryption,
+        )
         self._scan: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
         # Answers to changes of the KV table that the next save will cover.
@@ -166,7 +175,12 @@ class NameServer(Serving):
         self._request_counts: dict[int, int] = {}
 
     @classmethod
-    def from_settings(cls, settings: Settings, own: Credentials | None = None) -> Self:
+    def from_settings(
+        cls,
+        settings: Settings,
+        encryption: Encryption | None = None,
+        own: Credentials | None = None,
+    ) -> Self:
         """The one that a broker embeds, or that runs alone. `own`: what the broker that embeds it
         signs with, if no file has it. Raises `KvFileDamaged`."""
         return cls(
@@ -178,6 +192,7 @@ class NameServer(Serving):
                 shown=_without_effect(settings),
                 max_inflated_bytes=settings.max_inflated_bytes,
                 max_kv_bytes=settings.max_kv_bytes,
+                encryption=encryption,
             ),
             accounts=partial(_access_of, settings, own)
             if settings.nameserver_acl_enabled

@@ -25,7 +25,7 @@ from aerobee.protocol.frames.header_decode import decode_header
 from aerobee.protocol.frames.header_encode import MSGPACK
 from aerobee.protocol.frames.signature import signed
 from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingTimeout
-from aerobee.remoting.tls import client_context
+from aerobee.remoting.tls import ShownCertificate, client_context
 
 _WORDS = struct.Struct(">iI")
 # Headers are read through this buffer; larger reads go past it.
@@ -41,6 +41,7 @@ class ConnectOptions:
     trust_store: str | None = None  # a PEM file; without one every certificate is taken, as in Java
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
+    shown: ShownCertificate | None = None
 
 
 class BlockingCaller:
@@ -136,4 +137,4 @@ class BlockingCaller:
 
 
 def _secured(plain: socket.socket, options: ConnectOptions) -> ssl.SSLSocket:
-    return client_context(options.trust_store).wrap_socket(plain)
+    return client_context(options.trust_store, options.shown).wrap_socket(plain)

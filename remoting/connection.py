@@ -28,7 +28,7 @@ from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed
 from aerobee.remoting.peers import address_text, foreign_protocol, plain_address
-from aerobee.remoting.stats import CloseReason
+from aerobee.remoting.stats import CloseReason, TlsFailure
 
 log = logging.getLogger("aerobee.remoting")
 
@@ -517,6 +517,8 @@ class Connection(asyncio.BufferedProtocol):
         """End a connection whose bytes are no frames; what was good before is still answered."""
         reason = foreign_protocol(head) if not self.commands_in else CloseReason.BAD_FRAME
         self._shared.stats.bad_frames += 1
+        if reason is CloseReason.TLS:
+            self._shared.stats.tls.failed[TlsFailure.DISABLED] += 1
         text = 'connection closed %s reason=%s detail="%s"'
         self._shared.log_violation(text, self, reason, why.replace('"', "'"))
         self.close(reason)

@@ -3,7 +3,8 @@
 Each listening socket has one accepting task, owned by the server from `start` to `stop_listening`;
 there is no task per connection. Accepting ourselves, rather than through the loop's server, lets a
 connection above the limits be refused before it costs anything, and lets a process that has run out
-of descriptors pause instead of spinning or losing its listener. Loop thread only.
+of descriptors pause instead of spinning or losing its listener. Where TLS is taken, what was
+accepted waits among the arrivals until it has shown what it is. Loop thread only.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from aerobee.remoting.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text, plain_address
 from aerobee.remoting.stats import CloseReason, ServerStats
+from aerobee.remoting.tls_transport import TlsTransport
 from aerobee.remoting.turns import Turns
 
 log = logging.getLogger("aerobee.remoting")
@@ -32,6 +36,8 @@ BACKLOG = 1024
 _KERNEL_UNSENT_BYTES = 256 * 1024
 # With a free port on several addresses, the second may find the first's port taken.
 _PORT_ATTEMPTS = 5
+# Arrivals that are taken before the loop looks at others: a slice of its turn.
+_TAKEN_A_TURN = 32
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -58,13 +64,17 @@ class RemotingServer:
         name: str = "remoting",
         turns: Turns | None = None,
         sockets: Callable[[ConnectionSet], Sockets] | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
-        """`sockets` makes what serves accepted sockets; without it the loop does."""
+        """`sockets` makes what serves accepted plain sockets; without it the loop does. Without
+        `encryption` no TLS is taken."""
         self.limits = limits or RemotingLimits()
         self.connections = ConnectionSet(self.limits, name, turns=turns)
         self._handler = handler
         self._make_sockets = sockets
         self._sockets: Sockets | None = None
+        self._encryption = encryption
+        self._arrivals: Arrivals | None = None
         self._listeners: list[socket.socket] = []
         self._acceptors: list[asyncio.Task[None]] = []
         self._ports: list[int] = []
@@ -86,6 +96,10 @@ class RemotingServer:
         listeners = await _listen(host, port)
         if self._make_sockets is not None and self._sockets is None:
             self._sockets = self._make_sockets(self.connections)
+        if self._encryption is not None and self._arrivals is None:
+            times = ArrivalTimes(self.limits.idle_s, self.limits.sweep_interval_s)
+            name = self.connections.name
+            self._arrivals = Arrivals(self._encryption, times, self, self.stats.tls, name)
         for listener in listeners:
             task = asyncio.create_task(
                 self._accept_forever(listener), name=f"{self.connections.name} accepts"
@@ -98,7 +112,7 @@ class RemotingServer:
         return bound
 
     async def stop_listening(self) -> None:
-        """Accept nothing more; open connections go on."""
+        """Accept nothing more; open connections go on, those that are still arriving end."""
         acceptors, self._acceptors = self._acceptors, []
         for task in acceptors:
             task.cancel()
@@ -106,6 +120,8 @@ class RemotingServer:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.close()
+        if self._arrivals is not None:
+            await self._arrivals.close()
 
     async def close(self, grace_s: float = 1.0) -> None:
         """Stop listening and end every connection; answers already written get `grace_s`."""
@@ -120,6 +136,7 @@ class RemotingServer:
 
     async def _accept_forever(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        taken = 0
         while True:
             try:
                 accepted, address = await loop.sock_accept(listener)
@@ -136,19 +153,40 @@ class RemotingServer:
             if not self._admitted(peer):
                 accepted.close()
                 continue
-            await self._open(loop, accepted, peer)
+            if self._arrivals is not None:
+                self._arrivals.take(accepted, peer)
+                taken += 1
+                if not taken % _TAKEN_A_TURN:
+                    # To accept those who are there already does not wait.
+                    await asyncio.sleep(0)
+                continue
+            try:
+                await self.open_plain(accepted, peer)
+            except OSError as error:
+                # The peer has gone in between.
+                text = "peer lost while accepting peer=%s server=%s error=%s"
+                log.debug(text, address_text(peer), self.connections.name, error)
+
+    @property
+    def open(self) -> int:
+        """Connections that count in the limits: those that are served, and those that arrive."""
+        return self.stats.open + self.stats.tls.arriving
+
+    def _open_of(self, host: str) -> int:
+        arriving = 0 if self._arrivals is None else self._arrivals.count_of(host)
+        return self.connections.count_of(host) + arriving
 
     def _admitted(self, peer: tuple[str, int]) -> bool:
         stats = self.stats
-        if stats.open >= self.limits.connections:
+        if self.open >= self.limits.connections:
             stats.refused_total += 1
             self.connections.log_violation(
                 'connection refused peer=%s reason="too many" open=%d',
                 address_text(peer),
-                stats.open,
+                self.open,
             )
             return False
-        if self.connections.count_of(peer[0]) >= self.limits.connections_per_address:
+        if self._open_of(peer[0]) >= self.limits.connections_per_address:
             stats.refused_address += 1
             self.connections.log_violation(
                 'connection refused peer=%s reason="too many of one address" open=%d',
@@ -158,20 +196,29 @@ class RemotingServer:
             return False
         return True
 
-    async def _open(
-        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: tuple[str, int]
-    ) -> None:
+    # --- the host of the arrivals
+
+    async def open_plain(self, arrived: socket.socket, peer: tuple[str, int]) -> None:
+        """Serve a plain socket from now on; closed when it raises OSError."""
         connection = Connection(self.connections, self._handler, peer)
         try:
             if self._sockets is not None:
-                self._sockets.open(accepted, connection)
+                self._sockets.open(arrived, connection)
             else:
-                await loop.connect_accepted_socket(lambda: connection, accepted)
-        except OSError as error:
-            # The peer has gone in between.
-            text = "peer lost while accepting peer=%s server=%s error=%s"
-            log.debug(text, address_text(peer), self.connections.name, error)
-            accepted.close()
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(lambda: connection, arrived)
+        except OSError:
+            arrived.close()
+            raise
+
+    def open_tls(self, arrived: ssl.SSLSocket, peer: tuple[str, int]) -> None:
+        """Serve a socket from now on whose handshake is done; closed when it raises OSError."""
+        connection = Connection(self.connections, self._handler, peer)
+        try:
+            TlsTransport(arrived, connection)
+        except OSError:
+            arrived.close()
+            raise
 
 
 def _surface(task: asyncio.Task[None]) -> None:

@@ -25,6 +25,34 @@ class CloseReason(StrEnum):
     LOCAL = "closed here"
 
 
+class TlsFailure(StrEnum):
+    """Why no connection came of a socket that was accepted, where TLS is taken or asked for."""
+
+    RUBBISH = "rubbish"
+    VERSION = "old version"
+    # The client's: missing, or not trusted.
+    CERTIFICATE = "certificate"
+    # The client does not trust ours.
+    REFUSED = "refused by client"
+    CIPHER = "no common cipher"
+    TIMEOUT = "timeout"
+    GONE = "gone"
+    # Not one byte came.
+    SILENT = "silent"
+    PLAIN = "plain on enforcing"
+    DISABLED = "tls on disabled"
+
+
+@dataclass(slots=True, eq=False)
+class TlsStats:
+    """Handshakes that ended well, and those that did not."""
+
+    # Gauge: sockets that have not shown what they are, or are about their handshake.
+    arriving: int = 0
+    handshakes: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+
+
 @dataclass(slots=True, eq=False)
 class ServerStats:
     """Counters since the set was made; all but `open` and the three gauges only grow."""
@@ -37,6 +65,7 @@ class ServerStats:
     # Times that accepting paused because the process (or machine) had no descriptor left.
     accept_errors: int = 0
     bad_frames: int = 0
+    tls: TlsStats = field(default_factory=TlsStats)
     closed: Counter[str] = field(default_factory=Counter)
     reads: int = 0
     commands_in: int = 0

@@ -10,6 +10,7 @@ whoever restarts the whole for that takes the others down.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -34,12 +35,14 @@ _NOT_STUCK: Final = frozenset({200, _ENDED[0]})
 
 
 class Place(NamedTuple):
-    """Where one shard is: its broker's name and address for clients, its HTTP port."""
+    """Where one shard is: its broker's name and address for clients, its HTTP port, and what it is
+    spoken to through where that takes nothing but TLS."""
 
     name: str
     address: str
     http_host: str
     http_port: int
+    tls: ssl.SSLContext | None = None
 
 
 class Pages:
@@ -139,17 +142,19 @@ class Pages:
             return None
         try:
             async with asyncio.timeout(self._answer_s):
-                return await fetch(place.http_host, place.http_port, path)
+                return await fetch(place.http_host, place.http_port, path, place.tls)
         except (OSError, ValueError) as error:
             # A time-out is an OSError too.
             log.info("no answer name=%s path=%s error=%r", child.name, path, error)
             return _ENDED if isinstance(error, ConnectionError) else None
 
 
-async def fetch(host: str, port: int, path: str) -> tuple[int, bytes]:
+async def fetch(
+    host: str, port: int, path: str, tls: ssl.SSLContext | None = None
+) -> tuple[int, bytes]:
     """Status and whole body of a page of a shard's HTTP port. Raises OSError, and ValueError for
     what is no whole answer."""
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         try:

@@ -45,6 +45,11 @@ def name_server_address(settings: Settings) -> str:
     return f"{reachable(settings.nameserver_host)}:{settings.nameserver_port}"
 
 
+def speaks_tls(settings: Settings) -> bool:
+    """Whether the name server that runs beside the shards takes nothing but TLS."""
+    return bool(name_server_address(settings)) and settings.tls_mode == "enforcing"
+
+
 def shard_changes(
     settings: Settings, number: int, count: int, memory: Memory | None
 ) -> dict[str, object]:
@@ -55,6 +60,8 @@ def shard_changes(
         "broker_name": f"{settings.broker_name}-{number}" if number else settings.broker_name,
         "nameserver_enabled": False,
         "name_servers": settings.name_servers or name_server_address(settings),
+        # To a shard the name server of all is another one.
+        "tls_outgoing": settings.tls_outgoing or speaks_tls(settings),
         "memory_ratio_percent": -(-settings.memory_ratio_percent // count),
     }
     for name in ("commit_log_path", "read_only_commit_log_paths"):

@@ -26,6 +26,12 @@ from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.broker.registration.addresses import decide_advertised
 from aerobee.broker.registration.name_server_link import parse_server
 from aerobee.broker.registration.namesake import ask_brokers
+from aerobee.broker.scheduler import Scheduler
+from aerobee.config.certificates import (
+    outgoing_context,
+    registration_context,
+    server_certificates,
+)
 from aerobee.config.errors import ConfigError
 from aerobee.config.hangup import HANGUPS
 from aerobee.config.model import Settings
@@ -91,6 +97,12 @@ class _Process:
         self._nameserver = nameserver
         self._directory = directory
         self._began = time.monotonic()
+        # Before anything runs, so that files which cannot be used stop the start here.
+        self._certificates = server_certificates(settings)
+        # What our own processes are spoken to through.
+        self._name_server_tls = registration_context(settings)
+        enforcing = settings.tls_mode == "enforcing"
+        self._http_tls = outgoing_context(settings) if enforcing else None
 
     async def run(self) -> int:
         settings, shards = self._settings, self._shards
@@ -108,6 +120,9 @@ class _Process:
             return _exit_with(error, _EXIT_FAILED)
         loop = asyncio.get_running_loop()
         stop = _on_signals(loop, supervisor)
+        scheduler = Scheduler(loop)
+        if (certificates := self._certificates) is not None:
+            scheduler.every(1.0, "certificates", certificates.look, blocking=True)
         with HANGUPS.heard(loop.call_soon_threadsafe, supervisor.reload, stop):
             try:
                 await _check_free(settings, shards)
@@ -121,6 +136,7 @@ class _Process:
             try:
                 return await supervisor.run(self._say_ready)
             finally:
+                await scheduler.stop()
                 if http is not None:
                     await http.close()
 
@@ -139,7 +155,8 @@ class _Process:
         names = {shard.broker_name for shard in self._shards}
         host, port = parse_server(name_server_address(self._settings))
         try:
-            caller = await Caller.connect(host, port, _CONNECT_S)
+            tls = self._name_server_tls
+            caller = await Caller.connect(host, port, _CONNECT_S, tls=tls)
             try:
                 return names - (await ask_brokers(caller)).keys()
             finally:
@@ -159,12 +176,14 @@ class _Process:
                 f"{host}:{shard.listen_port}",
                 reachable(shard.http_host),
                 shard.http_port,
+                self._http_tls,
             )
             for shard in self._shards
         ]
         limits = HttpLimits(connections=settings.http_connections)
         routes = Pages(supervisor, places).routes()
-        server = HttpServer(settings.http_host, settings.http_port, routes, limits)
+        encryption = None if self._certificates is None else self._certificates.http
+        server = HttpServer(settings.http_host, settings.http_port, routes, limits, encryption)
         await server.start()
         return server
 
@@ -175,7 +194,8 @@ class _Process:
         if address := name_server_address(settings):
             lines.append(f"  name server       {address}")
         if settings.http_enabled and settings.http_port:
-            where = f"http://{settings.http_host}:{settings.http_port}"
+            scheme = "https" if settings.tls_mode == "enforcing" else "http"
+            where = f"{scheme}://{settings.http_host}:{settings.http_port}"
             lines.append(f"  metrics, health   {where}/metrics /live /ready /shards")
         lines.append(f"  restart each      kill -USR2 {os.getpid()}")
         lines.append(f"all ready in {time.monotonic() - self._began:.2f} s")

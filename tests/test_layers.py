@@ -60,11 +60,11 @@ ORDER: dict[str, tuple[str, ...]] = {
     "config": (
         *("errors", "settings", "properties", "logs", "model"),
         *("limits", "memory", "manual", "limits_page", "ports", "rules"),
-        *("sources", "remote", "load", "reload", "hangup"),
+        *("sources", "remote", "load", "reload", "hangup", "self_signed", "certificates"),
     ),
     "remoting": (
-        *("errors", "limits", "stats", "peers", "tls", "calls", "budget", "turns"),
-        *("connection_set", "connection", "serving", "caller", "blocking", "server"),
+        *("errors", "limits", "stats", "peers", "tls", "tls_transport", "calls", "budget", "turns"),
+        *("connection_set", "connection", "serving", "caller", "blocking", "arrivals", "server"),
     ),
     "store": (
         *("errors", "collector", "disk", "stats", "segments", "queues", "log"),

@@ -181,14 +181,15 @@ class CompiledRequests:
         return self._sends.put_rows(name, queue_id, body, skip, most, born_ms, born_host)
 
     def sockets(self, shared: ConnectionSet) -> Sockets:
-        """Sockets whose reads are served here before they are decoded."""
+        """Sockets whose reads are served here before they are decoded; so is what comes by TLS."""
+        shared.take_head = self.take
         loop = asyncio.get_running_loop()
         return self._form.sockets(loop, shared, self._requests, self)
 
     def take(self, connection: Connection, read: memoryview) -> int:
         """Serve the plain requests at the head of a read; how many bytes those are.
 
-        For connections whose bytes come by a transport of the loop's.
+        For connections whose bytes come by a transport: a loop's, or that of TLS.
         """
         turns = self._turns
         clock = turns.clock

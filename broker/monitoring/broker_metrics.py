@@ -22,7 +22,7 @@ from aerobee.config.memory import available_memory, memory_of, worst_cases
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.protocol.codes import ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.remoting.stats import ServerStats
+from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MILLISECONDS = 1000.0
@@ -294,6 +294,39 @@ async def access(controls: Mapping[str, AccessControl]) -> Fill:
         for server, reasons in refused.items():
             for reason, count in reasons.items():
                 family.add(count, server, reason)
+
+    return fill
+
+
+async def tls(ports: Mapping[str, TlsStats]) -> Fill:
+    """Handshakes of each port that may take TLS, by its name."""
+
+    def fill(page: Page) -> None:
+        failures = page.family(
+            "aerobee_tls_failures_total",
+            "Connections not taken because of TLS, or for want of it",
+            ["server", "reason"],
+        )
+        for server, stats in ports.items():
+            page.numbers(
+                [
+                    (
+                        "aerobee_tls_handshakes_total",
+                        "TLS connections taken",
+                        stats.handshakes,
+                    ),
+                    (
+                        "aerobee_connections_arriving",
+                        "Sockets that have not shown yet whether they are TLS, or are about it",
+                        stats.arriving,
+                    ),
+                ],
+                server=server,
+            )
+            # Each reason from the start on, so that its first is an increase.
+            counts = {str(reason): stats.failed[reason] for reason in TlsFailure}
+            for reason, count in words(counts).items():
+                failures.add(count, server, reason)
 
     return fill
 

@@ -16,6 +16,10 @@ peers have not taken have at most `unsent_bytes` in all (503 above that), and ea
 taken within `write_timeout_s`. A connection that has been served closes after `idle_timeout_s` of
 silence. Between two requests of a connection the loop turns, however many it sends at once.
 
+With a certificate the port takes TLS and plain HTTP, or TLS alone, as the ports for clients do
+(`remoting/arrivals.py`). Those whose first bytes are awaited are at most `connections` more; the
+one that has been longest about it makes room.
+
 A route is a coroutine function `(Request) -> Response`. A route that raises is a bug of ours: it is
 logged with its traceback and answered with 500; the connection is closed.
 
@@ -32,13 +36,18 @@ import logging
 import os
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import h11
 
+from aerobee.remoting.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.peers import plain_address
+from aerobee.remoting.stats import TlsStats
+from aerobee.remoting.tls_transport import TlsTransport
 
 log = logging.getLogger("aerobee.broker.http")
 
@@ -47,6 +56,8 @@ _READ_BYTES = 4096
 # because one that finds no room tries again a second later.
 _BACKLOG = 1024
 _ACCEPT_PAUSE_S = 1.0
+# Between two looks at who has not shown in time what it speaks.
+_LOOK_S = 1.0
 # A line feed without its carriage return, or a line that goes on in the next one.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\r\n[ \t]")
 _REASONS = {
@@ -131,7 +142,8 @@ class _Refused(Exception):
 class HttpServer:
     """Serves `routes` (path to coroutine function) on one address.
 
-    `open`, `refused` and `evicted` count connections, `requests` counts answers by status.
+    `open`, `refused` and `evicted` count connections, `requests` counts answers by status, `tls`
+    counts handshakes.
     """
 
     def __init__(
@@ -140,11 +152,16 @@ class HttpServer:
         port: int,
         routes: Mapping[str, Route],
         limits: HttpLimits | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
+        """Without `encryption` no TLS is taken."""
         self._host = host
         self._requested_port = port
         self._routes = dict(routes)
         self._limits = limits or HttpLimits()
+        self._encryption = encryption
+        self._arrivals: Arrivals | None = None
+        self.tls = TlsStats()
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -171,6 +188,9 @@ class HttpServer:
                 _cannot_listen(self._host, self._requested_port, error)
             ) from error
         loop = asyncio.get_running_loop()
+        if self._encryption is not None:
+            times = ArrivalTimes(self._limits.head_timeout_s, _LOOK_S)
+            self._arrivals = Arrivals(self._encryption, times, self, self.tls, "http")
         for listener in self._listeners:
             accepting = loop.create_task(self._accept_forever(listener))
             accepting.add_done_callback(_surface)
@@ -189,7 +209,11 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop listening and end all connections, answered or not."""
-        for task in (*self._accepting, *self._connections):
+        for task in self._accepting:
+            task.cancel()
+        if self._arrivals is not None:
+            await self._arrivals.close()
+        for task in self._connections:
             task.cancel()
         ending = {*self._accepting, *self._connections}
         if ending:
@@ -202,23 +226,51 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, address = await loop.sock_accept(listener)
             except OSError as error:
                 if error.errno != errno.ECONNABORTED:
                     # No descriptor left: wait for some to be closed.
                     log.warning("cannot accept, pausing server=http error=%s", error)
                     await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
-            protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-            try:
-                transport, _ = await loop.connect_accepted_socket(
-                    functools.partial(_same, protocol), accepted
-                )
-            except OSError:
-                accepted.close()  # the peer has gone in between
+            if self._arrivals is not None:
+                if len(self._arrivals) >= self._limits.connections:
+                    self._arrivals.end_longest()
+                    self.evicted += 1
+                self._arrivals.take(accepted, plain_address(address))
+                await asyncio.sleep(0)
                 continue
-            self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+            # The peer may have gone in between.
+            with contextlib.suppress(OSError):
+                await self.open_plain(accepted, plain_address(address))
+
+    # --- the host of the arrivals
+
+    async def open_plain(self, arrived: socket.socket, _peer: tuple[str, int]) -> None:
+        """Serve a plain socket from now on; closed when it raises OSError."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                functools.partial(_same, protocol), arrived
+            )
+        except OSError:
+            arrived.close()
+            raise
+        self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+    def open_tls(self, arrived: ssl.SSLSocket, _peer: tuple[str, int]) -> None:
+        """Serve a socket from now on whose handshake is done; closed when it raises OSError."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        try:
+            transport = TlsTransport(arrived, protocol)
+        except OSError:
+            arrived.close()
+            raise
+        self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= self._limits.connections and not self._evict():

@@ -100,12 +100,17 @@ def add_network(
     registered: Mapping[str, bool],
     core: BrokerCore,
     name_server: NameServer | None,
+    http: HttpServer | None,
 ) -> None:
-    """Connections of the listening parts by their names, requests that these refused for want of a
-    right, and the name servers."""
+    """Connections of the listening parts by their names, their TLS, requests that they refused for
+    want of a right, and the name servers."""
     if name_server is not None:
         servers = {**servers, "nameserver": name_server.stats}
     metrics.add("connections", broker_metrics.connections, servers)
+    encrypted = {name: stats.tls for name, stats in servers.items()}
+    if http is not None:
+        encrypted["http"] = http.tls
+    metrics.add("tls", broker_metrics.tls, encrypted)
     metrics.add("access", broker_metrics.access, _controls(core, name_server))
     counts = None if name_server is None else name_server.counts
     metrics.add("name_servers", client_metrics.name_servers, registered, counts)
@@ -127,7 +132,7 @@ def add_limits(
     """How near each limit is. `servers` are those of the client ports, of which the fuller counts;
     `settings` gives what holds now."""
     used: dict[str, Callable[[], float]] = {
-        "connections": lambda: max(stats.open for stats in servers),
+        "connections": lambda: max(stats.open + stats.tls.arriving for stats in servers),
         "inbound_bytes": lambda: max(stats.inbound_bytes for stats in servers),
         "outbound_bytes": lambda: max(stats.outbound_bytes for stats in servers),
         "held_pulls": lambda: len(core.held),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -38,11 +39,12 @@ class RegistrationRefused(Exception):
 
 
 class LinkOptions(NamedTuple):
-    """Times, and whether every renewal carries all topics."""
+    """Times, whether every renewal carries all topics, and what encrypts the connections."""
 
     interval_s: float
     timeout_s: float
     force: bool
+    tls: ssl.SSLContext | None = None
 
 
 class Requests(Protocol):
@@ -163,6 +165,7 @@ class NameServerLink:
                 self._options.timeout_s,
                 on_close=self._closed,
                 shared=self._shared,
+                tls=self._options.tls,
             )
         if not self._looked_round:
             await self._requests.before_first(caller)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -69,10 +70,11 @@ class Registrar:
         identity: Identity,
         topics: TopicTable,
         servers: Sequence[str],
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not.
-        `credentials` sign what is asked of name servers."""
+        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not. With
+        `tls` they are spoken to through it; `credentials` sign what is asked of them."""
         signing = () if credentials is None else (credentials.sign,)
         self._settings = settings
         self._identity = identity
@@ -82,6 +84,7 @@ class Registrar:
             settings.register_interval_ms / 1000,
             settings.register_timeout_ms / 1000,
             settings.force_register,
+            tls,
         )
         self._links = [
             NameServerLink(

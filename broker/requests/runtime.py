@@ -32,13 +32,11 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import PUT_RANGES, rate_text
 
-# What the reference's tools look up though there is no such setting here: whether the broker's own
+# What the reference's tools look up under names that no setting has here: whether the broker's own
 # connections, to its name servers, use TLS (`mqadmin exportConfigs` fails without it); and the
 # threads of those, as many as there are processors, which `mqadmin exportMetrics` says by it.
-_WITHOUT_SETTING = {
-    "useTLS": "false",
-    "clientCallbackExecutorThreads": str(len(os.sched_getaffinity(0))),
-}
+_USE_TLS = "useTLS"
+_WITHOUT_SETTING = {"clientCallbackExecutorThreads": str(len(os.sched_getaffinity(0)))}
 
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
@@ -210,11 +208,15 @@ class RuntimeRequests:
 
 def config_lines(settings: Settings) -> Iterator[str]:
     """`key=value` for each setting that has a RocketMQ name and is no secret, sorted by key."""
-    values = _WITHOUT_SETTING | {
-        setting.rocketmq_key: text_of(settings.value_of(setting)).replace("\\", "\\\\")
-        for setting in SETTINGS
-        if setting.rocketmq_key and not setting.secret
-    }
+    values = (
+        _WITHOUT_SETTING
+        | {_USE_TLS: text_of(settings.tls_outgoing)}
+        | {
+            setting.rocketmq_key: text_of(settings.value_of(setting)).replace("\\", "\\\\")
+            for setting in SETTINGS
+            if setting.rocketmq_key and not setting.secret
+        }
+    )
     for key, value in sorted(values.items()):
         yield f"{key}={value}"
 

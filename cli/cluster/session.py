@@ -73,15 +73,27 @@ def account_of(parsed: argparse.Namespace) -> Keys:
     return {"access_key": keys.access_key, "secret_key": keys.secret_key}
 
 
+def encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say of it, as options of clients; `aerobee bench` has no such flags."""
+    names = ("trust_store", "certificate", "certificate_key")
+    files = {name: getattr(parsed, name, None) for name in names}
+    # A file of certificates is given for TLS, and for nothing else.
+    return {"use_tls": getattr(parsed, "tls", False) or any(files.values()), **files}
+
+
 def admin_of(parsed: argparse.Namespace) -> Admin:
     """An administration client as the flags want it."""
-    options = ClientOptions(call_timeout_s=parsed.timeout, **account_of(parsed))
+    options = ClientOptions(
+        call_timeout_s=parsed.timeout, **account_of(parsed), **encryption_of(parsed)
+    )
     return Admin(name_servers(parsed), options)
 
 
 def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
     """A consumer as the flags want it, of no group."""
-    options = ClientOptions(call_timeout_s=parsed.timeout, **account_of(parsed))
+    options = ClientOptions(
+        call_timeout_s=parsed.timeout, **account_of(parsed), **encryption_of(parsed)
+    )
     return PullConsumer(name_servers(parsed), options=options)
 
 

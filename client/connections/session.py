@@ -8,8 +8,8 @@ a member asks, and on every new connection before it is used otherwise.
 Requests that a broker sends to us are answered by the member whose group they name, each in a task
 of its own; what no member knows is refused with code 3, a failing member answers code 1.
 
-Signatures and TLS are for brokers that ask for them, as Apache RocketMQ's can (protocol/WIRE.md 7);
-ours ignore signatures and take no TLS. Both are chosen once, when the session is made.
+Signatures and TLS are for brokers that ask for them (protocol/WIRE.md 7); ours ignore signatures.
+Both are chosen once, when the session is made.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from aerobee.protocol.frames.command import Command, make_request, make_response
 from aerobee.protocol.frames.signature import signed
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingError
-from aerobee.remoting.tls import client_context
+from aerobee.remoting.tls import ShownCertificate, client_context
 
 log = logging.getLogger(__name__)
 
@@ -333,15 +333,30 @@ def _make_signer(options: ClientOptions) -> Signer | None:
 
 
 def _make_tls(options: ClientOptions) -> ssl.SSLContext | None:
-    """What connections are made with; None for plain ones. CallerError for a bad trust store."""
+    """What connections are made with; None for plain ones. CallerError for files that cannot be."""
     if not options.use_tls:
-        if options.trust_store is not None:
-            raise CallerError("trust_store is for use_tls=True")
+        for name in ("trust_store", "certificate", "certificate_key"):
+            if getattr(options, name) is not None:
+                raise CallerError(f"{name} is for use_tls=True")
         return None
     try:
-        return client_context(options.trust_store)
+        context = client_context(options.trust_store)
     except OSError as error:
         raise CallerError(
             f"trust store {options.trust_store!r} cannot be read as a PEM file of certificates: "
             f"{error.strerror or error}"
         ) from error
+    if options.certificate is None:
+        if options.certificate_key is not None:
+            raise CallerError("certificate_key needs certificate beside it")
+        return context
+    shown = ShownCertificate(
+        options.certificate, options.certificate_key, options.certificate_password
+    )
+    try:
+        return client_context(options.trust_store, shown)
+    except (OSError, ValueError) as error:
+        raise CallerError(
+            f"certificate {options.certificate!r} cannot be read as PEM, with its key: "
+            f"{getattr(error, 'strerror', None) or error}"
+        ) from None

@@ -1,7 +1,7 @@
 """Settings of parts that are understood but not built yet: slaves and access.
 
 They are declared so that a broker.conf is taken as it is and its values are checked. Where going on
-without the part would break a promise the setting makes (a slave's copy, access control, TLS), the
+without the part would break a promise the setting makes (a slave's copy, access control), the
 value is refused and the start stops instead.
 """
 
@@ -84,7 +84,7 @@ class ReplicationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessSettings:
-    """Who may do what, and encryption."""
+    """Who may do what."""
 
     section: ClassVar[str] = "access"
     effect: ClassVar[Effect] = "later"
@@ -116,32 +116,4 @@ class AccessSettings:
         effect="now",
         why="RocketMQ's tools.yml, with accessKey and secretKey that the broker signs its "
         "registrations with. Empty: conf/tools.yml below ROCKETMQ_HOME, if it is there.",
-    )
-    tls_mode: str = setting(
-        "disabled",
-        "tls.server.mode",
-        choices=("disabled", "permissive", "enforcing"),
-        refused={
-            "enforcing": "TLS is not built yet; use disabled, and a TLS proxy in front",
-            "permissive": "TLS is not built yet, so no client could use it; use disabled, and a "
-            "TLS proxy in front",
-        },
-        why="Whether clients may or must use TLS on the broker's port.",
-    )
-    tls_certificate_path: str = setting("", "tls.server.certPath", why="Certificate chain, PEM.")
-    tls_key_path: str = setting("", "tls.server.keyPath", why="Private key, PEM.")
-    tls_key_password: str = setting(
-        "", "tls.server.keyPassword", secret=True, why="Password of that key."
-    )
-    tls_client_certificate: str = setting(
-        "none",
-        "tls.server.need.client.auth",
-        choices=("none", "optional", "require"),
-        refused={"require": "TLS is not built yet; client certificates cannot be required"},
-        why="Whether clients have to show a certificate.",
-    )
-    tls_trust_path: str = setting(
-        "",
-        "tls.server.trustCertPath",
-        why="Certificates that clients' certificates are checked against, PEM.",
     )

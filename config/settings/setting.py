@@ -180,7 +180,8 @@ class Setting:
 def setting(default: T, rocketmq_key: str = "", *, why: str, **options: Unpack[_Options]) -> T:
     """Declare a field of a section class. `why` is the reason printed in the manual."""
     declared = {"rocketmq_key": rocketmq_key, "reason": " ".join(why.split()), **options}
-    field: T = dataclasses.field(default=default, metadata={"setting": declared})
+    shown = not options.get("secret")
+    field: T = dataclasses.field(default=default, repr=shown, metadata={"setting": declared})
     return field
 
 

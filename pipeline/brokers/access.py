@@ -15,14 +15,15 @@ from typing import Final
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import OptionMap
 from aerobee.remoting.blocking import ConnectOptions
-from aerobee.remoting.tls import client_context
+from aerobee.remoting.tls import ShownCertificate, client_context
 
 ACCESS_OPTIONS: Final = (
     "nameServer", "accessKey", "secretKey", "useTls", "trustStore",
+    "certificate", "certificateKey", "certificatePassword",
 )  # fmt: skip
 #: Of the environment: the name servers of who names none.
 NAME_SERVERS: Final = "NAMESRV_ADDR"
-_SECRETS: Final = ("accessKey", "secretKey")
+_SECRETS: Final = ("accessKey", "secretKey", "certificatePassword")
 _PREFIX: Final = "rocketmq."
 
 
@@ -54,11 +55,31 @@ def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
     if (access_key is None) != (secret_key is None):
         raise OptionError("options accessKey and secretKey belong together; only one is given")
     use_tls = options.boolean("useTls", False)
-    if "trustStore" in options and not use_tls:
-        raise OptionError("option trustStore is for useTls=true")
+    for name in ("trustStore", "certificate", "certificateKey"):
+        if name in options and not use_tls:
+            raise OptionError(f"option {name} is for useTls=true")
     _check_trust_store(options)
-    manner = ConnectOptions(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
+    trust_store, shown = options.text("trustStore"), _certificate(options)
+    manner = ConnectOptions(timeout_s, use_tls, trust_store, access_key, secret_key, shown)
     return Access(name_servers, manner)
+
+
+def _certificate(options: OptionMap) -> ShownCertificate | None:
+    """The files of the certificate to show, read here once as the trust store is."""
+    path = options.text("certificate")
+    if path is None:
+        if "certificateKey" in options:
+            raise OptionError("option certificateKey needs the option certificate beside it")
+        return None
+    password = options.text("certificatePassword")
+    shown = ShownCertificate(path, options.text("certificateKey"), password)
+    try:
+        client_context(None, shown)
+    except (OSError, ValueError) as error:
+        raise options.wrong(
+            "certificate", f"cannot be read as PEM, with its key: {error}"
+        ) from None
+    return shown
 
 
 def _check_trust_store(options: OptionMap) -> None:

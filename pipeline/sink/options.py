@@ -65,7 +65,11 @@ class SinkOptions:
     def of_clients(self) -> dict[str, Any]:
         """The fields of ClientOptions that the options say: who asks, and over what."""
         names = ("access_key", "secret_key", "use_tls", "trust_store")
-        return {name: getattr(self.access.manner, name) for name in names}
+        found = {name: getattr(self.access.manner, name) for name in names}
+        if (shown := self.access.manner.shown) is not None:
+            found["certificate"], found["certificate_key"] = shown.path, shown.key_path
+            found["certificate_password"] = shown.password
+        return found
 
 
 def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:

@@ -5,6 +5,7 @@ address; both count as ready when a real request says so.
 """
 
 import re
+import ssl
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -12,12 +13,19 @@ from pathlib import Path
 
 from tests.ports import free_port
 from tests.tls import CERTIFICATE, KEY
+from tests.tls.authority import client
 from tests.tools import SHORT_LIVED_JAVA
 
 from .kit import CACHE, JAVA_BROKER
 from .processes import Child, wait_until
 from .wire import CLUSTER_INFO, ROUTE, SUCCESS, Wire
 
+TLS_PROPERTIES = {
+    "tls.test.mode.enable": "false",
+    "tls.server.keyPath": str(KEY),
+    "tls.server.certPath": str(CERTIFICATE),
+    "tls.server.need.client.auth": "none",
+}
 READY_S = 180  # seconds usually; two dozen processes may want the two cores
 BROKER_NAME = "interop"
 
@@ -60,6 +68,8 @@ class Broker(ABC):
 
     kind: str
     children: list[Child]
+    #: What the tests' own connections are made with; None for plain ones.
+    encryption: ssl.SSLContext | None = None
 
     def __init__(
         self,
@@ -119,7 +129,7 @@ class Broker(ABC):
         dead = [child for child in self.children if not child.running]
         assert not dead, f"{self.kind} broker died at its start\n{dead[0].tail()}"
         try:
-            with Wire(self.name_server) as name_server, Wire(self.address):
+            with self.wire_to(self.name_server) as name_server, self.wire_to(self.address):
                 return BROKER_NAME.encode() in name_server.done(CLUSTER_INFO).body
         except (ConnectionError, TimeoutError):
             return False
@@ -140,11 +150,15 @@ class Broker(ABC):
         self.children = []
 
     def wire(self) -> Wire:
-        return Wire(self.address)
+        return self.wire_to(self.address)
+
+    def wire_to(self, address: str) -> Wire:
+        """A connection as the broker and its name server take it."""
+        return Wire(address, tls=self.encryption)
 
     def create_topic(self, topic: str, queues: int = 8) -> str:
         """Creates a topic and waits until the name server hands out its route."""
-        with self.wire() as broker, Wire(self.name_server) as name_server:
+        with self.wire() as broker, self.wire_to(self.name_server) as name_server:
             broker.create_topic(topic, queues)
             wait_until(
                 lambda: name_server.call(ROUTE, {"topic": topic}).code == SUCCESS,
@@ -179,6 +193,20 @@ class OurBroker(Broker):
             "--http-port", "0",
         ]  # fmt: skip
         self.children = [Child(argv, self.root / "serve.log", {"HOME": str(self.root)})]
+
+
+class EncryptedBroker(OurBroker):
+    """Ours, which takes nothing but TLS, set up by RocketMQ's own file."""
+
+    kind = "our encrypted"
+
+    def __init__(self, root: Path, **options: object) -> None:
+        super().__init__(root, **options)  # type: ignore[arg-type]
+        self.encryption = client()
+        file = root / "tls.properties"
+        file.write_text(_properties(TLS_PROPERTIES))
+        self.name_server_settings["tls.server.mode"] = "enforcing"
+        self.name_server_settings["tls.config.file"] = str(file)
 
 
 class JavaBroker(Broker):
@@ -301,13 +329,7 @@ class SecuredJavaBroker(JavaBroker):
             f"accounts:\n- accessKey: {self.access_key}\n  secretKey: {self.secret_key}\n"
             "  admin: true\n  defaultTopicPerm: PUB|SUB\n  defaultGroupPerm: PUB|SUB\n"
         )
-        tls = {
-            "tls.test.mode.enable": "false",
-            "tls.server.keyPath": str(KEY),
-            "tls.server.certPath": str(CERTIFICATE),
-            "tls.server.need.client.auth": "none",
-        }
-        (self.root / "tls.properties").write_text(_properties(tls))
+        (self.root / "tls.properties").write_text(_properties(TLS_PROPERTIES))
         return home
 
 

@@ -121,6 +121,8 @@ PEERS: dict[str, Peer] = {
 }
 
 
+JAVA_TLS = _java("4.9.8", "java-tls", "Peer", "-Dtls.enable=true")
+
 LITE_PULL: dict[str, Peer] = {
     version: _java(version, f"lite-{version}", "Lite") for version in ("4.9.8", "5.5.0")
 }

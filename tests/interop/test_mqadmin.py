@@ -108,8 +108,10 @@ _OURS_ALONE = {
     """,
     "a property of the JVM there, or of another file": """
         aclFile diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio frameMaxLength kvConfigPath
-        lockMaxLiveTime orderMessageEnable tls.server.certPath tls.server.keyPath tls.server.mode
-        tls.server.need.client.auth tls.server.trustCertPath
+        lockMaxLiveTime orderMessageEnable tls.client.authServer tls.client.certPath
+        tls.client.keyPath tls.client.trustCertPath tls.config.file tls.enable
+        tls.server.authClient tls.server.certPath tls.server.keyPath tls.server.mode
+        tls.server.need.client.auth tls.server.trustCertPath tls.test.mode.enable
     """,
     "left out there while it is not set": """
         abortFile dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId

@@ -8,6 +8,7 @@ codec cannot hide behind itself.
 import ipaddress
 import json
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -47,9 +48,13 @@ class Stored:
 class Wire:
     """One connection; use it as a context manager."""
 
-    def __init__(self, address: str, timeout_s: float = 10) -> None:
+    def __init__(
+        self, address: str, timeout_s: float = 10, tls: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.opaque = 0
         #: Access key and secret key that requests are signed with, if any.
         self.account: tuple[str, str] | None = None

@@ -305,8 +305,6 @@ def test_ratio_may_be_a_whole_number_in_toml(tmp_path: Path) -> None:
         "enableDLegerCommitLog=true",
         "brokerRole=SLAVE",
         "brokerRole=SYNC_MASTER",
-        "tls.server.mode=enforcing",
-        "tls.server.mode=permissive",
         "fetchNamesrvAddrByAddressServer=true",
         "metricsExporterType=OTLP_GRPC",
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import RemotingLimits
@@ -17,6 +20,8 @@ from aerobee.remoting.server import RemotingServer, Sockets
 from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.turns import SLICE_S, Turns
 from tests.forms import compiled_form
+from tests.tls import CERTIFICATE, KEY
+from tests.tls.authority import client
 
 AnswerOf = Callable[[Connection, Command], Answer]
 
@@ -83,9 +88,12 @@ class ScriptedHandler(Serving):
 class Bench:
     """Starts servers on free ports; everything is stopped at the end of the test."""
 
-    def __init__(self, form: CompiledForm | None) -> None:
-        """With a `form`, its sockets stand where the loop's transports would."""
+    def __init__(self, form: CompiledForm | None, encryption: Encryption | None = None) -> None:
+        """With a `form`, its sockets stand where the loop's transports would; with `encryption`
+        the streams are TLS."""
         self._form = form
+        self.encryption = encryption
+        self.client: ssl.SSLContext | None = None if encryption is None else client()
         self.handler = ScriptedHandler()
         self.servers: list[RemotingServer] = []
         self.writers: list[asyncio.StreamWriter] = []
@@ -97,6 +105,7 @@ class Bench:
             RemotingLimits(**limits),  # type: ignore[arg-type]
             turns=self.handler.turns,
             sockets=None if self._form is None else self._sockets,
+            encryption=self.encryption,
         )
         self.servers.append(server)
         await server.start(host, 0)
@@ -109,9 +118,20 @@ class Bench:
     async def stream(
         self, server: RemotingServer, host: str = "127.0.0.1"
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(host, server.port)
+        reader, writer = await asyncio.open_connection(host, server.port, ssl=self.client)
         self.writers.append(writer)
         return reader, writer
+
+    async def socket(self, server: RemotingServer) -> socket.socket:
+        """A blocking socket that is served, for peers that do as they like."""
+        opened = len(self.handler.opened)
+        found = socket.create_connection(("127.0.0.1", server.port))
+        if self.client is not None:
+            found.setblocking(False)
+            found = await shaken(found, self.client)
+            found.setblocking(True)
+        await eventually(lambda: len(self.handler.opened) > opened)
+        return found
 
     async def close(self) -> None:
         for writer in self.writers:
@@ -120,10 +140,42 @@ class Bench:
             await server.close()
 
 
+class Taking:
+    """Encryption of a server of tests."""
+
+    def __init__(self, *, required: bool = False, handshake_s: float = 10.0) -> None:
+        self.required = required
+        self.handshake_s = handshake_s
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(CERTIFICATE, KEY)
+
+
+async def shaken(found: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """A socket that does not block, after its client's handshake."""
+    wrapped = context.wrap_socket(found, do_handshake_on_connect=False)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                wrapped.do_handshake()
+            except ssl.SSLWantReadError:
+                await asyncio.sleep(0.001)
+            else:
+                return wrapped
+
+
 @pytest.fixture(params=["transports", "sockets"])
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    """On the loop's transports, and on the compiled form's sockets where it was built."""
+async def plain_bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """As `bench`, without TLS: for clients that do not say what they are."""
     bench = Bench(compiled_form() if request.param == "sockets" else None)
+    yield bench
+    await bench.close()
+
+
+@pytest.fixture(params=["transports", "sockets", "tls"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """On the loop's transports, on TLS, and on the compiled form's sockets where it was built."""
+    form = compiled_form() if request.param == "sockets" else None
+    bench = Bench(form, Taking() if request.param == "tls" else None)
     yield bench
     await bench.close()
 

@@ -66,7 +66,7 @@ async def test_the_server_can_ask_and_is_answered(bench, until):
         asked.append(command)
         caller.reply(encode_response(command, 206))
 
-    caller = await Caller.connect("127.0.0.1", server.port, 5, on_request)
+    caller = await Caller.connect("127.0.0.1", server.port, 5, on_request, tls=bench.client)
     await until(lambda: bool(bench.handler.opened))
     connection = bench.handler.opened[0]
     assert (await connection.call(make_request(307), 5)).code == 206
@@ -162,7 +162,7 @@ async def test_a_caller_may_use_tls(bench):
             await Caller.connect("127.0.0.1", port, 5, tls=strict)
 
 
-async def test_tls_towards_a_plain_server_is_a_connect_error(bench):
-    server = await bench.server()
+async def test_tls_towards_a_plain_server_is_a_connect_error(plain_bench):
+    server = await plain_bench.server()
     with pytest.raises(RemotingConnectError, match=f"cannot connect to .*{server.port}"):
         await Caller.connect("127.0.0.1", server.port, 5, tls=client_context(None))

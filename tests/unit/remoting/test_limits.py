@@ -144,7 +144,8 @@ async def test_many_small_requests_at_once_are_stopped_by_their_answers(bench, u
         assert not bench.handler.closed
 
 
-async def test_a_peer_with_many_requests_lets_others_have_their_turn(bench, until):
+async def test_a_peer_with_many_requests_lets_others_have_their_turn(plain_bench, until):
+    bench = plain_bench
     bench.handler.turns = Turns(StepClock())
     server = await bench.server()
     with (
@@ -183,9 +184,8 @@ async def test_a_peer_that_never_reads_is_closed(bench, until):
 
 async def test_output_pushed_to_a_full_connection_is_bounded(bench, until):
     server = await bench.server(outbound_high_water_bytes=65536, outbound_connection_bytes=8 * MIB)
-    client = socket.create_connection(("127.0.0.1", server.port))
+    client = await bench.socket(server)
     try:
-        await until(lambda: bool(bench.handler.opened))
         connection = bench.handler.opened[0]
         for _ in range(100):
             connection.write(bytes(MIB))
@@ -264,9 +264,8 @@ async def test_unsent_output_of_all_is_bounded_by_closing_who_holds_most(bench, 
     server = await bench.server(
         outbound_high_water_bytes=16 * MIB, outbound_total_bytes=32 * MIB, sweep_interval_s=60
     )
-    clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+    clients = [await bench.socket(server) for _ in range(5)]
     try:
-        await until(lambda: len(bench.handler.opened) == 5)
         small, *large = bench.handler.opened
         small.write(bytes(1000))
         # The kernel takes some 4 MiB of each connection.
@@ -390,7 +389,8 @@ async def test_small_frames_pass_while_large_ones_fill_the_limit(bench, until):
             assert FrameDecoder().feed(await reader.read(65536))
 
 
-async def test_connections_above_the_limits_are_refused_until_one_goes(bench, until):
+async def test_connections_above_the_limits_are_refused_until_one_goes(plain_bench, until):
+    bench = plain_bench
     server = await bench.server(connections=3, connections_per_address=2)
     held = [await bench.stream(server) for _ in range(2)]
     await until(lambda: server.stats.open == 2)
@@ -410,7 +410,8 @@ async def test_connections_above_the_limits_are_refused_until_one_goes(bench, un
     await until(lambda: len(bench.handler.commands) == 1)
 
 
-async def test_without_descriptors_accepting_pauses_and_goes_on(bench, until):
+async def test_without_descriptors_accepting_pauses_and_goes_on(plain_bench, until):
+    bench = plain_bench
     server = await bench.server(accept_pause_s=0.02)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     client = socket.socket()
@@ -433,7 +434,8 @@ async def test_without_descriptors_accepting_pauses_and_goes_on(bench, until):
     client.close()
 
 
-async def test_idle_connections_are_cheap(bench, until):
+async def test_idle_connections_are_cheap(plain_bench, until):
+    bench = plain_bench
     server = await bench.server()
     count = 300
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -468,7 +470,7 @@ async def test_one_server_listens_on_several_ports(bench, until):
     server = await bench.server()
     second = await server.start("127.0.0.1", 0)
     assert second != server.port
-    _, writer = await asyncio.open_connection("127.0.0.1", second)
+    _, writer = await asyncio.open_connection("127.0.0.1", second, ssl=bench.client)
     bench.writers.append(writer)
     await until(lambda: bool(bench.handler.opened))
     assert bench.handler.opened[0].local_port == second
@@ -493,8 +495,7 @@ async def test_closing_a_server_sends_what_was_answered_and_ends_everything(benc
     reader, writer = await bench.stream(server)
     writer.write(make_request(10).encode())
     await until(lambda: bool(bench.handler.commands))
-    client = socket.create_connection(("127.0.0.1", server.port))
-    await until(lambda: len(bench.handler.opened) == 2)
+    client = await bench.socket(server)
     bench.handler.opened[1].write(bytes(32 * MIB))
     # The second half of it is for the end of who does not read: a busy machine needs some.
     await server.close(1.0)

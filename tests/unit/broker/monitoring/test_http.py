@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -16,8 +17,11 @@ from aerobee.broker.monitoring.health import (
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
 from aerobee.config.limits import raise_open_files
+from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.disk.files import DiskSpace
+from tests.tls.authority import client
+from tests.unit.remoting.conftest import Taking
 
 pytestmark = pytest.mark.both_loops
 
@@ -40,9 +44,10 @@ async def broken(_request: Request) -> Response:
 async def start() -> AsyncIterator[Starter]:
     servers: list[HttpServer] = []
 
-    async def starter(**limits: float) -> HttpServer:
+    async def starter(encryption: Encryption | None = None, **limits: float) -> HttpServer:
         routes = {"/hello": hello, "/long": long, "/broken": broken}
-        server = HttpServer("127.0.0.1", 0, routes, HttpLimits(**limits))  # type: ignore[arg-type]
+        bounds = HttpLimits(**limits)  # type: ignore[arg-type]
+        server = HttpServer("127.0.0.1", 0, routes, bounds, encryption)
         await server.start()
         servers.append(server)
         return server
@@ -53,10 +58,10 @@ async def start() -> AsyncIterator[Starter]:
         assert server.open == 0
 
 
-async def ask(server: HttpServer, text: bytes) -> bytes:
+async def ask(server: HttpServer, text: bytes, tls: ssl.SSLContext | None = None) -> bytes:
     """Send `text` and read to the end of the connection."""
     async with asyncio.timeout(10):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=tls)
         writer.write(text)
         answer = await reader.read()
         writer.close()
@@ -76,6 +81,31 @@ async def test_get_gives_body_and_length(start: Starter) -> None:
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert b"Content-Length: 9" in head
     assert body == b"hello you"
+
+
+@pytest.mark.parametrize("required", [False, True])
+async def test_tls_is_served_beside_plain_or_alone(start: Starter, required: bool) -> None:
+    server = await start(Taking(required=required))
+    for path, start_of in (("/hello?you", b"HTTP/1.1 200"), ("/broken", b"HTTP/1.1 500")):
+        assert (await ask(server, get(path), client())).startswith(start_of)
+    assert (await ask(server, get("/long"), client())).count(b"part ") == 3
+    assert server.tls.handshakes == 3
+    if required:
+        with contextlib.suppress(ConnectionError):
+            assert await ask(server, get("/hello")) == b""
+        assert server.tls.failed == {"plain on enforcing": 1}
+    else:
+        assert (await ask(server, get("/hello"))).startswith(b"HTTP/1.1 200")
+
+
+async def test_who_says_nothing_makes_room_where_tls_is_taken(start: Starter) -> None:
+    server = await start(Taking(), connections=3)
+    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(9)]
+    assert (await ask(server, get("/hello"), client())).startswith(b"HTTP/1.1 200")
+    assert server.tls.arriving <= 3
+    assert server.evicted >= 6
+    for _, writer in silent:
+        writer.close()
 
 
 async def test_a_taken_port_is_named_with_the_setting_that_moves_it() -> None:

@@ -25,7 +25,7 @@ from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.stats import ServerStats
+from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
 from aerobee.store.disk.files import DiskSpace
 from aerobee.store.retention.disposal import DeletionCounts
 from aerobee.store.segments.transient_pool import NO_POOL
@@ -208,6 +208,18 @@ async def test_connections_of_each_server(metrics: Metrics) -> None:
     assert value(page, "aerobee_connections_refused_total", **refused) == 3
     closed = {"server": "broker", "reason": "frame_too_slow"}
     assert value(page, "aerobee_connections_closed_total", **closed) == 1
+
+
+async def test_handshakes_of_each_port_by_what_became_of_them(metrics: Metrics) -> None:
+    broker, http = TlsStats(arriving=3, handshakes=7), TlsStats()
+    broker.failed[TlsFailure.PLAIN] += 2
+    metrics.add("tls", broker_metrics.tls, {"broker": broker, "http": http})
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_tls_handshakes_total", server="broker") == 7
+    assert value(page, "aerobee_connections_arriving", server="broker") == 3
+    plain = {"server": "broker", "reason": "plain_on_enforcing"}
+    assert value(page, "aerobee_tls_failures_total", **plain) == 2
+    assert value(page, "aerobee_tls_failures_total", server="http", reason="timeout") == 0
 
 
 async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> None:

@@ -270,6 +270,10 @@ async def test_requests_are_signed_with_the_keys_that_are_given(name_server, bro
         ({"trust_store": "/x.pem"}, "use_tls=True"),
         ({"use_tls": True, "trust_store": "/no/such.pem"}, "'/no/such.pem' .*No such file"),
         ({"use_tls": True, "trust_store": __file__}, "PEM file of certificates"),
+        ({"certificate": "/x.pem"}, "certificate is for use_tls=True"),
+        ({"use_tls": True, "certificate_key": "/x.pem"}, "needs certificate beside it"),
+        ({"use_tls": True, "certificate": "/no/such.pem"}, "'/no/such.pem' .*No such file"),
+        ({"use_tls": True, "certificate": __file__}, "cannot be read as PEM, with its key"),
     ],
 )
 def test_keys_and_trust_that_cannot_be_are_refused(

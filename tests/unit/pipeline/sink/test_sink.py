@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.ids import UniqueIdMaker
 from aerobee.protocol.message.properties import decode_properties
+from tests.tls.authority import Authority
 
 FIRST_ID = "0000000000010000000247B760000000"
 SERVER = {"nameServer": "127.0.0.1:9876"}
@@ -56,6 +58,9 @@ def fields(**types: str) -> list[Field]:
         ({"inFlight": "0"}, True, "less than 1"),
         ({"secretKey": "s3cr3t"}, True, "accessKey and secretKey belong together"),
         ({"trustStore": "/x.pem"}, True, "trustStore is for useTls=true"),
+        ({"certificate": "/x.pem"}, True, "certificate is for useTls=true"),
+        ({"certificateKey": "/x", "useTls": "true"}, True, "needs the option certificate"),
+        ({"certificate": "/x.pem", "useTls": "true"}, True, "certificate.*cannot be read as PEM"),
         ({"nameServer": "localhost"}, True, "is not host:port"),
         ({"kafka.bootstrap.servers": "x"}, True, "kafka.bootstrap.servers .*: use nameServer"),
         ({"kafka.acks": "all"}, True, "option kafka.acks is one of Kafka's connector: use accept"),
@@ -78,6 +83,22 @@ def test_options_that_spark_hands_on_are_not_unknown() -> None:
     assert read_sink_options(given, streaming=True).name_servers == SERVER["nameServer"]
     with pytest.raises(OptionError, match="unknown option 'checkpointlocation'"):
         read_sink_options(given, streaming=False)
+
+
+def test_a_certificate_travels_and_its_password_is_not_shown(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).pair("job", password="s3cr3t")
+    given = {
+        "useTls": "true",
+        "certificate": str(pair.certificate),
+        "certificateKey": str(pair.key),
+        "certificatePassword": "s3cr3t",
+    }
+    options = read_sink_options(SERVER | given, streaming=True)
+    again = pickle.loads(pickle.dumps(options)).of_clients()
+    assert again["certificate"] == str(pair.certificate)
+    assert again["certificate_password"] == "s3cr3t"
+    for text in (repr(options), repr(StagingOptions(**options.of_clients()))):
+        assert "s3cr3t" not in text
 
 
 def test_secrets_travel_and_are_not_shown() -> None:

@@ -1,0 +1,384 @@
+"""Accepted sockets whose first bytes are awaited: is it TLS, or a plain frame?
+
+TLS and plain connections come to the same port. The first byte of a TLS handshake is 0x16, which no
+frame within its limit begins with (protocol/WIRE.md 7.2). It is looked at without being taken, so
+whoever serves the connection reads all of it. A server that takes no TLS has no arrivals.
+
+    first byte -> plain: handed on, or closed where TLS is required
+               -> 0x16: hello -> handshake -> handed on
+
+Until a whole hello is there an arrival is a descriptor and nothing else: the kernel keeps the bytes
+and wakes us when so many have come (SO_RCVLOWAT). Only then is TLS state made for it, so thousands
+of half hellos cost no memory. Signing with the server's key is the dear part of a handshake, a
+millisecond or several: the handshakes of a crowd begin two a turn of the loop (decision 14), and
+those who are connected are served between them.
+
+Arrivals count in the limits of connections (`len`, `count_of`), end in time, and end with the
+server. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from aerobee.remoting.peers import address_text
+from aerobee.remoting.stats import TlsFailure, TlsStats
+
+log = logging.getLogger("aerobee.remoting")
+
+# An RSA signature of 4096 bits takes 4 ms, and a turn has eight.
+_BEGUN_A_TURN: Final = 2
+# A line about failures of one kind comes at most so often, and counts those in between.
+_REPORT_S: Final = 60.0
+_HANDSHAKE: Final = 0x16
+_CLIENT_HELLO: Final = 1
+# Of a record: type, version, length; then its content, 2^14 bytes at most (RFC 8446, 5.1).
+_RECORD_HEAD: Final = 5
+_RECORD_MAX: Final = 1 << 14
+
+_Peer: TypeAlias = tuple[str, int]
+
+
+class Encryption(Protocol):
+    """How a server takes TLS (`config/certificates.py`)."""
+
+    @property
+    def required(self) -> bool:
+        """Plain connections are closed."""
+
+    @property
+    def handshake_s(self) -> float:
+        """Seconds for a hello, and again for the handshake behind it."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """That of new connections: another one when the certificate has changed."""
+
+
+class Host(Protocol):
+    """Who serves what has arrived, owns its socket then, and closes it when it raises OSError."""
+
+    async def open_plain(self, arrived: socket.socket, peer: _Peer, /) -> None:
+        """Serve a plain socket from now on."""
+
+    def open_tls(self, arrived: ssl.SSLSocket, peer: _Peer, /) -> None:
+        """Serve a socket from now on whose handshake is done."""
+
+
+class ArrivalTimes(NamedTuple):
+    """Seconds: how long a plain peer may be silent, and between two looks at who is late."""
+
+    silent_s: float
+    look_s: float
+
+
+class _Arrival:
+    """One socket. `hello_bytes` is 0 until its first byte has said that it is TLS, `tls` None until
+    its hello is whole."""
+
+    __slots__ = ("deadline", "hello_bytes", "peer", "reads", "socket", "task", "tls", "writes")
+
+    def __init__(self, accepted: socket.socket, peer: _Peer, deadline: float) -> None:
+        self.socket = accepted
+        self.peer = peer
+        self.deadline = deadline
+        self.hello_bytes = 0
+        self.tls: ssl.SSLSocket | None = None
+        # Hands it on, if it is plain.
+        self.task: asyncio.Task[None] | None = None
+        # What the loop looks for.
+        self.reads = self.writes = False
+
+
+class Arrivals:
+    """The arrivals of one server. Made on its loop."""
+
+    def __init__(
+        self,
+        encryption: Encryption,
+        times: ArrivalTimes,
+        host: Host,
+        stats: TlsStats,
+        name: str,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._encryption = encryption
+        self._times = times
+        self._host = host
+        self._stats = stats
+        self._name = name
+        # All that are not handed on yet, the longest here first.
+        self._here: dict[_Arrival, None] = {}
+        self._addresses: Counter[str] = Counter()
+        self._to_begin: deque[_Arrival] = deque()
+        self._begins: asyncio.Handle | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        # When failures of each kind were last logged, and how many were not since then.
+        self._logged: dict[TlsFailure, float] = {}
+        self._unlogged: Counter[TlsFailure] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def count_of(self, host: str) -> int:
+        """Arrivals from one address."""
+        return self._addresses[host]
+
+    def take(self, accepted: socket.socket, peer: _Peer) -> None:
+        """Own a socket from now on. It does not block."""
+        silent_s = self._times.silent_s
+        if self._encryption.required:
+            # Nobody speaks first on a TLS port but the client.
+            silent_s = min(silent_s, self._encryption.handshake_s)
+        arrival = _Arrival(accepted, peer, self._loop.time() + silent_s)
+        self._here[arrival] = None
+        self._stats.arriving += 1
+        self._addresses[peer[0]] += 1
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._times.look_s, self._end_late)
+        self._look(arrival)
+
+    def end_longest(self) -> None:
+        """Close the arrival that has been here longest, to make room. There is one."""
+        self._fail(next(iter(self._here)), TlsFailure.SILENT, "it made room for others")
+
+    async def close(self) -> None:
+        """Close all, whatever they wait for."""
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for arrival in list(self._here):
+            self._end(arrival)
+        for handle in (self._timer, self._begins):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._begins = None
+
+    # --- the first bytes
+
+    def _look(self, arrival: _Arrival) -> None:
+        """See what has come, and decide if it is enough for that."""
+        waited_for = arrival.hello_bytes
+        try:
+            head = arrival.socket.recv(max(_RECORD_HEAD, waited_for), socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            self._watch(arrival, self._look, reads=True)
+            return
+        except OSError:
+            self._end(arrival)
+            return
+        if not head:
+            self._end(arrival)
+        elif head[0] == _HANDSHAKE:
+            self._hello(arrival, head)
+        elif self._encryption.required:
+            self._fail(arrival, TlsFailure.PLAIN, "a plain connection, and TLS is required here")
+        else:
+            self._hand_on_plain(arrival)
+
+    def _hello(self, arrival: _Arrival, head: bytes) -> None:
+        if not arrival.hello_bytes:
+            arrival.deadline = self._loop.time() + self._encryption.handshake_s
+        wanted = _hello_bytes(head)
+        if wanted is None:
+            self._fail(arrival, TlsFailure.RUBBISH, "no hello of TLS behind its first byte")
+        elif len(head) >= wanted or arrival.hello_bytes >= wanted:
+            # Woken before there is as much as was waited for: the peer has ended, or the kernel
+            # has no room. TLS finds out.
+            self._watch(arrival)
+            self._to_begin.append(arrival)
+            if self._begins is None:
+                self._begins = self._loop.call_soon(self._begin_some)
+        else:
+            arrival.hello_bytes = wanted
+            arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            self._watch(arrival, self._look, reads=True)
+
+    def _watch(
+        self,
+        arrival: _Arrival,
+        then: Callable[[_Arrival], None] | None = None,
+        *,
+        reads: bool = False,
+        writes: bool = False,
+    ) -> None:
+        """Have the loop call `then` when the socket is ready for that; by default for nothing."""
+        fd = (arrival.tls or arrival.socket).fileno()
+        if arrival.reads:
+            self._loop.remove_reader(fd)
+        if arrival.writes:
+            self._loop.remove_writer(fd)
+        arrival.reads, arrival.writes = reads, writes
+        if then is not None and reads:
+            self._loop.add_reader(fd, then, arrival)
+        if then is not None and writes:
+            self._loop.add_writer(fd, then, arrival)
+
+    # --- handshakes
+
+    def _begin_some(self) -> None:
+        self._begins = None
+        for _ in range(min(_BEGUN_A_TURN, len(self._to_begin))):
+            arrival = self._to_begin.popleft()
+            if arrival in self._here:
+                self._begin(arrival)
+        if self._to_begin:
+            self._begins = self._loop.call_soon(self._begin_some)
+
+    def _begin(self, arrival: _Arrival) -> None:
+        arrival.deadline = self._loop.time() + self._encryption.handshake_s
+        try:
+            arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            arrival.tls = self._encryption.context.wrap_socket(
+                arrival.socket, server_side=True, do_handshake_on_connect=False
+            )
+        except OSError as error:
+            # The peer has gone in between.
+            self._fail(arrival, *failure_of(error))
+            return
+        self._shake(arrival)
+
+    def _shake(self, arrival: _Arrival) -> None:
+        """One step of a handshake."""
+        assert arrival.tls is not None
+        try:
+            arrival.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            if not arrival.reads:
+                self._watch(arrival, self._shake, reads=True)
+            return
+        except ssl.SSLWantWriteError:
+            self._watch(arrival, self._shake, writes=True)
+            return
+        except OSError as error:
+            self._fail(arrival, *failure_of(error))
+            return
+        self._watch(arrival)
+        self._forget(arrival)
+        self._stats.handshakes += 1
+        with contextlib.suppress(OSError):
+            self._host.open_tls(arrival.tls, arrival.peer)
+
+    # --- plain ones
+
+    def _hand_on_plain(self, arrival: _Arrival) -> None:
+        """It counts until it is served."""
+        self._watch(arrival)
+        arrival.deadline = float("inf")
+        task = self._loop.create_task(self._host.open_plain(arrival.socket, arrival.peer))
+        arrival.task = task
+        self._opening.add(task)
+        task.add_done_callback(partial(self._handed_on, arrival))
+
+    def _handed_on(self, arrival: _Arrival, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._forget(arrival)
+        if task.cancelled():
+            arrival.socket.close()
+        elif (error := task.exception()) is not None:
+            arrival.socket.close()
+            if not isinstance(error, OSError):
+                log.critical("opening a connection failed server=%s", self._name, exc_info=error)
+
+    # --- ends
+
+    def _end_late(self) -> None:
+        now = self._loop.time()
+        for arrival in [one for one in self._here if one.deadline <= now]:
+            if arrival.tls is not None:
+                self._fail(arrival, TlsFailure.TIMEOUT, "its handshake took too long")
+            elif arrival.hello_bytes:
+                self._fail(arrival, TlsFailure.TIMEOUT, "its hello did not come whole in time")
+            else:
+                self._fail(arrival, TlsFailure.SILENT, "it said nothing")
+        self._timer = None
+        if self._here:
+            self._timer = self._loop.call_later(self._times.look_s, self._end_late)
+
+    def _fail(self, arrival: _Arrival, reason: TlsFailure, detail: str) -> None:
+        self._end(arrival)
+        self._failed(arrival.peer, reason, detail)
+
+    def _failed(self, peer: _Peer, reason: TlsFailure, detail: str) -> None:
+        self._stats.failed[reason] += 1
+        now = self._loop.time()
+        if now - self._logged.get(reason, -_REPORT_S) < _REPORT_S:
+            self._unlogged[reason] += 1
+            return
+        self._logged[reason] = now
+        text = 'connection not taken peer=%s reason="%s" detail="%s" unlogged=%d server=%s'
+        more = self._unlogged.pop(reason, 0)
+        log.info(text, address_text(peer), reason, detail, more, self._name)
+
+    def _end(self, arrival: _Arrival) -> None:
+        """Close an arrival; one that is being handed on ends by its task."""
+        if arrival.task is not None:
+            arrival.task.cancel()
+            return
+        self._watch(arrival)
+        self._forget(arrival)
+        # Wrapped, the first has no descriptor any more.
+        arrival.socket.close()
+        if arrival.tls is not None:
+            arrival.tls.close()
+
+    def _forget(self, arrival: _Arrival) -> None:
+        if arrival not in self._here:
+            return
+        del self._here[arrival]
+        self._stats.arriving -= 1
+        host = arrival.peer[0]
+        self._addresses[host] -= 1
+        if not self._addresses[host]:
+            del self._addresses[host]
+
+
+def _hello_bytes(head: bytes) -> int | None:
+    """Bytes of the record that begins with `head`, as far as that says; None if it is no hello."""
+    if len(head) > 1 and head[1] != 3:
+        return None
+    if len(head) < _RECORD_HEAD:
+        return _RECORD_HEAD
+    length = int.from_bytes(head[3:_RECORD_HEAD], "big")
+    if not 0 < length <= _RECORD_MAX:
+        return None
+    if len(head) > _RECORD_HEAD and head[_RECORD_HEAD] != _CLIENT_HELLO:
+        return None
+    return _RECORD_HEAD + length
+
+
+# What OpenSSL calls it, in parts of its names of reasons; the first that is found counts.
+_REASONS: Final = (
+    ("UNSUPPORTED_PROTOCOL", TlsFailure.VERSION, "its version of TLS is below 1.2"),
+    ("VERSION_TOO_LOW", TlsFailure.VERSION, "its version of TLS is below 1.2"),
+    ("ALERT_PROTOCOL_VERSION", TlsFailure.VERSION, "it refuses our versions of TLS"),
+    ("PEER_DID_NOT_RETURN", TlsFailure.CERTIFICATE, "it showed no certificate"),
+    ("CERTIFICATE_VERIFY_FAILED", TlsFailure.CERTIFICATE, "its certificate is not trusted here"),
+    ("ALERT_UNKNOWN_CA", TlsFailure.REFUSED, "it does not trust our certificate"),
+    ("CERTIFICATE", TlsFailure.REFUSED, "it refuses our certificate"),
+    ("NO_SHARED_CIPHER", TlsFailure.CIPHER, "it has no cipher that is allowed here"),
+    ("HANDSHAKE_FAILURE", TlsFailure.CIPHER, "it cannot agree with us on ciphers"),
+    ("UNEXPECTED_EOF", TlsFailure.GONE, "it ended in the middle of the handshake"),
+)
+
+
+def failure_of(error: OSError) -> tuple[TlsFailure, str]:
+    """What made a handshake fail, for the counter, and for people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsFailure.CERTIFICATE, f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        name = error.reason or ""
+        for part, reason, detail in _REASONS:
+            if part in name:
+                return reason, detail
+        return TlsFailure.RUBBISH, name.lower().replace("_", " ") or "no TLS"
+    return TlsFailure.GONE, "it ended in the middle of the handshake"

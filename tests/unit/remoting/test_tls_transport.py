@@ -1,0 +1,185 @@
+"""The transport of TLS connections: what a loop's own promises its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aerobee.remoting.tls_transport import TlsTransport
+from tests.tls import CERTIFICATE, KEY
+from tests.tls.authority import client
+from tests.unit.remoting.conftest import eventually, shaken
+
+pytestmark = pytest.mark.both_loops
+
+MANY = 8 << 20
+
+
+class Noting(asyncio.Protocol):
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.data = bytearray()
+        self.stays = False
+        self.error: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.told.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def eof_received(self) -> bool:
+        self.told.append("eof")
+        return self.stays
+
+    def pause_writing(self) -> None:
+        self.told.append("pause")
+
+    def resume_writing(self) -> None:
+        self.told.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.told.append("lost")
+        self.error = exc
+
+
+class Ends:
+    """Our transport, and the peer's socket, which does not block."""
+
+    def __init__(self, transport: TlsTransport, protocol: Noting, peer: ssl.SSLSocket) -> None:
+        self.transport = transport
+        self.protocol = protocol
+        self.peer = peer
+
+    async def read(self, count: int) -> bytes:
+        """So many bytes of the peer's, fewer at the end."""
+        found = bytearray()
+        async with asyncio.timeout(20):
+            while len(found) < count:
+                try:
+                    more = self.peer.recv(count - len(found))
+                except ssl.SSLWantReadError:
+                    await asyncio.sleep(0)
+                    continue
+                if not more:
+                    break
+                found += more
+        return bytes(found)
+
+    async def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        async with asyncio.timeout(20):
+            while view:
+                try:
+                    view = view[self.peer.send(view[:65536]) :]
+                except ssl.SSLWantWriteError:
+                    await asyncio.sleep(0)
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+async def ends(request: pytest.FixtureRequest) -> AsyncIterator[Ends]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, KEY)
+    asking = client()
+    asking.maximum_version = request.param
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for one in (ours, theirs):
+        one.setblocking(False)
+    served = context.wrap_socket(ours, server_side=True, do_handshake_on_connect=False)
+    shaking = asyncio.create_task(shaken(theirs, asking))
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                served.do_handshake()
+            except ssl.SSLWantReadError:
+                await asyncio.sleep(0)
+            else:
+                break
+    protocol = Noting()
+    found = Ends(TlsTransport(served, protocol), protocol, await shaking)
+    yield found
+    found.transport.abort()
+    found.peer.close()
+    await eventually(lambda: protocol.told[-1] == "lost")
+
+
+def digest(data: bytes | bytearray) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def test_much_arrives_whole_both_ways_at_once(ends: Ends) -> None:
+    there, back = bytes(range(256)) * (MANY // 256), bytes(range(255, -1, -1)) * (MANY // 256)
+    ends.transport.write(back)
+    sending = asyncio.create_task(ends.send(there))
+    assert digest(await ends.read(MANY)) == digest(back)
+    await sending
+    await eventually(lambda: len(ends.protocol.data) == MANY, 20)
+    assert digest(ends.protocol.data) == digest(there)
+    assert ends.transport.get_write_buffer_size() == 0
+
+
+async def test_a_peer_that_does_not_read_is_told_and_counted(ends: Ends) -> None:
+    ends.transport.set_write_buffer_limits(high=1000)
+    ends.transport.write(bytes(MANY))
+    assert ends.protocol.told == ["made", "pause"]
+    assert ends.transport.get_write_buffer_size() > MANY // 2
+    await ends.read(MANY)
+    await eventually(lambda: ends.protocol.told == ["made", "pause", "resume"])
+
+
+async def test_what_openssl_holds_is_read_after_a_pause(ends: Ends) -> None:
+    ends.transport.pause_reading()
+    assert not ends.transport.is_reading()
+    await ends.send(bytes(100_000))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not ends.protocol.data
+    ends.transport.resume_reading()
+    await eventually(lambda: len(ends.protocol.data) == 100_000)
+
+
+async def test_closing_sends_what_was_written_and_says_goodbye(ends: Ends) -> None:
+    ends.transport.write(bytes(MANY))
+    ends.transport.close()
+    ends.transport.write(b"dropped")
+    assert ends.transport.is_closing()
+    # A peer that were cut off would have an error in the place of an end.
+    ends.peer.suppress_ragged_eofs = False
+    assert len(await ends.read(MANY + 1)) == MANY
+    await eventually(lambda: ends.protocol.told[-1] == "lost")
+    assert ends.protocol.error is None
+
+
+async def test_aborting_drops_what_was_written(ends: Ends) -> None:
+    ends.transport.write(bytes(MANY))
+    ends.transport.abort()
+    assert ends.transport.get_write_buffer_size() == 0
+    await eventually(lambda: ends.protocol.told[-1] == "lost")
+    assert len(await ends.read(MANY)) < MANY
+
+
+@pytest.mark.parametrize("says_goodbye", [True, False])
+async def test_the_end_of_the_peer_is_told_once(ends: Ends, says_goodbye: bool) -> None:
+    await ends.send(b"last")
+    if says_goodbye:
+        with pytest.raises(ssl.SSLWantReadError):
+            ends.peer.unwrap()
+    else:
+        ends.peer.shutdown(socket.SHUT_RDWR)
+    await eventually(lambda: ends.protocol.told == ["made", "eof", "lost"])
+    assert ends.protocol.data == b"last"
+
+
+async def test_a_record_that_was_changed_ends_the_connection(ends: Ends) -> None:
+    raw = socket.socket(fileno=ends.peer.fileno())
+    raw.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    raw.detach()
+    await eventually(lambda: ends.protocol.told == ["made", "lost"])
+    assert isinstance(ends.protocol.error, ssl.SSLError)
