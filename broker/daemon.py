@@ -129,6 +129,8 @@ class Daemon:
         )
         self.warnings: tuple[str, ...] = limit.warnings
         self._http: HttpServer | None = None
+        # What is asked of name servers is signed with them.
+        self._credentials: Credentials | None = None
         self._certificates: ServerCertificates | None = None
         # There from `start` on.
         self.store: MessageStore
@@ -230,14 +232,15 @@ class Daemon:
             self._undo.append(("broker core", self.core.close))
             self.core.complete_tables()
             add_broker(metrics, settings, self.store, self.core, self.stats)
-            credentials = credentials_of(settings)
-            name_server = await self._start_name_server(credentials)
+            name_server = await self._start_name_server()
             vip = await self._start_client_ports(port)
         embedded = (
             f"{reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
         )
         servers = settings.name_server_list or ((embedded,) if embedded else ())
-        self.registrar = Registrar(settings, identity, self.core.topics, servers, tls, credentials)
+        self.registrar = Registrar(
+            settings, identity, self.core.topics, servers, tls, self._credentials
+        )
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, self.core, name_server, self._http)
@@ -298,8 +301,9 @@ class Daemon:
         store.make_segment_ahead()
         return store
 
-    async def _start_name_server(self, own: Credentials | None) -> NameServer | None:
+    async def _start_name_server(self) -> NameServer | None:
         settings = self.settings
+        own = self._credentials = credentials_of(settings)
         if not settings.nameserver_enabled:
             return None
         server = NameServer.from_settings(settings, self._encryption, own)
