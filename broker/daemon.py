@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -129,7 +130,8 @@ class Daemon:
         )
         self.warnings: tuple[str, ...] = limit.warnings
         self._http: HttpServer | None = None
-        # What is asked of name servers is signed with them.
+        # What is asked of name servers goes through the one and is signed with the others.
+        self._outgoing: ssl.SSLContext | None = None
         self._credentials: Credentials | None = None
         self._certificates: ServerCertificates | None = None
         # There from `start` on.
@@ -196,7 +198,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
-        self._certificates, tls = server_certificates(settings), registration_context(settings)
+        self._read_certificates(settings)
         memory = memory_of(settings, available_memory())
         if (warning := memory_warning(settings, memory)) is not None:
             log.warning("%s", warning)
@@ -234,13 +236,11 @@ class Daemon:
             add_broker(metrics, settings, self.store, self.core, self.stats)
             name_server = await self._start_name_server()
             vip = await self._start_client_ports(port)
-        embedded = (
-            f"{reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
-        )
+        host = reachable(settings.nameserver_host)
+        embedded = f"{host}:{name_server.port}" if name_server else ""
         servers = settings.name_server_list or ((embedded,) if embedded else ())
-        self.registrar = Registrar(
-            settings, identity, self.core.topics, servers, tls, self._credentials
-        )
+        how = self._outgoing, self._credentials
+        self.registrar = Registrar(settings, identity, self.core.topics, servers, *how)
         self._undo.append(("registration", self._leave_name_servers))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, self.core, name_server, self._http)
@@ -300,6 +300,12 @@ class Daemon:
         self._supervision.end_recovery()
         store.make_segment_ahead()
         return store
+
+    def _read_certificates(self, settings: Settings) -> None:
+        """Those that the ports show, and what name servers are spoken to through. Raises
+        ConfigError."""
+        self._certificates = server_certificates(settings)
+        self._outgoing = registration_context(settings)
 
     async def _start_name_server(self) -> NameServer | None:
         settings = self.settings
