@@ -5,8 +5,9 @@ stands out at once (tests/unit/access/test_needs.py). The rows are the reference
 (protocol/WIRE.md 7.1) and go further where it forgets one; docs/security.md lists where.
 
 A need names a topic or a group as the request will reach it: batches and replies by their own
-topic, a message to a retry topic by the group whose topic that is, a request that gives a place in
-the log by the topic of the message found there.
+topic, a message also by the queues that it lists (multi-dispatch), one to a retry topic by the
+group whose topic that is, a request that gives a place in the log by the topic of the message found
+there.
 """
 
 from __future__ import annotations
@@ -21,11 +22,19 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.fields import parse_int
 from aerobee.protocol.headers.stages import chunk_runs
+from aerobee.protocol.message.batch import batch_items
+from aerobee.protocol.message.properties import (
+    PROPERTY_MULTI_DISPATCH,
+    decode_properties,
+    split_list,
+)
 from aerobee.protocol.names import RETRY_PREFIX
 
 #: The topic of the message at a place of the log, None where none is: the one it was sent to, if it
 #: waits for its time or its commit.
 TopicAt: TypeAlias = Callable[[int], str | None]
+_LISTS: Final = PROPERTY_MULTI_DISPATCH.encode()
+
 #: What a request needs. Raises BadRequest for a body that cannot be read.
 Needs: TypeAlias = Callable[[Command, TopicAt], Iterator[Need]]
 
@@ -61,11 +70,27 @@ def _if_there(needs: Needs) -> Needs:
     return some
 
 
-def _send(field: str) -> Needs:
+def _send(field: str, properties: str) -> Needs:
+    """PUB on the topic, and on each queue that the messages' properties list besides."""
+
     def needs(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
         yield of_topic(command.ext.get(field, ""), PUB)
+        yield from _listed(command.ext.get(properties, ""))
+        if _LISTS in command.body and command.code == RequestCode.SEND_BATCH_MESSAGE:
+            yield from _listed_in_batch(command.body)
 
     return needs
+
+
+def _listed(properties: str) -> Iterator[Need]:
+    if PROPERTY_MULTI_DISPATCH in properties:
+        names = decode_properties(properties).get(PROPERTY_MULTI_DISPATCH, "")
+        yield from (of_topic(name, PUB) for name in split_list(names))
+
+
+def _listed_in_batch(body: bytes) -> Iterator[Need]:
+    for item in batch_items(body):
+        yield from _listed(item.properties.decode())
 
 
 def of_topic(topic: str, right: int) -> Need:
@@ -129,8 +154,14 @@ def _lock(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
 
 
 def _chunk(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
-    for topic in dict.fromkeys(run.topic for run in chunk_runs(command.body)):
-        yield of_topic(topic, PUB)
+    lists = _LISTS in command.body
+    seen: set[str] = set()
+    for run in chunk_runs(command.body):
+        if run.topic not in seen:
+            seen.add(run.topic)
+            yield of_topic(run.topic, PUB)
+        if lists:
+            yield from _listed_in_batch(run.body)
 
 
 _TOPIC_ANY = _of_fields(topic=ANY)
@@ -138,12 +169,12 @@ _GROUP = _of_fields(consumerGroup=SUB)
 _OF_BOTH = _of_fields(topic=SUB, group=SUB)
 
 BROKER_NEEDS: Final[Mapping[int, Needs]] = {
-    RequestCode.SEND_MESSAGE: _send("topic"),
-    RequestCode.SEND_MESSAGE_V2: _send("b"),
-    RequestCode.SEND_BATCH_MESSAGE: _send("b"),
-    RequestCode.SEND_REPLY_MESSAGE: _send("topic"),
-    RequestCode.SEND_REPLY_MESSAGE_V2: _send("b"),
-    RequestCode.RECALL_MESSAGE: _send("topic"),
+    RequestCode.SEND_MESSAGE: _send("topic", "properties"),
+    RequestCode.SEND_MESSAGE_V2: _send("b", "i"),
+    RequestCode.SEND_BATCH_MESSAGE: _send("b", "i"),
+    RequestCode.SEND_REPLY_MESSAGE: _send("topic", "properties"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _send("b", "i"),
+    RequestCode.RECALL_MESSAGE: _send("topic", "properties"),
     RequestCode.STAGE_CHUNK: _chunk,
     RequestCode.STAGE_INTENT: nothing,  # what it publishes was looked at chunk by chunk
     RequestCode.STAGE_STATUS: nothing,

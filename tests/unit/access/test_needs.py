@@ -19,6 +19,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.headers.stages import Run, encode_chunk
+from aerobee.protocol.message.batch import BatchItem, encode_batch
 
 PLACE = 4096  # of a message in the log, of the topic "found"
 PUB_ORDERS, SUB_ORDERS = Need(TOPIC, "orders", PUB), Need(TOPIC, "orders", SUB)
@@ -177,3 +178,29 @@ def test_a_message_found_on_a_retry_topic_is_its_groups() -> None:
 def test_administrators_have_no_needs_of_their_own() -> None:
     with pytest.raises(AssertionError):
         administrator(make_request(Code.GET_BROKER_CONFIG), topic_at)
+
+
+LISTING = "TAGS\x01a\x02INNER_MULTI_DISPATCH\x01%LMQ%one,two\x02"
+LISTED = [Need(TOPIC, "%LMQ%one", PUB), Need(TOPIC, "two", PUB)]
+
+
+@pytest.mark.parametrize(
+    ("code", "field"),
+    [
+        (Code.SEND_MESSAGE, "properties"),
+        (Code.SEND_MESSAGE_V2, "i"),
+        (Code.SEND_REPLY_MESSAGE, "properties"),
+        (Code.SEND_REPLY_MESSAGE_V2, "i"),
+    ],
+)
+def test_a_message_needs_rights_on_the_queues_that_it_lists(code: int, field: str) -> None:
+    needs = BROKER_NEEDS[code](make_request(code, {**EXT, field: LISTING}), lambda _place: None)
+    assert list(needs) == [PUB_ORDERS, *LISTED]
+
+
+def test_those_of_a_batch_and_of_staged_rows_too() -> None:
+    batch = encode_batch([BatchItem(0, b"plain", b""), BatchItem(0, b"lists", LISTING.encode())])
+    chunk = encode_chunk([Run("orders", 0, 2, batch)])
+    for code, body in ((Code.SEND_BATCH_MESSAGE, batch), (Code.STAGE_CHUNK, chunk)):
+        needs = BROKER_NEEDS[code](make_request(code, EXT, body), lambda _place: None)
+        assert list(needs) == [PUB_ORDERS, *LISTED]
