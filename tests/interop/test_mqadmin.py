@@ -113,6 +113,9 @@ _OURS_ALONE = {
         tls.server.authClient tls.server.certPath tls.server.keyPath tls.server.mode
         tls.server.need.client.auth tls.server.trustCertPath tls.test.mode.enable
     """,
+    "of our own: there its name servers take changes from anybody": """
+        aclToolsFile namesrvAclEnable
+    """,
     "left out there while it is not set": """
         abortFile dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId
         readOnlyCommitLogStorePaths storeCheckpoint storePathConsumeQueue
