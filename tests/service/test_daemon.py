@@ -41,7 +41,9 @@ def test_ready_is_said_when_all_ports_answer(serve: Serve) -> None:
     status, body = daemon.get("/ready")
     assert status == 200, body
     checks = {check["check"]: check["ok"] for check in json.loads(body)["checks"]}
-    assert checks == dict.fromkeys(("serving", "recovered", "store", "registered", "disk"), True)
+    assert checks == dict.fromkeys(
+        ("serving", "recovered", "closed to strangers", "store", "registered", "disk"), True
+    )
     assert any(message.startswith("READY=1\nSTATUS=") for message in daemon.messages)
 
 
