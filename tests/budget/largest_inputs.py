@@ -655,6 +655,8 @@ BROKER: dict[int, Inputs] = {
     Code.GET_ALL_DELAY_OFFSET: _plain(Code.GET_ALL_DELAY_OFFSET),
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: _plain(Code.CLEAN_EXPIRED_CONSUMEQUEUE),
     Code.CLEAN_UNUSED_TOPIC: _plain(Code.CLEAN_UNUSED_TOPIC),
+    # Refused before anything of them is looked at: this broker has no accounts.
+    **{code: _asked(code, {}) for code in range(50, 54)},
     Code.DELETE_EXPIRED_COMMITLOG: _plain(Code.DELETE_EXPIRED_COMMITLOG),
     Code.GET_TOPIC_STATS_INFO: _asked(Code.GET_TOPIC_STATS_INFO, {"topic": WIDE}),
     Code.GET_CONSUME_STATS: _asked(

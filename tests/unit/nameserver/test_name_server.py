@@ -332,7 +332,7 @@ async def test_answers_keep_the_order_of_requests_while_changes_are_saved(runnin
     ]
 
     async def ask(number: int) -> int:
-        answer = await client.call(requests[number], 5)
+        answer = await client.call(requests[number], 60)
         arrived.append(number)
         return answer.code
 
