@@ -656,7 +656,10 @@ BROKER: dict[int, Inputs] = {
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: _plain(Code.CLEAN_EXPIRED_CONSUMEQUEUE),
     Code.CLEAN_UNUSED_TOPIC: _plain(Code.CLEAN_UNUSED_TOPIC),
     # Refused before anything of them is looked at: this broker has no accounts.
-    **{code: _asked(code, {}) for code in range(50, 54)},
+    **{
+        code: lambda _full, code=code, answer=answer: [[Request(code, {}, b"", answer)]]
+        for code, answer in ((50, 209), (51, 210), (52, 1), (53, 211))
+    },
     Code.DELETE_EXPIRED_COMMITLOG: _plain(Code.DELETE_EXPIRED_COMMITLOG),
     Code.GET_TOPIC_STATS_INFO: _asked(Code.GET_TOPIC_STATS_INFO, {"topic": WIDE}),
     Code.GET_CONSUME_STATS: _asked(
