@@ -14,15 +14,13 @@ from typing import Any, Final
 
 import yaml
 
-from aerobee.access.account_file import MAX_BYTES, compose, parse_account_file
+from aerobee.access.account_file import BOOL, MAX_BYTES, NULL, TRUE, compose, parse_account_file
 from aerobee.access.errors import AccountFileError
 from aerobee.access.rights import is_right
 from aerobee.file_replacement import replace_file
 
 _ACCOUNTS: Final = "accounts"
 _KEY: Final = "accessKey"
-_BOOL: Final = "tag:yaml.org,2002:bool"
-_NULL: Final = "tag:yaml.org,2002:null"
 #: A file of secrets is its owner's alone.
 _MODE: Final = 0o600
 _Members = dict[str, Any]
@@ -75,7 +73,7 @@ class AccountChange:
             return {}
         parse_account_file(str(self._path), content)
         node = compose(str(self._path), content)
-        return {} if node is None or node.tag == _NULL else _plain(node, {})
+        return {} if node is None or node.tag == NULL else _plain(node, {})
 
     def _write(self, members: _Members) -> None:
         versions = members.get("dataVersion") or [{}]
@@ -120,10 +118,10 @@ def _plain(node: yaml.Node, known: dict[int, Any]) -> Any:
         known[id(node)] = items
         items.extend(_plain(one, known) for one in node.value)
         return items
-    if node.tag == _NULL:
+    if node.tag == NULL:
         return None
-    if node.tag == _BOOL:
-        return node.value.lower() in ("true", "yes", "on")
+    if node.tag == BOOL:
+        return node.value.lower() in TRUE
     return node.value
 
 

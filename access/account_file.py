@@ -31,7 +31,7 @@ from typing import Final
 
 import yaml
 
-from aerobee.access.accounts import Account, Grant
+from aerobee.access.accounts import LONGER_THAN, Account, Grant
 from aerobee.access.addresses import AddressPattern
 from aerobee.access.errors import AccountFileError
 from aerobee.access.rights import DENY, is_right, parse_right
@@ -43,15 +43,14 @@ MAX_BYTES: Final = 8 << 20
 MAX_ENTRIES: Final = 1 << 20
 # A file of accounts has six levels.
 _MAX_DEPTH: Final = 32
-# The reference's: keys must be longer than this.
-_SHORTEST: Final = 6
 # Of a word that is not known.
 _SHOWN: Final = 64
 # What a parser quotes from the file: a secret that begins with * or ! is an alias or a tag to it.
 _QUOTED: Final = re.compile(r"""(['"]).{2,}\1""")
 _MAP, _LIST, _TEXT = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str"
-_NULL, _BOOL, _INT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int"))
-_TRUE: Final = frozenset({"true", "yes", "on"})
+NULL, BOOL, _INT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int"))
+#: Texts of a BOOL that mean yes, in any case.
+TRUE: Final = frozenset({"true", "yes", "on"})
 _WHITE, _ACCOUNTS, _VERSION = "globalWhiteRemoteAddresses", "accounts", "dataVersion"
 _OF_ACCOUNT: Final = frozenset(
     {
@@ -142,7 +141,7 @@ class _Reader:
 
     def read(self, content: bytes) -> AccountFile:
         node = compose(self._path, content)
-        members = {} if node is None or node.tag == _NULL else self._members(node, "the file")
+        members = {} if node is None or node.tag == NULL else self._members(node, "the file")
         for name, (line, _) in members.items():
             if name not in (_WHITE, _ACCOUNTS, _VERSION):
                 self._warn(line, f"{_shown(name)} is no word of a file of accounts")
@@ -171,7 +170,7 @@ class _Reader:
         return found
 
     def _items(self, node: yaml.Node | None, what: str) -> list[yaml.Node]:
-        if node is None or node.tag == _NULL:
+        if node is None or node.tag == NULL:
             return []
         if node.tag != _LIST or not isinstance(node, yaml.SequenceNode):
             raise self._wrong(node, f"{what} must be a list")
@@ -189,7 +188,7 @@ class _Reader:
         text: str = node.value
         if not _is_utf8(text):
             raise self._wrong(node, f"{what} has half of a pair of surrogates, which is no text")
-        if node.tag not in (_TEXT, _NULL) and not (node.tag == _INT and _is_plain_number(text)):
+        if node.tag not in (_TEXT, NULL) and not (node.tag == _INT and _is_plain_number(text)):
             self._warn(
                 node.start_mark.line + 1,
                 f"{what} is no text to YAML, and RocketMQ may read another one; put it in quotes",
@@ -197,7 +196,7 @@ class _Reader:
         return text
 
     def _optional(self, node: yaml.Node | None, what: str) -> str | None:
-        if node is None or node.tag == _NULL:
+        if node is None or node.tag == NULL:
             return None
         return self._text(node, what)
 
@@ -220,8 +219,8 @@ class _Reader:
         key = self._optional(_of(members, "accessKey"), "accessKey")
         secret = self._optional(_of(members, "secretKey"), "secretKey")
         for name, text in (("accessKey", key), ("secretKey", secret)):
-            if text is None or len(text) <= _SHORTEST:
-                raise self._wrong(node, f"{name} must have more than {_SHORTEST} characters")
+            if text is None or len(text) <= LONGER_THAN:
+                raise self._wrong(node, f"{name} must have more than {LONGER_THAN} characters")
         assert key is not None
         assert secret is not None
         for name, (line, _) in members.items():
@@ -241,8 +240,8 @@ class _Reader:
         )
 
     def _flag(self, node: yaml.Node | None, what: str) -> bool:
-        text = self._optional(node, what) if node is None or node.tag != _BOOL else node.value
-        return text is not None and text.lower() in _TRUE
+        text = self._optional(node, what) if node is None or node.tag != BOOL else node.value
+        return text is not None and text.lower() in TRUE
 
     def _pattern(self, node: yaml.Node | None) -> AddressPattern:
         try:

@@ -20,12 +20,9 @@ from typing import Final, TypeAlias
 from aerobee.access.account_file import AccountFile, read_account_file
 from aerobee.access.accounts import Account, Grant, Rules
 from aerobee.access.errors import AccountFileError
+from aerobee.access.places import DEFAULT_FILE, FOLDER, TOOLS_FILE
 from aerobee.access.rights import right_name
 
-DEFAULT_FILE: Final = "conf/plain_acl.yml"
-_FOLDER: Final = "conf/acl"
-# mqadmin's own credentials, which lie beside.
-_NOT_OURS: Final = "conf/tools.yml"
 # Where a name is shown instead of a secret.
 _SECRET: Final = "secretKey"
 
@@ -56,8 +53,8 @@ class AccountFiles:
         """The files that there are; the default one last, there or not."""
         found: list[Path] = []
         if self._home is not None:
-            tools = self._home / _NOT_OURS
-            for folder, _, names in os.walk(self._home / _FOLDER):
+            tools = self._home / TOOLS_FILE
+            for folder, _, names in os.walk(self._home / FOLDER):
                 paths = [Path(folder) / name for name in names if name.endswith((".yml", ".yaml"))]
                 found += [path for path in paths if path != tools]
         return [*sorted(path for path in found if path != self.default), self.default]

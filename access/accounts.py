@@ -17,6 +17,8 @@ from aerobee.protocol.frames.signature import Signer
 from aerobee.protocol.names import HIDDEN_TOPICS
 
 TOPIC, GROUP = "topic", "group"
+#: Of characters, both keys of an account (the reference's).
+LONGER_THAN = 6
 # Answers that are remembered: an address has one while the rules are the same.
 _KNOWN_ADDRESSES = 4096
 

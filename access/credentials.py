@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 import yaml
 
+from aerobee.access.account_file import compose
 from aerobee.access.errors import AccountFileError
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.signature import signed
@@ -33,12 +34,9 @@ class Credentials(NamedTuple):
         try:
             with path.open("rb") as file:
                 content = file.read(_MOST_BYTES)
-            node = yaml.compose(content, Loader=yaml.SafeLoader)
         except OSError as error:
             raise AccountFileError(f"{path}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-            # The text of such an error shows the file.
-            raise AccountFileError(f"{path}: no YAML") from None
+        node = compose(str(path), content)
         found = {}
         if isinstance(node, yaml.MappingNode):
             found = {

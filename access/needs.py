@@ -45,7 +45,7 @@ def nothing(_command: Command, _topic_at: TopicAt) -> Iterator[Need]:
 
 
 def administrator(_command: Command, _topic_at: TopicAt) -> Iterator[Need]:
-    """Never asked: `Rules` knows it by identity. An administrator's alone."""
+    """Never asked: `AccessControl` knows it by identity. An administrator's alone."""
     raise AssertionError("an administrator's request has no needs of its own")
 
 
@@ -101,32 +101,23 @@ def of_topic(topic: str, right: int) -> Need:
     return Need(TOPIC, topic, right)
 
 
-def _pull(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
-    yield of_topic(command.ext.get("topic", ""), SUB)
-    yield Need(GROUP, command.ext.get("consumerGroup", ""), SUB)
+def _of_found(field: str, right: int) -> Needs:
+    """A right on the topic of the message that a field points to."""
+
+    def needs(command: Command, topic_at: TopicAt) -> Iterator[Need]:
+        topic = _found(command, field, topic_at)
+        if topic is not None:
+            yield of_topic(topic, right)
+
+    return needs
 
 
-def _query(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
-    yield of_topic(command.ext.get("topic", ""), SUB)
+def _all_of(*several: Needs) -> Needs:
+    def needs(command: Command, topic_at: TopicAt) -> Iterator[Need]:
+        for each in several:
+            yield from each(command, topic_at)
 
-
-def _view(command: Command, topic_at: TopicAt) -> Iterator[Need]:
-    topic = _found(command, "offset", topic_at)
-    if topic is not None:
-        yield of_topic(topic, SUB)
-
-
-def _send_back(command: Command, topic_at: TopicAt) -> Iterator[Need]:
-    yield Need(GROUP, command.ext.get("group", ""), SUB)
-    topic = _found(command, "offset", topic_at)
-    if topic is not None:
-        yield of_topic(topic, SUB)
-
-
-def _end_transaction(command: Command, topic_at: TopicAt) -> Iterator[Need]:
-    topic = _found(command, "commitLogOffset", topic_at)
-    if topic is not None:
-        yield of_topic(topic, PUB)
+    return needs
 
 
 def _found(command: Command, field: str, topic_at: TopicAt) -> str | None:
@@ -164,8 +155,10 @@ def _chunk(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
             yield from _listed_in_batch(run.body)
 
 
+_TOPIC = _of_fields(topic=SUB)
 _TOPIC_ANY = _of_fields(topic=ANY)
 _GROUP = _of_fields(consumerGroup=SUB)
+_PULL = _of_fields(topic=SUB, consumerGroup=SUB)
 _OF_BOTH = _of_fields(topic=SUB, group=SUB)
 
 BROKER_NEEDS: Final[Mapping[int, Needs]] = {
@@ -180,19 +173,19 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.STAGE_STATUS: nothing,
     RequestCode.STAGE_ABORT: nothing,
     RequestCode.STAGE_CAPABILITY: nothing,
-    RequestCode.END_TRANSACTION: _end_transaction,
-    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
-    RequestCode.PULL_MESSAGE: _pull,
-    RequestCode.LITE_PULL_MESSAGE: _pull,
-    RequestCode.QUERY_MESSAGE: _query,
-    RequestCode.VIEW_MESSAGE_BY_ID: _view,
-    RequestCode.QUERY_CONSUME_QUEUE: _query,
+    RequestCode.END_TRANSACTION: _of_found("commitLogOffset", PUB),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _all_of(_of_fields(group=SUB), _of_found("offset", SUB)),
+    RequestCode.PULL_MESSAGE: _PULL,
+    RequestCode.LITE_PULL_MESSAGE: _PULL,
+    RequestCode.QUERY_MESSAGE: _TOPIC,
+    RequestCode.VIEW_MESSAGE_BY_ID: _of_found("offset", SUB),
+    RequestCode.QUERY_CONSUME_QUEUE: _TOPIC,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.CHECK_CLIENT_CONFIG: _check_client,
     RequestCode.UNREGISTER_CLIENT: _if_there(_GROUP),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
     RequestCode.QUERY_CONSUMER_OFFSET: _GROUP,
-    RequestCode.UPDATE_CONSUMER_OFFSET: _pull,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _PULL,
     RequestCode.LOCK_BATCH_MQ: _lock,
     RequestCode.UNLOCK_BATCH_MQ: _lock,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _TOPIC_ANY,

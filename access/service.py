@@ -37,19 +37,23 @@ class AccessService:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        files: AccountFiles,
+        home: str,
+        named: str,
         make: Callable[[Rules], AccessControl],
         always: tuple[Account, ...] = (),
     ) -> None:
-        """`make` makes what is asked; `always` are accounts beside those of the files. Raises
-        AccountFileError when no rules can be had."""
-        self.files = files
+        """`home` and `named` as `AccountFiles`; `make` makes what is asked; `always` are accounts
+        beside those of the files. Raises AccountFileError when no rules can be had."""
+        self.files = AccountFiles(home, named)
         self._always = always
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-accounts")
         self._looking: asyncio.Future[None] | None = None
         self._is_closed = False
-        loaded = self.files.load()
+        try:
+            loaded = self.files.load()
+        except AccountFileError as error:
+            raise AccountFileError(f"{error} (aerobee acl check FILE looks at one)") from None
         self.control = make(self._rules(loaded))
         #: Why the files as they are now are not in force; None when they are.
         self.problem: str | None = None
@@ -66,11 +70,10 @@ class AccessService:
         """Read the files, changed or not."""
         return self._loop.run_in_executor(self._thread, self._look, True)
 
-    def change(self, path: Path, change: Callable[[], bool]) -> asyncio.Future[bool]:
+    def change(self, path: Path, change: Callable[[], object]) -> asyncio.Future[None]:
         """Change the file at `path`, which `change` does on the thread, and put the new rules in
-        force before the future is done; it has what `change` returns. The future raises what that
-        raises, and AccountFileError for rules that could not be in force; the file is as before
-        then."""
+        force before the future is done. It raises what `change` raises, and AccountFileError for
+        rules that could not be in force; the file is as before then."""
         return self._loop.run_in_executor(self._thread, self._change, path, change)
 
     async def close(self) -> None:
@@ -93,11 +96,11 @@ class AccessService:
             return
         self._take_on_loop(loaded)
 
-    def _change(self, path: Path, change: Callable[[], bool]) -> bool:
+    def _change(self, path: Path, change: Callable[[], object]) -> None:
         # While another file is wrong nothing is changed: it could not be put in force.
         self.files.load()
         before = path.read_bytes() if path.exists() else None
-        done = change()
+        change()
         try:
             loaded = self.files.load()
         except AccountFileError:
@@ -106,7 +109,6 @@ class AccessService:
             raise
         self._seen = loaded.stamp
         self._take_on_loop(loaded)
-        return done
 
     def _take_on_loop(self, loaded: Loaded) -> None:
         # Before the future of this call is done: that comes behind, by the same way.

@@ -80,7 +80,6 @@ if TYPE_CHECKING:
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
-_LOOK = "aerobee acl check FILE looks at one"
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
@@ -125,19 +124,18 @@ class BrokerCore:
         settings = self.settings
         if not settings.acl_enabled:
             return None
-        # With these comes the library for YAML.
-        from aerobee.access.account_files import AccountFiles
+        # With it comes the library for YAML.
         from aerobee.access.service import AccessService
 
-        files = AccountFiles(settings.rocketmq_home, settings.acl_file)
         try:
             return AccessService(
                 self._loop,
-                files,
+                settings.rocketmq_home,
+                settings.acl_file,
                 lambda rules: AccessControl(rules, BROKER_NEEDS, self._topic_at, self._loop.time),
             )
         except AccountFileError as error:
-            raise ConfigError("aclEnable", "true", f"{error} ({_LOOK})") from None
+            raise ConfigError("aclEnable", "true", str(error)) from None
 
     def _topic_at(self, log_offset: int) -> str | None:
         """The topic that the message at a place of the log was sent to; None where none is."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aerobee.access.errors import AccountFileError
+from aerobee.access.places import tools_file
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.free_ports import check_ports_free
 from aerobee.broker.live_settings import LiveSettings
@@ -73,9 +74,6 @@ if TYPE_CHECKING:
     from aerobee.access.service import AccessService
 
 log = logging.getLogger("aerobee.daemon")
-
-# Of mqadmin, below RocketMQ's home.
-_TOOLS_FILE = "conf/tools.yml"
 
 # At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
 _DRAIN_S = 5.0
@@ -385,7 +383,7 @@ class Daemon:
     def _tell_exposures(self, warnings: tuple[str, ...]) -> None:
         """Say at the start, besides these warnings, in readiness and in metrics what is open to
         strangers."""
-        found = list(exposures(self.settings))
+        found = exposures(self.settings)
         for text in found:
             log.warning("%s", text)
         self.warnings += (*warnings, *found)
@@ -414,20 +412,20 @@ def credentials_of(settings: Settings) -> Credentials | None:
     """What the broker signs its registrations with: those of its file, or, where it has none and
     embeds a name server that asks for accounts, some that nobody else ever knows. Raises
     ConfigError for a file that cannot be read."""
-    home = settings.rocketmq_home
-    path = Path(home) / (settings.credentials_file or _TOOLS_FILE)
-    if settings.credentials_file or (home and path.exists()):
-        from aerobee.access.credentials import Credentials
+    named = settings.credentials_file
+    path = Path(settings.rocketmq_home) / named if named else tools_file(settings.rocketmq_home)
+    draws = settings.nameserver_enabled and settings.nameserver_acl_enabled
+    if path is None and not draws:
+        return None
+    # With it comes the library for YAML.
+    from aerobee.access.credentials import Credentials
 
-        try:
-            return Credentials.read(path)
-        except AccountFileError as error:
-            raise ConfigError("aclToolsFile", str(path), str(error)) from None
-    if settings.nameserver_enabled and settings.nameserver_acl_enabled:
-        from aerobee.access.credentials import Credentials
-
+    if path is None:
         return Credentials(f"aerobee-{secrets.token_hex(8)}", secrets.token_hex(32))
-    return None
+    try:
+        return Credentials.read(path)
+    except AccountFileError as error:
+        raise ConfigError("aclToolsFile", str(path), str(error)) from None
 
 
 def _form() -> CompiledForm | None:

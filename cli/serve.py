@@ -136,7 +136,7 @@ def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int
 
 async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
     from aerobee.broker.monitoring.systemd import Notifier
-    from aerobee.broker.registration.exposure import exposures
+    from aerobee.broker.registration.exposure import name_server_exposure
     from aerobee.broker.scheduler import Scheduler
 
     notifier = Notifier()
@@ -162,8 +162,7 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
         scheduler.every(1.0, "certificates", certificates.look, blocking=True)
     with HANGUPS.heard(loop.call_soon_threadsafe, again, stop.set), _watched(notifier):
         say(f"aerobee {__version__}  name server at {where}")
-        # Of the settings those of its own part count.
-        for warning in exposures(dataclasses.replace(settings, listen_host="127.0.0.1")):
+        if (warning := name_server_exposure(settings)) is not None:
             say(f"  warning           {warning}")
         say("ready")
         notifier.ready(f"ready at {where}")

@@ -241,8 +241,8 @@ def _listening(values: Values, origins: Mapping[str, Origin]) -> Iterator[str]:
     """A warning when clients cannot reach the address they get, the commonest first mistake."""
     given, listens = values["advertised_host"], values["listen_host"]
     by_default = origins.get("listen_host", DEFAULT).source == "default"
-    reachable = not _is_loopback(listens or "127.0.0.1")
-    if given and not _is_loopback(given) and by_default and not reachable:
+    reachable = not is_loopback(listens or "127.0.0.1")
+    if given and not is_loopback(given) and by_default and not reachable:
         yield (
             f"clients are told {given}, but the broker listens on {listens} only: set "
             "bindAddress (broker.listen_host), 0.0.0.0 for every interface"
@@ -286,7 +286,8 @@ def _delay_levels(values: Values) -> Iterator[str]:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is for this machine alone; "" means all addresses."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

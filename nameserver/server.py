@@ -255,10 +255,7 @@ class NameServer(Serving):
 
     def serve(self, connection: Connection, command: Command) -> Answer:
         if self._access is not None:
-            try:
-                self._access.control.check(command, connection.peer[0])
-            except BadRequest as error:
-                return encode_response(command, error.code, error.remark)
+            self._access.control.check(command, connection.peer[0])
         counts = self._request_counts
         known = self._requests.handles(command.code)
         # Unknown codes are counted together: peers must not grow the table.
@@ -301,7 +298,10 @@ class NameServer(Serving):
     def refuse(
         self, connection: Connection, command: Command, error: Exception, spent_s: float
     ) -> bytes:
-        """A bug of ours costs the one request, not the brokers registered on this connection."""
+        """What the peer may not have says why. A bug of ours costs the one request, not the
+        brokers registered on this connection."""
+        if isinstance(error, BadRequest):
+            return encode_response(command, error.code, error.remark)
         log.error("request failed code=%d", command.code, exc_info=error)
         return encode_response(
             command, ResponseCode.SYSTEM_ERROR, "internal error, see the name server's log"
@@ -379,8 +379,7 @@ class NameServer(Serving):
 def _access_of(
     settings: Settings, own: Credentials | None, loop: asyncio.AbstractEventLoop
 ) -> AccessService:
-    # With these comes the library for YAML.
-    from aerobee.access.account_files import AccountFiles
+    # With it comes the library for YAML.
     from aerobee.access.service import AccessService
 
     def make(rules: Rules) -> AccessControl:
@@ -389,14 +388,11 @@ def _access_of(
             rules, NAME_SERVER_NEEDS, lambda _offset: None, loop.time, others_open=True
         )
 
-    files = AccountFiles(settings.rocketmq_home, settings.acl_file)
     always = () if own is None else (administrator_account(*own),)
     try:
-        return AccessService(loop, files, make, always)
+        return AccessService(loop, settings.rocketmq_home, settings.acl_file, make, always)
     except AccountFileError as error:
-        raise ConfigError(
-            "namesrvAclEnable", "true", f"{error} (aerobee acl check FILE looks at one)"
-        ) from None
+        raise ConfigError("namesrvAclEnable", "true", str(error)) from None
 
 
 def _without_effect(settings: Settings) -> dict[str, str]:

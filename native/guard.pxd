@@ -12,7 +12,6 @@ cdef class Guard:
     cdef object is_white, find_signer, may
     # What was asked before: addresses, accounts, and who may do what.
     cdef dict white, signers, allowed
-    cdef bytes topic_key, group_key, short_topic_key
     cdef uint8_t scratch[FIELD_BYTES]
     cdef bint passes(self, Header *header, const uint8_t *body, int size, bytes host) except -1
     cdef bint _is_white(self, bytes host) except -1

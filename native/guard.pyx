@@ -29,6 +29,8 @@ cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 cdef bytes ACCESS_KEY = signature.ACCESS_KEY.encode()
 cdef bytes SIGNATURE = signature.SIGNATURE.encode()
 cdef bytes NOT_ALWAYS_SIGNED = signature.UNIQUE_KEY_QUERY.encode()
+# Where a send or a pull names what it reaches.
+cdef bytes TOPIC = b"topic", SHORT_TOPIC = b"b", GROUP = b"consumerGroup"
 cdef const uint8_t *LETTERS = (
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 )
@@ -42,7 +44,6 @@ cdef class Guard:
         secret key of an access key (`Signer`), None where the plain path has to look. `may` is
         asked with access key, code, topic and group ("" where a request has none)."""
         self.is_white, self.find_signer, self.may = is_white, find_signer, may
-        self.topic_key, self.short_topic_key, self.group_key = b"topic", b"b", b"consumerGroup"
         self.forget()
 
     def forget(self):
@@ -60,9 +61,7 @@ cdef class Guard:
         if self._is_white(host):
             return True
         account.at = given.at = NULL
-        topic_key = self.topic_key
-        if sends and header.code != SEND:
-            topic_key = self.short_topic_key
+        topic_key = SHORT_TOPIC if sends and header.code != SEND else TOPIC
         topic.at = group.at = b""
         topic.size = group.size = 0
         topic.escaped = group.escaped = False
@@ -89,7 +88,7 @@ cdef class Guard:
                 account = values[place]
             elif is_bytes(&keys[place], topic_key):
                 topic = values[place]
-            elif not sends and is_bytes(&keys[place], self.group_key):
+            elif not sends and is_bytes(&keys[place], GROUP):
                 group = values[place]
             if length + values[place].size > FIELD_BYTES:
                 return False

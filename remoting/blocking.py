@@ -23,7 +23,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from aerobee.protocol.frames.header_decode import decode_header
 from aerobee.protocol.frames.header_encode import MSGPACK
-from aerobee.protocol.frames.signature import signed
+from aerobee.protocol.frames.signature import Signer
 from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingTimeout
 from aerobee.remoting.tls import ShownCertificate, client_context
 
@@ -50,6 +50,7 @@ class BlockingCaller:
     def __init__(self, address: str, options: ConnectOptions) -> None:
         self.address = address
         self._options = options
+        self._signer = None if options.secret_key is None else Signer(options.secret_key)
         host, _, port = address.rpartition(":")
         try:
             plain = socket.create_connection((host.strip("[]"), int(port)), options.timeout_s)
@@ -67,9 +68,8 @@ class BlockingCaller:
 
     def send(self, command: Command) -> int:
         """Send a request, signed where there is a key for it; the opaque of its answer."""
-        options = self._options
-        if options.access_key is not None and options.secret_key is not None:
-            command.ext = signed(command.ext, command.body, options.access_key, options.secret_key)
+        if self._signer is not None and self._options.access_key is not None:
+            command.ext = self._signer.signed(command.ext, command.body, self._options.access_key)
         try:
             self._socket.sendall(command.encode())
         except OSError as error:

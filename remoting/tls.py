@@ -23,8 +23,8 @@ class ShownCertificate:
 def client_context(
     trust_store: str | None, shown: ShownCertificate | None = None
 ) -> ssl.SSLContext:
-    """`trust_store` is a PEM file of trusted certificates; OSError (ssl.SSLError is one) when it,
-    or what is to be shown, cannot be read or holds none."""
+    """`trust_store` is a PEM file of trusted certificates; OSError (ssl.SSLError is one) when it
+    cannot be read or holds none, and what `show` raises."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -33,6 +33,11 @@ def client_context(
         context.load_verify_locations(trust_store)
         context.verify_mode = ssl.CERT_REQUIRED
     if shown is not None:
-        # A text, even an empty one: without it OpenSSL would ask whoever sits at the terminal.
-        context.load_cert_chain(shown.path, shown.key_path, shown.password or "")
+        show(context, shown)
     return context
+
+
+def show(context: ssl.SSLContext, shown: ShownCertificate) -> None:
+    """Have a client's own certificate shown. OSError or ValueError when its files are no such."""
+    # A text, even an empty one: without it OpenSSL would ask whoever sits at the terminal.
+    context.load_cert_chain(shown.path, shown.key_path, shown.password or "")

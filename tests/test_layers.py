@@ -73,7 +73,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("opening", "message_store", "audit", "repair"),
     ),
     "access": (
-        *("errors", "rights", "addresses", "accounts", "account_file", "account_files"),
+        *("errors", "places", "rights", "addresses", "accounts", "account_file"),
+        "account_files",
         *("account_change", "credentials", "needs", "control", "service", "explain"),
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),

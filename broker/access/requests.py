@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from aerobee.access.accounts import Account
+from aerobee.access.accounts import LONGER_THAN, Account
 from aerobee.access.errors import AccountFileError
 from aerobee.broker.router import Handler
 from aerobee.config.model import Settings
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from aerobee.access.account_file import AccountFile
     from aerobee.access.service import AccessService
 
-# The reference's: keys must be longer than this.
-_SHORTEST: Final = 6
 _OFF: Final = "this broker has no accounts: aclEnable is false"
 _DEFAULTS: Final = ("defaultTopicPerm", "defaultGroupPerm")
 _LISTS: Final = ("topicPerms", "groupPerms")
@@ -74,7 +72,7 @@ class AccessRequests:
         path = service.files.default if known is None else Path(known.path)
         if known is not None and not given["admin"]:
             _check_not_last(service, known, code)
-        change = partial(_put, self._change_of(path), given)
+        change = partial(self._change_of(path).put, given)
         yield from _changed(service, path, change, code)
         return encode_success(command)
 
@@ -105,7 +103,7 @@ class AccessRequests:
             raise BadRequest(code, "that is none of this broker's files of accounts")
         if not addresses:
             _check_somebody_is_left(service, path, code)
-        change = partial(_set_white, self._change_of(path), addresses)
+        change = partial(self._change_of(path).set_white, addresses)
         yield from _changed(service, path, change, code)
         return encode_success(command)
 
@@ -154,7 +152,7 @@ def _check_somebody_is_left(service: AccessService, path: Path, code: int) -> No
         raise BadRequest(code, "without white addresses and administrators nobody could make any")
 
 
-def _changed(service: AccessService, path: Path, change: Callable[[], bool], code: int) -> Steps:
+def _changed(service: AccessService, path: Path, change: Callable[[], object], code: int) -> Steps:
     """Waits for a change. Raises BadRequest with `code` when it cannot be made."""
     future = service.change(path, change)
     yield future
@@ -175,23 +173,13 @@ def _without_home(service: AccessService, text: str) -> str:
     return text
 
 
-def _put(change: AccountChange, given: Mapping[str, Any]) -> bool:
-    change.put(given)
-    return True
-
-
-def _set_white(change: AccountChange, addresses: list[str]) -> bool:
-    change.set_white(addresses)
-    return True
-
-
 def _account_of(ext: Mapping[str, str], code: int) -> dict[str, Any]:
     """The members of an account that a request gives; None for those that it leaves alone."""
     given: dict[str, Any] = {"accessKey": _field(ext, "accessKey")}
     given["secretKey"] = ext.get("secretKey") or None
     for name in ("accessKey", "secretKey"):
-        if given[name] is not None and len(given[name]) <= _SHORTEST:
-            raise BadRequest(code, f"{name} must have more than {_SHORTEST} characters")
+        if given[name] is not None and len(given[name]) <= LONGER_THAN:
+            raise BadRequest(code, f"{name} must have more than {LONGER_THAN} characters")
     given["whiteRemoteAddress"] = ext.get("whiteRemoteAddress")
     # Empty as not given: the reference leaves them as they are then.
     given |= {name: ext.get(name) or None for name in _DEFAULTS}

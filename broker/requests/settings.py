@@ -1,6 +1,6 @@
 """UPDATE_BROKER_CONFIG (protocol/WIRE.md 3.5): administrators change settings of a running broker.
 
-Off unless `admin.remote_config` says otherwise: there is no access control yet, and a remote change
+Off unless `admin.remote_config` says otherwise: accounts may not be asked for, and a remote change
 of settings has been RocketMQ's worst hole. What may be changed is what a reload may change
 (`config/remote.py`), never a path or a host. A request is done as a whole or not at all.
 """

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from aerobee.cli.cluster.session import (
-    account_of,
     check_broker,
     check_message_id,
     client_command,
-    encryption_of,
     name_servers,
+    security_of,
 )
 from aerobee.cli.output import (
     OK,
@@ -44,9 +43,7 @@ async def send(parsed: argparse.Namespace) -> int:
         raise CommandFailed("--queue and --order-key exclude each other", USAGE)
     if parsed.broker is not None and parsed.queue is None:
         raise CommandFailed("--broker needs --queue: it says whose queue is meant", USAGE)
-    options = ProducerOptions(
-        send_timeout_s=parsed.timeout, **account_of(parsed), **encryption_of(parsed)
-    )
+    options = ProducerOptions(send_timeout_s=parsed.timeout, **security_of(parsed))
     rows: list[SendResult] = []
     count = 0  # of the messages that were sent
     async with Producer(name_servers(parsed), options=options) as producer:
@@ -171,9 +168,7 @@ async def cancel(parsed: argparse.Namespace) -> int:
     if parsed.handle is None:
         check_message_id(parsed.id)
         deliver_ms = _time_to_come(parsed.deliver_at)
-    options = ProducerOptions(
-        send_timeout_s=parsed.timeout, **account_of(parsed), **encryption_of(parsed)
-    )
+    options = ProducerOptions(send_timeout_s=parsed.timeout, **security_of(parsed))
     async with Producer(name_servers(parsed), options=options) as producer:
         handle = parsed.handle or await _made_handle(producer, parsed, deliver_ms)
         msg_id = await producer.recall(parsed.topic, handle)

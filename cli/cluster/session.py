@@ -8,9 +8,10 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from aerobee.access.errors import AccountFileError
+from aerobee.access.places import tools_file
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
 from aerobee.client.admin import Admin
 from aerobee.client.connections.routes import HINT
@@ -47,34 +48,29 @@ def name_servers(parsed: argparse.Namespace) -> str:
     return parsed.name_servers or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
 
 
-class Keys(TypedDict, total=False):
-    """Options of a client that signs its requests."""
+def security_of(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Signing and encryption as the flags want them, as options of clients. Of `aerobee bench`,
+    which has none of these flags, the environment alone says."""
+    return {**_account_of(parsed), **_encryption_of(parsed)}
 
-    access_key: str
-    secret_key: str
 
-
-def account_of(parsed: argparse.Namespace) -> Keys:
-    """The options of a client that signs its requests; none where no account is named: by the flag,
-    by AEROBEE_CREDENTIALS, or by the tools.yml that RocketMQ's own tools would read."""
-    # `aerobee bench` has no such flag.
-    named = vars(parsed).get("credentials") or os.environ.get("AEROBEE_CREDENTIALS")
-    home = os.environ.get("ROCKETMQ_HOME")
-    path = Path(named) if named else Path(home or "") / "conf" / "tools.yml"
-    if not named and not (home and path.exists()):
+def _account_of(parsed: argparse.Namespace) -> dict[str, str]:
+    """None where no account is named: by the flag, by AEROBEE_CREDENTIALS, or by the tools.yml that
+    RocketMQ's own tools would read."""
+    named = getattr(parsed, "credentials", None) or os.environ.get("AEROBEE_CREDENTIALS")
+    path = Path(named) if named else tools_file(os.environ.get("ROCKETMQ_HOME"))
+    if path is None:
         return {}
     # With it comes the library for YAML.
     from aerobee.access.credentials import Credentials
 
     try:
-        keys = Credentials.read(path)
+        return Credentials.read(path)._asdict()
     except AccountFileError as error:
         raise CommandFailed(str(error), USAGE) from None
-    return {"access_key": keys.access_key, "secret_key": keys.secret_key}
 
 
-def encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
-    """What the flags say of it, as options of clients; `aerobee bench` has no such flags."""
+def _encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
     names = ("trust_store", "certificate", "certificate_key")
     files = {name: getattr(parsed, name, None) for name in names}
     # A file of certificates is given for TLS, and for nothing else.
@@ -83,17 +79,13 @@ def encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def admin_of(parsed: argparse.Namespace) -> Admin:
     """An administration client as the flags want it."""
-    options = ClientOptions(
-        call_timeout_s=parsed.timeout, **account_of(parsed), **encryption_of(parsed)
-    )
+    options = ClientOptions(call_timeout_s=parsed.timeout, **security_of(parsed))
     return Admin(name_servers(parsed), options)
 
 
 def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
     """A consumer as the flags want it, of no group."""
-    options = ClientOptions(
-        call_timeout_s=parsed.timeout, **account_of(parsed), **encryption_of(parsed)
-    )
+    options = ClientOptions(call_timeout_s=parsed.timeout, **security_of(parsed))
     return PullConsumer(name_servers(parsed), options=options)
 
 

@@ -8,8 +8,8 @@ a member asks, and on every new connection before it is used otherwise.
 Requests that a broker sends to us are answered by the member whose group they name, each in a task
 of its own; what no member knows is refused with code 3, a failing member answers code 1.
 
-Signatures and TLS are for brokers that ask for them (protocol/WIRE.md 7); ours ignore signatures.
-Both are chosen once, when the session is made.
+Signatures and TLS are for brokers that ask for them (protocol/WIRE.md 7). Both are chosen once,
+when the session is made.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request, make_response
-from aerobee.protocol.frames.signature import signed
+from aerobee.protocol.frames.signature import Signer
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingError
-from aerobee.remoting.tls import ShownCertificate, client_context
+from aerobee.remoting.tls import ShownCertificate, client_context, show
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
 
 
-Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
+Sign = Callable[[Mapping[str, str], bytes], dict[str, str]]
 Answer = Callable[[str, Command], Awaitable[Command | None]]
 """The answer to the request of a broker of that address, or None to a oneway or an unknown one."""
 
@@ -322,14 +322,15 @@ class Session:
         caller.reply(answer.encode())
 
 
-def _make_signer(options: ClientOptions) -> Signer | None:
+def _make_signer(options: ClientOptions) -> Sign | None:
     """Adds access key and signature to a request's fields, given its body; None without keys."""
     access_key, secret_key = options.access_key, options.secret_key
     if access_key is None and secret_key is None:
         return None
     if access_key is None or secret_key is None:
         raise CallerError("access_key and secret_key belong together; only one is given")
-    return lambda ext, body: signed(ext, body, access_key, secret_key)
+    signer = Signer(secret_key)
+    return lambda ext, body: signer.signed(ext, body, access_key)
 
 
 def _make_tls(options: ClientOptions) -> ssl.SSLContext | None:
@@ -354,9 +355,10 @@ def _make_tls(options: ClientOptions) -> ssl.SSLContext | None:
         options.certificate, options.certificate_key, options.certificate_password
     )
     try:
-        return client_context(options.trust_store, shown)
+        show(context, shown)
     except (OSError, ValueError) as error:
         raise CallerError(
             f"certificate {options.certificate!r} cannot be read as PEM, with its key: "
             f"{getattr(error, 'strerror', None) or error}"
         ) from None
+    return context

@@ -21,8 +21,8 @@ class BrokerSettings:
     listen_host: str = setting(
         "127.0.0.1",
         "bindAddress",
-        why="""Address the broker's ports are bound to. Loopback unless an address is given, because
-        there is no access control yet; 0.0.0.0 is every IPv4 interface, :: every interface.
+        why="""Address the broker's ports are bound to. Loopback unless an address is given; beyond
+        it aclEnable keeps strangers out. 0.0.0.0 is every IPv4 interface, :: every interface.
         """,
     )
     listen_port: int = setting(

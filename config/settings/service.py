@@ -178,7 +178,7 @@ class AdminSettings:
     remote_config: bool = setting(
         False,
         why="""Let requests (mqadmin updateBrokerConfig, aerobee broker config --set) change the
-        settings that a reload may change. There is no access control yet: whoever reaches the port
-        may. What they change is kept in config/remote.toml below the store, which counts above the
-        broker's file and below its environment and command line.""",
+        settings that a reload may change. Without aclEnable whoever reaches the port may, with it
+        an administrator. What they change is kept in config/remote.toml below the store, which
+        counts above the broker's file and below its environment and command line.""",
     )

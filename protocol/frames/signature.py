@@ -43,6 +43,12 @@ class Signer:
         outer.update(inner.digest())
         return base64.b64encode(outer.digest()).decode()
 
+    def signed(self, ext: Mapping[str, str], body: bytes, access_key: str) -> dict[str, str]:
+        """The ext fields with access key and signature added."""
+        fields = {**ext, ACCESS_KEY: access_key}
+        fields[SIGNATURE] = self.signature(fields, body)
+        return fields
+
     def has_signed(self, ext: Mapping[str, str], body: bytes, version: int) -> bool:
         """Whether a request carries the signature of this key; `version` is its sender's ordinal.
 
@@ -55,7 +61,5 @@ class Signer:
 
 
 def signed(ext: Mapping[str, str], body: bytes, access_key: str, secret_key: str) -> dict[str, str]:
-    """The ext fields with access key and signature added."""
-    fields = {**ext, ACCESS_KEY: access_key}
-    fields[SIGNATURE] = Signer(secret_key).signature(fields, body)
-    return fields
+    """The same, for whoever signs seldom."""
+    return Signer(secret_key).signed(ext, body, access_key)

@@ -7,8 +7,6 @@ import json
 import re
 import socket
 import ssl
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from aerobee.client.options import ClientOptions, ProducerOptions
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.testing import RunningBroker
+from tests.interop.processes import wait_until
 from tests.ports import free_port
 from tests.tls.authority import Authority, Pair, client
 
@@ -68,11 +67,8 @@ def page(running: RunningBroker, path: str, context: ssl.SSLContext | None) -> t
     return answer.status, body
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def status(running: RunningBroker, authority: Authority) -> int:
+    return page(running, "/ready", client(authority))[0]
 
 
 @pytest.mark.parametrize("address", ["broker", "vip"])
@@ -180,14 +176,16 @@ def test_files_that_changed_are_for_new_connections_and_damage_is_told_by_readin
     with aerobee.testing.broker(**settings_of(pair, http_port=free_port())) as running:
         whole = pair.key.read_text()
         pair.key.write_text(whole[:80])
-        wait_until(lambda: page(running, "/ready", client(authority))[0] == 503)
+        wait_until(
+            lambda: page(running, "/ready", client(authority))[0] == 503, 20, "the fault is told"
+        )
         checks = json.loads(page(running, "/ready", client(authority))[1])["checks"]
         (told,) = [check for check in checks if not check["ok"]]
         assert told["check"] == "certificates"
         assert str(pair.key) in told["reason"]
         round_trip(running.name_server, **secured(authority))
         new = authority.pair("broker")
-        wait_until(lambda: page(running, "/ready", client(authority))[0] == 200)
+        wait_until(lambda: status(running, authority) == 200, 20, "it is mended")
         expected = ssl.PEM_cert_to_DER_cert(new.certificate.read_text())
         host, _, port = running.broker.rpartition(":")
 
@@ -195,7 +193,7 @@ def test_files_that_changed_are_for_new_connections_and_damage_is_told_by_readin
             text = ssl.get_server_certificate((host, int(port)))
             return ssl.PEM_cert_to_DER_cert(text) == expected
 
-        wait_until(is_shown)
+        wait_until(is_shown, 20, "the new certificate is shown")
 
 
 def _other(authority: Authority) -> Path:

@@ -70,6 +70,8 @@ class Broker(ABC):
     children: list[Child]
     #: What the tests' own connections are made with; None for plain ones.
     encryption: ssl.SSLContext | None = None
+    #: Access key and secret key that they sign with, if any.
+    account: tuple[str, str] | None = None
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class Broker(ABC):
 
     def wire_to(self, address: str) -> Wire:
         """A connection as the broker and its name server take it."""
-        return Wire(address, tls=self.encryption)
+        return Wire(address, tls=self.encryption, account=self.account)
 
     def create_topic(self, topic: str, queues: int = 8) -> str:
         """Creates a topic and waits until the name server hands out its route."""
@@ -285,11 +287,6 @@ class GuardedBroker(OurBroker):
         super().__init__(root, StoreShape(extra={"aclEnable": "true", "rocketmqHome": str(home)}))
         self.account = account
 
-    def wire(self) -> Wire:
-        wire = super().wire()
-        wire.account = self.account
-        return wire
-
 
 class GuardedJavaBroker(JavaBroker):
     """The real one with the same accounts."""
@@ -305,11 +302,6 @@ class GuardedJavaBroker(JavaBroker):
         home = super()._write_home()
         _write_accounts(home, self.accounts)
         return home
-
-    def wire(self) -> Wire:
-        wire = super().wire()
-        wire.account = self.account
-        return wire
 
 
 class SecuredJavaBroker(JavaBroker):

@@ -49,15 +49,19 @@ class Wire:
     """One connection; use it as a context manager."""
 
     def __init__(
-        self, address: str, timeout_s: float = 10, tls: ssl.SSLContext | None = None
+        self,
+        address: str,
+        timeout_s: float = 10,
+        tls: ssl.SSLContext | None = None,
+        account: tuple[str, str] | None = None,
     ) -> None:
+        """`account`: access key and secret key that requests are signed with."""
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket)
         self.opaque = 0
-        #: Access key and secret key that requests are signed with, if any.
-        self.account: tuple[str, str] | None = None
+        self.account = account
         #: What the broker asked meanwhile: code, fields and body.
         self.requests: list[tuple[int, dict[str, str], bytes]] = []
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.registration.exposure import exposures, is_loopback
+from aerobee.broker.registration.exposure import exposures
 from aerobee.config.model import Settings
+from aerobee.config.rules import is_loopback
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+"""Where RocketMQ keeps files of accounts, below its home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+DEFAULT_FILE: Final = "conf/plain_acl.yml"
+FOLDER: Final = "conf/acl"
+#: mqadmin's own keys, which a broker and our commands sign with as well.
+TOOLS_FILE: Final = "conf/tools.yml"
+
+
+def tools_file(home: str | None) -> Path | None:
+    """The file of keys below a home; None if there is no home, or no such file in it."""
+    path = Path(home or "") / TOOLS_FILE
+    return path if home and path.exists() else None
