@@ -14,7 +14,7 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract native budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run pyspark test campaign check lint types compiled unit bring peers spark bench bench-neighbours bench-pending bench-spark pair sanitize pythons wheels manual clean $(SUITES)
+.PHONY: help setup run pyspark test campaign check lint types compiled unit bring peers spark bench bench-neighbours bench-pending bench-secured bench-spark pair sanitize pythons wheels manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
@@ -128,8 +128,13 @@ bench-neighbours: setup
 bench-pending: setup
 	$(PYTHON_IN_VENV) -m tests.bench.pending $(ARGS)
 
+# What accounts and TLS cost beside a broker without; three minutes. The generator needs OpenSSL's headers
+# (Debian: libssl-dev).
+bench-secured: setup
+	$(PYTHON_IN_VENV) -m tests.bench.secured $(ARGS)
+
 # Spark reading a topic of ours and of a real Kafka broker in turn, and log files. Nothing else should
-# run meanwhile; it takes ten minutes.
+# run meanwhile; it takes half an hour.
 bench-spark: setup
 	@tests/spark/setup.sh 4.3
 	@tests/bench/setup.sh

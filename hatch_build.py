@@ -29,6 +29,7 @@ MODULES = (
     "reads",
     "requests",
     "sends",
+    "sha1",
     "sockets",
 )
 #: Cython's C of all builds in a working tree.

@@ -31,7 +31,8 @@ class AccountChange:
     then; OSError when the file cannot be written."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
-        self._path = path
+        # Through links, which stay: of a volume whose files are swapped so.
+        self._path = path.resolve()
         self._now_ms = now_ms
 
     def put(self, given: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from aerobee.access.rights import right_name
 _SECRET: Final = "secretKey"
 
 #: What moves when a file is changed, made or removed.
-Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
+Stamp: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,21 @@ class AccountFiles:
         stamp = tuple(_stamp(path) for path in paths)
         files = tuple(read_account_file(str(path)) for path in paths if _is_there(path))
         if not files:
+            where = "" if self._home is not None else " (ROCKETMQ_HOME is not set)"
             raise AccountFileError(
-                f"{self.default}: no file of accounts is there; make one, or name it with aclFile"
+                f"{self.default.absolute()}: no file of accounts is there{where}; make one, or "
+                "name it with aclFile"
             )
         warnings = [warning for file in files for warning in file.warnings]
         accounts = list(_first_of_each(files, warnings))
         rules = Rules(accounts, [pattern for file in files for pattern in file.white])
         if not rules.grants_something:
+            why = f": {warnings[0]}" if warnings else "; is it empty, or half written?"
             raise AccountFileError(
-                f"{self.default}: nobody may do anything by the files of accounts; is it empty, or "
-                "half written?"
+                f"{self.default}: nobody may do anything by the files of accounts{why}"
             )
+        if (said := rules.open_to_all) is not None:
+            warnings.append(said)
         return Loaded(rules, files, tuple(warnings), stamp)
 
 
@@ -123,12 +127,13 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _stamp(path: Path) -> tuple[str, int, int, int]:
+def _stamp(path: Path) -> tuple[str, int, int, int, int]:
     try:
         found = path.stat()
     except OSError:
-        return (str(path), 0, 0, 0)
-    return (str(path), found.st_mtime_ns, found.st_size, found.st_ino)
+        return (str(path), 0, 0, 0, 0)
+    # The time of the inode moves with rights and owner too.
+    return (str(path), found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def differences(before: Rules, after: Rules) -> Iterator[str]:

@@ -81,7 +81,11 @@ class Account:
     def grants_something(self) -> bool:
         """Whether there is anything that it may do."""
         given = (self.default_topic, self.default_group, *self.topics.values())
-        return self.admin or any(not one.right & DENY for one in (*given, *self.groups.values()))
+        return (
+            self.admin
+            or bool(self.addresses.text)
+            or any(not one.right & DENY for one in (*given, *self.groups.values()))
+        )
 
 
 def administrator_account(access_key: str, secret_key: str) -> Account:
@@ -98,6 +102,8 @@ class Rules:
     ) -> None:
         self.accounts = {account.access_key: account for account in accounts}
         self.white = tuple(white)
+        #: What lets in whoever comes, from any address and unsigned; None where nothing does.
+        self.open_to_all = self._open_to_all()
         self._white: dict[str, bool] = {}
 
     def beside(self, accounts: Iterable[Account]) -> Rules:
@@ -113,6 +119,22 @@ class Rules:
             known = any(pattern.matches(address) for pattern in self.white)
             self._white[address] = known
         return known
+
+    def _open_to_all(self) -> str | None:
+        for pattern in self.white:
+            if pattern.is_every:
+                return (
+                    f"globalWhiteRemoteAddresses has {pattern.text}: whoever reaches the port may "
+                    "do everything, without an account"
+                )
+        for account in self.accounts.values():
+            if account.addresses.is_every:
+                text = account.addresses.text
+                return (
+                    f"account {account.access_key} has whiteRemoteAddress {text}: whoever knows "
+                    "its access key may do everything, without a signature"
+                )
+        return None
 
     @property
     def grants_something(self) -> bool:

@@ -49,6 +49,11 @@ class AddressPattern:
     def __repr__(self) -> str:
         return f"AddressPattern({self.text!r})"
 
+    @property
+    def is_every(self) -> bool:
+        """Whether every address is meant."""
+        return self.text in _EVERY
+
     def matches(self, address: str) -> bool:
         """Whether an address is meant; an empty pattern means none."""
         if not self.text:

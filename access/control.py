@@ -59,7 +59,9 @@ class AccessControl:
         self._topic_at = topic_at
         self._clock = clock
         self._others_open = others_open
-        self._said: dict[str, float] = {}
+        # Of a reason and, where it is known, an account: when it was said last, and how often it
+        # was not since.
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
         #: How many requests were refused, by reason.
         self.refused = dict.fromkeys(REASONS, 0)
         #: Moves with the rules: what was prepared with older ones is to be forgotten.
@@ -117,7 +119,10 @@ class AccessControl:
             )
         account = rules.accounts.get(key)
         if account is None:
-            raise AccessDenied(UNKNOWN_KEY, f"No acl config for {key[:_SHOWN]}")
+            raise AccessDenied(
+                UNKNOWN_KEY,
+                f"No acl config for {key[:_SHOWN]}: no file of accounts here has this access key",
+            )
         if account.addresses.matches(peer):
             return
         if not account.signer.has_signed(command.ext, command.body, command.version):
@@ -137,8 +142,8 @@ class AccessControl:
             if not account.admin:
                 raise AccessDenied(
                     ADMIN,
-                    f"Need admin permission for request code={command.code}, but "
-                    f"accessKey={account.access_key} is not",
+                    f"Need admin permission for request code={command.code} "
+                    f"({request_name(command.code)}), but accessKey={account.access_key} is not",
                 )
             return
         if account.may_everything:
@@ -153,15 +158,19 @@ class AccessControl:
 
     def _refuse(self, error: AccessDenied, command: Command, peer: str) -> None:
         self.refused[error.reason] += 1
+        key = command.ext.get(ACCESS_KEY, "")
+        whose = error.reason, key if key in self._rules.accounts else ""
         now = self._clock()
-        if now - self._said.get(error.reason, -_LOG_EVERY_S) < _LOG_EVERY_S:
+        said, unlogged = self._said.get(whose, (-_LOG_EVERY_S, 0))
+        if now - said < _LOG_EVERY_S:
+            self._said[whose] = said, unlogged + 1
             return
-        self._said[error.reason] = now
+        self._said[whose] = now, 0
         log.warning(
-            'request refused peer=%s request=%s reason="%s" refused=%d why=%r',
+            'request refused peer=%s request=%s reason="%s" unlogged=%d why=%r',
             peer,
             request_name(command.code),
             error.reason,
-            self.refused[error.reason],
+            unlogged,
             error.remark,
         )

@@ -26,6 +26,8 @@ log = logging.getLogger("aerobee.access")
 
 # Lines of a difference that are logged one by one.
 _MOST_LINES: Final = 100
+# Who may do what has to be known whole.
+_EACH: Final = {"each": True}
 
 
 class AccessService:
@@ -99,6 +101,7 @@ class AccessService:
     def _change(self, path: Path, change: Callable[[], object]) -> None:
         # While another file is wrong nothing is changed: it could not be put in force.
         self.files.load()
+        path = path.resolve()
         before = path.read_bytes() if path.exists() else None
         change()
         try:
@@ -119,12 +122,14 @@ class AccessService:
     def _take(self, loaded: Loaded) -> None:
         lines = list(differences(self.loaded.rules, loaded.rules))
         self.loaded = loaded
-        self.problem = None
+        if self.problem is not None:
+            self.problem = None
+            log.info("accounts are taken again", extra=_EACH)
         if lines:
             self.control.use(self._rules(loaded))
-            log.info("accounts changed lines=%d", len(lines))
+            log.info("accounts changed lines=%d", len(lines), extra=_EACH)
             for line in lines[:_MOST_LINES]:
-                log.info("accounts %s", line)
+                log.info("accounts %s", line, extra=_EACH)
         self._warn(loaded)
 
     def _rules(self, loaded: Loaded) -> Rules:

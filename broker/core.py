@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aerobee.access.administration import OF_BROKERS
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import BROKER_NEEDS
@@ -48,7 +49,7 @@ from aerobee.broker.requests.settings import SettingsRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
-from aerobee.broker.router import Handler, Router
+from aerobee.broker.router import Handler, Router, taken_elsewhere
 from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
@@ -413,6 +414,9 @@ class BrokerCore:
             _patience_s(settings),
             None if self.access is None else self.access.control,
         )
+        self.admin_router = Router({**handlers, **pulls}, *serving)
+        if settings.admin_port:
+            handlers |= dict.fromkeys(handlers.keys() & OF_BROKERS, taken_elsewhere)
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
 
@@ -425,7 +429,6 @@ class BrokerCore:
             self.store,
             self.topics,
             self.stats,
-            self.turns,
             self._send_answers,
             self._appended,
             self.groups,

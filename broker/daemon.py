@@ -15,7 +15,7 @@ import contextlib
 import logging
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,9 @@ from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
 from aerobee.native.form import CompiledForm, NativeError, chosen
 from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.peers import address_text
 from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.stats import ServerStats
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -85,6 +87,7 @@ class Addresses:
 
     broker: str
     vip: str
+    admin: str
     name_server: str
     name_servers: tuple[str, ...]
     http: str
@@ -240,18 +243,34 @@ class Daemon:
         how = self._outgoing, self._credentials
         self.registrar = Registrar(settings, identity, self.core.topics, servers, *how)
         self._undo.append(("registration", self._leave_name_servers))
-        ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
-        add_network(metrics, ports, self.registrar.registered, self.core, name_server, self._http)
+        ports = {name: server.stats for name, server in self._servers.items()}
+        self._show_network(metrics, ports, name_server)
         add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
-        self.addresses = Addresses(
-            identity.endpoint, advertised.endpoint(vip) if vip else "", embedded, servers, http
-        )
+        own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
+        self.addresses = Addresses(*own, embedded, servers, http)
         self.core.start_tasks(scheduler)
         self._start_checks(scheduler, monitor)
         self._check_not_abandoned()
         self._serving = True
+
+    def _show_network(
+        self,
+        metrics: Metrics,
+        ports: Mapping[str, ServerStats],
+        name_server: NameServer | None,
+    ) -> None:
+        certificates = self._certificates
+        add_network(
+            metrics,
+            ports,
+            self.registrar.registered,
+            self.core,
+            name_server,
+            self._http,
+            lambda: None if certificates is None else certificates.expires,
+        )
 
     def _check_not_abandoned(self) -> None:
         if self._stop_asked:
@@ -326,21 +345,33 @@ class Daemon:
         self.vip_server = RemotingServer(
             core.vip_router, limits, "broker vip", core.turns, encryption=self._encryption
         )
+        self.admin_server = RemotingServer(
+            core.admin_router, limits, "broker admin", core.turns, encryption=self._encryption
+        )
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)
+        if settings.admin_port:
+            await self.admin_server.start(settings.admin_host, settings.admin_port)
         if not settings.vip_port_enabled:
             return 0
         return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
 
     async def _close_client_ports(self) -> None:
         """Accept no more connections, answer what waits, then end the connections."""
-        await self.main_server.stop_listening()
-        await self.vip_server.stop_listening()
+        servers = self._servers.values()
+        for server in servers:
+            await server.stop_listening()
         self.core.held.release_all()
         await self.core.acks.wait_empty(_DRAIN_S)
         await self.core.save_tables()
-        await self.main_server.close()
-        await self.vip_server.close()
+        for server in servers:
+            await server.close()
+
+    @property
+    def _servers(self) -> dict[str, RemotingServer]:
+        """Those of the ports for clients and administrators, by their names in metrics."""
+        servers = {"broker": self.main_server, "vip": self.vip_server}
+        return {**servers, "admin": self.admin_server} if self.settings.admin_port else servers
 
     async def _leave_name_servers(self) -> None:
         await self.registrar.stop(returns=self._returns)
@@ -354,8 +385,9 @@ class Daemon:
         )
         self.health.add(
             "registered",
-            registered_probe(self.registrar.registered),
-            "check that the name servers run and that namesrvAddr names them",
+            registered_probe(self.registrar.registered, self.registrar.errors.get),
+            "check that the name servers run and that namesrvAddr names them; one that asks for "
+            "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
         )
         self.health.add(
             "disk",
@@ -373,6 +405,11 @@ class Daemon:
                 "certificates",
                 certificates.probe,
                 "mend the file that the reason names; it is read again when it changes",
+            )
+            self.health.note(
+                "certificate holds",
+                certificates.probe_expiry,
+                "put a new one in its place; files are read again when they change",
             )
             scheduler.every(1.0, "certificates", certificates.look, blocking=True)
         scheduler.every(1.0, "health", self.health.run)
@@ -392,6 +429,11 @@ class Daemon:
 
     def _note_accounts(self, name: str, access: AccessService) -> None:
         self.health.note(
+            f"{name} not for everybody",
+            lambda: access.control.rules.open_to_all,
+            "take that address out of the file, or write down those that are meant",
+        )
+        self.health.note(
             name,
             lambda: access.problem,
             "the accounts before stay in force; aerobee acl check FILE says what is wrong",
@@ -406,6 +448,12 @@ class Daemon:
                 f"the store in {self.settings.store_path} could not bring everything to the disk "
                 f"and will be recovered at the next start: {broken or 'see the log'}"
             )
+
+
+def _admin_address(settings: Settings) -> str:
+    """Of the administrators' port; "" without one."""
+    where = settings.admin_host, settings.admin_port
+    return address_text(where) if settings.admin_port else ""
 
 
 def credentials_of(settings: Settings) -> Credentials | None:

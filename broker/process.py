@@ -218,6 +218,8 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
     ]
     if addresses.vip:
         lines.append(f"  vip port          {addresses.vip}")
+    if addresses.admin:
+        lines.append(f"  administrators    {addresses.admin}")
     if addresses.name_servers:
         registered = daemon.registrar.registered
         listed = [

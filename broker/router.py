@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from aerobee.access.administration import not_here
 from aerobee.access.control import AccessControl
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.unsupported import unsupported_text
@@ -87,6 +88,11 @@ def refusal(
     stats.handler_failures += 1
     remark = f"the broker failed on this request ({type(error).__name__}); see its log"
     return ResponseCode.SYSTEM_ERROR, remark
+
+
+def taken_elsewhere(_connection: Connection, command: Command) -> Answer:
+    """The handler of administrators' requests where they have a port of their own."""
+    raise not_here(command.code, "admin.port", "mqadmin -b, aerobee --admin")
 
 
 class Router(Serving):

@@ -1,8 +1,6 @@
 """`aerobee acl`: whether a file of accounts is right, and what an account may do by which line."""
 
 import argparse
-import stat
-from pathlib import Path
 
 from aerobee.access.account_file import AccountFile, read_account_file
 from aerobee.access.accounts import Rules
@@ -14,19 +12,19 @@ from aerobee.cli.output import OK, REFUSED, CommandFailed, printable, say
 def check(parsed: argparse.Namespace) -> int:
     """Say what is wrong with a file, or what it has. Code 1 when a broker would not take it."""
     file = _read(parsed.file)
-    for warning in file.warnings:
-        say(f"warning: {warning}")
-    mode = Path(parsed.file).stat().st_mode
-    if mode & (stat.S_IRGRP | stat.S_IROTH):
-        say(f"warning: {parsed.file}: others on this machine can read its secret keys; chmod 600")
     rules = Rules(file.accounts, file.white)
+    warnings = [*file.warnings]
+    if (said := rules.open_to_all) is not None:
+        warnings.append(f"{parsed.file}: {said}")
+    for warning in warnings:
+        say(f"warning: {warning}")
     if not rules.grants_something:
         say(f"aerobee: {parsed.file}: nobody may do anything by it; no broker starts with it alone")
         return REFUSED
     administrators = sum(one.admin for one in file.accounts)
     print(
         f"{parsed.file}: {len(file.accounts)} accounts, {administrators} of administrators, "
-        f"{len(file.white)} white addresses, {len(file.warnings)} warnings"
+        f"{len(file.white)} white addresses, {len(warnings)} warnings"
     )
     return OK
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
 from aerobee.cli.bench.parser import add_bench
+from aerobee.cli.client_arguments import add_admin, add_client
 from aerobee.cli.parser_types import assignment, duration, port, seconds, shards, text
 from aerobee.cli.store.parser import add_store
 from aerobee.native.form import wish_text
@@ -236,6 +237,7 @@ def _add_topic(commands: "Commands") -> None:
     create.add_argument(
         "--broker", type=text, metavar="NAME", help="only on this broker (default: on all)"
     )
+    add_admin(create)
     _add_client(create)
     create.set_defaults(command="topic create")
     describe = group.add_parser("describe", help="queues and offsets of a topic, by broker")
@@ -250,6 +252,7 @@ def _add_topic(commands: "Commands") -> None:
     )
     delete.add_argument("topic", type=text)
     _add_yes(delete)
+    add_admin(delete)
     _add_client(delete)
     delete.set_defaults(command="topic delete")
 
@@ -288,6 +291,7 @@ def _add_offset(commands: "Commands") -> None:
     clone.add_argument("group", type=text, metavar="GROUP")
     clone.add_argument("--topic", type=text, metavar="NAME", help="only of this one (default: all)")
     _add_yes(clone)
+    add_admin(clone)
     _add_client(clone)
     clone.set_defaults(command="offset clone")
 
@@ -310,6 +314,7 @@ def _add_reset(group: "Commands") -> None:
     add("--only-back", action="store_true", help="leave queues alone that would miss messages")
     add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
     _add_yes(reset)
+    add_admin(reset)
     _add_client(reset)
     reset.set_defaults(command="offset reset")
 
@@ -472,6 +477,7 @@ def _add_broker(commands: "Commands") -> None:
     add("--queues", action="store_true", help="queues without a message left")
     add("--topics", action="store_true", help="queues of topics that are not there any more")
     add("--broker", type=text, metavar="NAME", help="this one alone (default: all masters)")
+    add_admin(clean)
     _add_client(clean)
     clean.set_defaults(command="broker clean")
     config = group.add_parser(
@@ -490,6 +496,7 @@ def _add_broker(commands: "Commands") -> None:
     config.add_argument(
         "--broker", type=text, metavar="NAME", help="this one alone (default: all masters)"
     )
+    add_admin(config)
     _add_client(config)
     config.set_defaults(command="broker config")
 
@@ -508,23 +515,5 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_client(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "-n",
-        "--name-servers",
-        type=text,
-        metavar="HOST:PORT;...",
-        help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
-    )
-    add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
-    add(
-        "--credentials",
-        metavar="FILE",
-        help="RocketMQ's tools.yml with accessKey and secretKey, for brokers that ask for accounts "
-        "(default: AEROBEE_CREDENTIALS, or conf/tools.yml below ROCKETMQ_HOME)",
-    )
-    add("--tls", action="store_true", help="speak TLS to name servers and brokers")
-    add("--trust-store", metavar="FILE", help="check their certificates against these, PEM")
-    add("--certificate", metavar="FILE", help="for those that ask for one, PEM")
-    add("--certificate-key", metavar="FILE", help="its key, where that is a file of its own")
+    add_client(parser)
     _add_json(parser)

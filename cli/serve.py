@@ -39,6 +39,10 @@ names_log = logging.getLogger("aerobee.nameserver")
 
 _DEV_SEGMENT_BYTES = 64 * 1024 * 1024
 _DEV_INDEX = {"index_slots": 100_000, "index_entries": 400_000}
+_NOT_OF_NAME_SERVERS = (
+    "aclEnable is a broker's and says nothing here: a name server asks for accounts with "
+    "namesrvAclEnable=true"
+)
 
 
 def serve(parsed: argparse.Namespace) -> int:
@@ -164,6 +168,8 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
         say(f"aerobee {__version__}  name server at {where}")
         if (warning := name_server_exposure(settings)) is not None:
             say(f"  warning           {warning}")
+        if settings.acl_enabled and not settings.nameserver_acl_enabled and not supervised:
+            say(f"  warning           {_NOT_OF_NAME_SERVERS}")
         say("ready")
         notifier.ready(f"ready at {where}")
         await stop.wait()

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NoMaster, checking_arguments, reading
+from aerobee.client.errors import (
+    CallerError,
+    ClientError,
+    NoMaster,
+    RequestRefused,
+    checking_arguments,
+    reading,
+)
 from aerobee.client.message import ReceivedMessage, received
-from aerobee.client.options import Addresses, ClientOptions, checked_options
+from aerobee.client.options import Addresses, ClientOptions, checked_options, split_address
 from aerobee.client.queue_offsets import commit_offset, max_offset, min_offset, offset_at
 from aerobee.protocol.bodies.common import (
     MessageQueue,
@@ -70,8 +77,64 @@ _TEMPLATE_TOPIC: Final = "TBW102"
 class Admin(Role):
     """Administers brokers and looks into them. Belongs to the loop it was started on."""
 
-    def __init__(self, name_servers: Addresses, options: ClientOptions | None = None) -> None:
+    def __init__(
+        self,
+        name_servers: Addresses,
+        options: ClientOptions | None = None,
+        *,
+        admin_address: str | Sequence[str] | None = None,
+    ) -> None:
+        """`admin_address`: where brokers take what administrators alone ask for, one or several,
+        if they have ports of their own for that (`admin.port`)."""
         super().__init__(Session(name_servers, checked_options(options, ClientOptions)))
+        given = () if admin_address is None else admin_address
+        self._admin_addresses = (given,) if isinstance(given, str) else tuple(given)
+        for address in self._admin_addresses:
+            split_address(address)
+        self._admin_ports: dict[str, str] | None = None
+        self._checked: set[str] = set()
+
+    async def check_administered(self, brokers: Iterable[str]) -> None:
+        """Ask whether the masters of these take administrators' requests where they would be sent,
+        so that what is asked of several is not half done. Raises CallerError for one that takes
+        them at another port."""
+        names = set(brokers)
+        found = (await self.cluster()).brokers.items()
+        await self._administered(masters(one for name, one in found if name in names))
+
+    async def _administered(self, masters: dict[str, str]) -> dict[str, str]:
+        """Where these are administered, by the same names. Of several each is asked first, as
+        `check_administered` has it."""
+        ports = self._admin_ports
+        if ports is None:
+            ports = self._admin_ports = {
+                (await self._settings_at(address)).get("brokerName", ""): address
+                for address in self._admin_addresses
+            }
+        if ports or len(masters) > 1:
+            for name in sorted(masters.keys() - ports.keys() - self._checked):
+                await self._check_takes(name, masters[name])
+                self._checked.add(name)
+        return {name: ports.get(name, address) for name, address in masters.items()}
+
+    async def _check_takes(self, name: str, address: str) -> None:
+        try:
+            await self._settings_at(address)
+        except RequestRefused as error:
+            # Any other refusal is the request's own to get.
+            if error.code != ResponseCode.NO_PERMISSION:
+                return
+            raise CallerError(
+                f"{name} takes what administrators ask for at a port of its own and not at "
+                f"{address}: name that port as well (--admin HOST:PORT, once for each broker); "
+                "nothing was changed"
+            ) from error
+
+    async def _settings_at(self, address: str) -> dict[str, str]:
+        answer = await self._session.call(address, RequestCode.GET_BROKER_CONFIG)
+        lines = answer.body.decode("utf-8", "replace").splitlines()
+        pairs = (line.partition("=") for line in lines)
+        return {key: value for key, separator, value in pairs if separator}
 
     # Clusters and topics
 
@@ -112,7 +175,8 @@ class Admin(Role):
         with checking_arguments():
             check_topic_name(topic)
         settings = TopicConfig(topic, queues, queues, perm)
-        for address in _masters(await self.cluster(), cluster, broker).values():
+        found = _masters(await self.cluster(), cluster, broker)
+        for address in (await self._administered(found)).values():
             await self._put_topic(address, settings)
 
     async def put_topic(self, broker: str, settings: TopicConfig) -> None:
@@ -120,7 +184,8 @@ class Admin(Role):
 
         With fewer queues than before, the messages of those that fall away cannot be read.
         """
-        for address in _masters(await self.cluster(), None, broker).values():
+        found = _masters(await self.cluster(), None, broker)
+        for address in (await self._administered(found)).values():
             await self._put_topic(address, settings)
 
     async def clean(
@@ -141,7 +206,7 @@ class Admin(Role):
             (expired_queues, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
             (unused_topics, RequestCode.CLEAN_UNUSED_TOPIC),
         )
-        found = _masters(await self.cluster(), None, broker)
+        found = await self._administered(_masters(await self.cluster(), None, broker))
         for address in found.values():
             for is_chosen, code in chosen:
                 if is_chosen:
@@ -181,7 +246,7 @@ class Admin(Role):
         """Delete a topic on every broker that has it, then at every name server."""
         route = await self.route(topic)
         ext = TopicHeader(topic).to_ext()
-        for address in masters(route.brokers).values():
+        for address in (await self._administered(masters(route.brokers))).values():
             await self._session.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, ext)
         ext = DeleteTopicHeader(topic).to_ext()
         for address in self._session.name_servers:
@@ -291,7 +356,8 @@ class Admin(Role):
 
         The offsets told, or None when no member is online there. Then they can be committed.
         """
-        [address] = _masters(await self.cluster(), None, broker).values()
+        found = await self._administered(_masters(await self.cluster(), None, broker))
+        [address] = found.values()
         answer = await self._session.call(
             address,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
@@ -308,7 +374,8 @@ class Admin(Role):
     ) -> str:
         """Give a group the offsets that another one has at a broker, in one topic or in all; what
         the broker has to say about it, "" for nothing."""
-        [address] = _masters(await self.cluster(), None, broker).values()
+        found = await self._administered(_masters(await self.cluster(), None, broker))
+        [address] = found.values()
         ext = CloneOffsetHeader(source, group, topic or "").to_ext()
         answer = await self._session.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
         return answer.remark or ""
@@ -410,11 +477,9 @@ class Admin(Role):
     async def broker_settings(self, broker: str | None = None) -> dict[str, dict[str, str]]:
         """The settings that masters run with, under RocketMQ's names, by the brokers' names."""
         found: dict[str, dict[str, str]] = {}
-        for name, address in sorted(_masters(await self.cluster(), None, broker).items()):
-            answer = await self._session.call(address, RequestCode.GET_BROKER_CONFIG)
-            lines = answer.body.decode("utf-8", "replace").splitlines()
-            pairs = (line.partition("=") for line in lines)
-            found[name] = {key: value for key, separator, value in pairs if separator}
+        masters = await self._administered(_masters(await self.cluster(), None, broker))
+        for name, address in sorted(masters.items()):
+            found[name] = await self._settings_at(address)
         return found
 
     async def change_broker_settings(
@@ -427,10 +492,10 @@ class Admin(Role):
         """
         lines = [f"{_property(key)}={_property(value)}\n" for key, value in settings.items()]
         body = "".join(lines).encode()
-        masters = sorted(_masters(await self.cluster(), None, broker).items())
-        for _name, address in masters:
+        masters = await self._administered(_masters(await self.cluster(), None, broker))
+        for _name, address in sorted(masters.items()):
             await self._session.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
-        return [name for name, _address in masters]
+        return sorted(masters)
 
     async def runtime_info(self, address: str) -> dict[str, str]:
         """A broker's own figures by name (protocol/WIRE.md 4.8)."""

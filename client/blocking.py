@@ -12,7 +12,7 @@ names, whose docstrings say more.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from aerobee.client.admin import Admin as AsyncAdmin
@@ -190,14 +190,22 @@ class PushConsumer(_Role[AsyncPushConsumer]):
 class Admin(_Role[AsyncAdmin]):
     """Administers brokers and looks into them."""
 
-    def __init__(self, name_servers: Addresses, options: ClientOptions | None = None) -> None:
-        super().__init__(AsyncAdmin(name_servers, options))
+    def __init__(
+        self,
+        name_servers: Addresses,
+        options: ClientOptions | None = None,
+        *,
+        admin_address: str | Sequence[str] | None = None,
+    ) -> None:
+        """As the asynchronous one."""
+        super().__init__(AsyncAdmin(name_servers, options, admin_address=admin_address))
 
     cluster = _blocking(AsyncAdmin.cluster)
     topics = _blocking(AsyncAdmin.topics)
     route = _blocking(AsyncAdmin.route)
     create_topic = _blocking(AsyncAdmin.create_topic)
     put_topic = _blocking(AsyncAdmin.put_topic)
+    check_administered = _blocking(AsyncAdmin.check_administered)
     clean = _blocking(AsyncAdmin.clean)
     topic_settings = _blocking(AsyncAdmin.topic_settings)
     delete_topic = _blocking(AsyncAdmin.delete_topic)

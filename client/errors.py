@@ -18,6 +18,7 @@ the one question a caller has, "what do I do now":
       BadAnswer            the peer answered with something that cannot be read
       NetworkError         nothing was answered; the peer may or may not have acted
         ConnectFailed      surely not acted
+          NoNameServer     no name server could be reached
           Untrusted        TLS: its certificate is none that is trusted, now and next time
         CallTimeout
         ConnectionLost
@@ -106,6 +107,17 @@ class NetworkError(ClientError):
 
 class ConnectFailed(NetworkError):
     """No connection could be made, so nothing was sent."""
+
+
+class NoNameServer(ConnectFailed):
+    """None of the name servers could be reached; `why` is what became of the last one.
+
+    Mostly the broker that has it inside is not there.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why} (is a broker running?)")
+        self.why = why
 
 
 class Untrusted(ConnectFailed):

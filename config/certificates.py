@@ -17,11 +17,16 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import stat
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from aerobee.config.certificate_dates import expiry
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.config.self_signed import load_self_signed
@@ -37,13 +42,17 @@ _VERIFY: Final = {
 _CERTIFICATE: Final = (b"-----BEGIN CERTIFICATE-----", "holds no certificate in PEM")
 _KEY: Final = (b"PRIVATE KEY-----", "holds no private key in PEM")
 _FILE_BYTES_MAX: Final = 1 << 20
+# From when on the end of the certificate is said: those that are renewed by themselves are renewed
+# weeks before.
+_ENDS_SOON: Final = timedelta(days=14)
 _OLD_CIPHER: Final = (
     "is encrypted in a way that OpenSSL does not read any more: write it anew with "
     "openssl pkcs8 -topk8 -v2 aes-256-cbc"
 )
 
-#: Of one file: when it was written, which it is, its size; None where it cannot be looked at.
-_Mark = tuple[int, int, int] | None
+#: Of one file: when it and its rights were changed, which it is, its size; None where it cannot be
+#: looked at.
+_Mark = tuple[int, int, int, int] | None
 
 
 class _Pair(NamedTuple):
@@ -77,12 +86,16 @@ class PortCertificates:
 class ServerCertificates:
     """The certificate that all ports of a process show, as `settings` have it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, wall_clock: Callable[[], float] = time.time) -> None:
         """Read everything. Raises ConfigError for what cannot be used."""
         self._settings = settings
+        self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._marks = self._look_at_files()
         self._contexts = self._read()
+        #: When the certificate ends; None for one that was made at the start.
+        self.expires = self._find_expiry()
+        self._said: str | None = None
         #: Why the files cannot be used as they are now; None while they can.
         self.fault: str | None = None
         required = settings.tls_mode == "enforcing"
@@ -93,11 +106,15 @@ class ServerCertificates:
         self.http = PortCertificates(required, within_s, lambda: self._contexts[1])
 
     def look(self) -> None:
-        """Read the files again if one has changed since they were last read."""
+        """Read the files again if one has changed since they were last read; and say once in the
+        log that the certificate ends soon, and once that it has ended."""
         with self._lock:
             marks = self._look_at_files()
             if marks != self._marks:
                 self._replace(marks)
+            said, self._said = self._said, self.probe_expiry()
+            if self._said is not None and self._said != said:
+                log.warning("%s", self._said, extra={"each": True})
 
     def read_again(self) -> None:
         """Read the files again."""
@@ -108,6 +125,28 @@ class ServerCertificates:
         """For readiness: what is wrong with the files."""
         return self.fault
 
+    def probe_expiry(self) -> str | None:
+        """For readiness: that the certificate has ended, or will soon."""
+        if self.expires is None:
+            return None
+        left = self.expires - datetime.fromtimestamp(self._wall_clock(), UTC)
+        if left > _ENDS_SOON:
+            return None
+        path, end = self._settings.tls_certificate_path, f"{self.expires:%Y-%m-%d %H:%M} UTC"
+        if left > timedelta():
+            return f"the certificate in {path} ends at {end}"
+        return f"the certificate in {path} has ended at {end}: who checks it does not connect"
+
+    def _find_expiry(self) -> datetime | None:
+        path = self._settings.tls_certificate_path
+        if not path:
+            return None
+        try:
+            return expiry(Path(path).read_text(encoding="ascii", errors="replace"))
+        except (OSError, ValueError):
+            # Replaced since OpenSSL has read it: the next look sees that, and reads all again.
+            return None
+
     def _replace(self, marks: list[_Mark]) -> None:
         # Taken before the files are read: what changes meanwhile is seen at the next look.
         self._marks = marks
@@ -115,6 +154,7 @@ class ServerCertificates:
             return
         try:
             self._contexts = self._read()
+            self.expires = self._find_expiry()
         except ConfigError as error:
             if self.fault != str(error):
                 text = "certificates not taken, those before stay in force: %s"
@@ -234,7 +274,7 @@ def _wrong_pair(
     if "EE_KEY_TOO_SMALL" in reason or "MD_TOO_WEAK" in reason:
         text = "is too weak for TLS today: RSA of 2048 bits and SHA-256 are the least"
         return _wrong(names.certificate, certificate, text)
-    text = f"or the key in {key} is damaged, or not whole"
+    text = f"is damaged or not whole, or the key in {key} is"
     return _wrong(names.certificate, certificate, text)
 
 
@@ -249,6 +289,9 @@ def _load_trust(context: ssl.SSLContext, settings: Settings, name: str) -> None:
 
 def _check_text(name: str, path: str, text: bytes, otherwise: str) -> None:
     try:
+        # Whoever opens a pipe waits for its other end.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise _wrong(name, path, "is no regular file")
         with open(path, "rb") as file:
             found = text in file.read(_FILE_BYTES_MAX)
     except OSError as error:
@@ -266,4 +309,4 @@ def _mark(path: str) -> _Mark:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size

@@ -43,8 +43,8 @@ the two numbers. Mapped files come on top: the kernel takes their pages back whe
 shards on one machine each has these limits, and is held against its part of the memory: what there
 is, less what their name server may take, divided by their number (`broker.memory_bytes`).
 
-"times" names what a bound depends on: `client_ports` is 2 with the VIP port, else 1, and what is
-off counts as 0.
+"times" names what a bound depends on: `client_ports` is 2 with the VIP port, else 1, and one
+more with a port for administrators (`admin.port`); what is off counts as 0.
 
 | limit | default | bounds | at worst | when it is reached | metric |
 |---|---|---|---|---|---|

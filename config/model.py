@@ -97,6 +97,7 @@ class Settings(
             nameserver_kv_path=_absolute(self.nameserver_kv_path),
             broker_name=self.broker_name or default_broker_name(),
             listen_host=self.listen_host or _LOOPBACK,
+            admin_host=self.admin_host or _LOOPBACK,
             nameserver_host=self.nameserver_host or self.listen_host or _LOOPBACK,
             max_message_bytes=self._fitting_message_bytes(),
             consume_queue_segment_bytes=self.consume_queue_segment_bytes + unit_bytes,
@@ -157,7 +158,7 @@ class Settings(
     @property
     def client_ports(self) -> int:
         """How many ports clients connect to; each has connections and buffers of its own."""
-        return 2 if self.vip_port_enabled else 1
+        return 1 + bool(self.vip_port_enabled) + bool(self.admin_port)
 
     def value_of(self, setting: Setting) -> Value:
         """The value of one described setting."""

@@ -37,12 +37,20 @@ def listeners(settings: Settings) -> list[Listener]:
         what = "the VIP port, broker.listen_port - 2 (broker.vip_port_enabled = false: off)"
         remedy = "it moves with --port; --set broker.vip_port_enabled=false turns it off"
         found.append(Listener("broker.vip_port_enabled", what, host, port - VIP_BELOW, remedy))
+    if settings.admin_port:
+        found.append(_of_administrators(settings, "admin.port", settings.admin_port))
+    if settings.nameserver_enabled and (port := settings.nameserver_admin_port):
+        found.append(_of_administrators(settings, "nameserver.admin_port", port))
     for part in ("nameserver", "http"):
         host, port = getattr(settings, f"{part}_host"), getattr(settings, f"{part}_port")
         if getattr(settings, f"{part}_enabled") and port:
             remedy = f"--{part}-port N or {part}.port; 0 turns it off"
             found.append(Listener(f"{part}.port", f"{part}.port (0: off)", host, port, remedy))
     return found
+
+
+def _of_administrators(settings: Settings, key: str, port: int) -> Listener:
+    return Listener(key, key, settings.admin_host, port, f"{key}; 0: no port of its own")
 
 
 def check_ports(settings: Settings) -> None:

@@ -50,7 +50,14 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     Raises ConfigError, one for all texts that are wrong.
     """
     check = _Checker(values, origins)
-    for name in ("listen_host", "advertised_host", "nameserver_host", "http_host", "ha_host"):
+    for name in (
+        "listen_host",
+        "advertised_host",
+        "nameserver_host",
+        "http_host",
+        "ha_host",
+        "admin_host",
+    ):
         check.matches(name, _HOST, "must be one address or host name")
     if not values["store_path"].strip():
         check.wrong("store_path", "must name a directory")

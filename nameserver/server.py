@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 from aerobee.access.accounts import Rules, administrator_account
+from aerobee.access.administration import OF_NAME_SERVERS, not_here
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import NAME_SERVER_NEEDS
@@ -33,7 +34,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import text_of
 from aerobee.remoting.arrivals import Encryption
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.limits import KIB, MIB, RemotingLimits
 from aerobee.remoting.server import BACKLOG, RemotingServer
 from aerobee.remoting.serving import Answer, Serving
@@ -88,6 +89,8 @@ class NameServerOptions:
     # Looking for silent brokers: first after 5 s, then every 10 s (protocol/WIRE.md 5.2).
     first_scan_s: float = 5.0
     scan_interval_s: float = 10.0
+    # Host and port for what administrators change; None: it is taken on the one port.
+    admin: tuple[str, int] | None = None
     # What GET_NAMESRV_CONFIG shows beside what there is here.
     shown: Mapping[str, str] = field(default_factory=dict)
 
@@ -159,13 +162,11 @@ class NameServer(Serving):
                 self._options.order_messages, self._options.max_inflated_bytes, self._shown
             ),
         )
-        self._server = RemotingServer(
-            self,
-            self._options.remoting,
-            "nameserver",
-            self._turns,
-            encryption=self._options.encryption,
+        admin = self._options.admin
+        self._server = self._listener(
+            self if admin is None else _ClientPort(self, self._turns), "nameserver"
         )
+        self._admin_server = self._listener(self, "nameserver admin")
         self._scan: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
         # Answers to changes of the KV table that the next save will cover.
@@ -193,6 +194,9 @@ class NameServer(Serving):
                 max_inflated_bytes=settings.max_inflated_bytes,
                 max_kv_bytes=settings.max_kv_bytes,
                 encryption=encryption,
+                admin=(settings.admin_host, settings.nameserver_admin_port)
+                if settings.nameserver_admin_port
+                else None,
             ),
             accounts=partial(_access_of, settings, own)
             if settings.nameserver_acl_enabled
@@ -210,7 +214,16 @@ class NameServer(Serving):
 
     @property
     def stats(self) -> ServerStats:
+        """Of the port for everybody."""
         return self._server.stats
+
+    @property
+    def stats_of_ports(self) -> dict[str, ServerStats]:
+        """Of each port that is listened on, by its name in metrics."""
+        found = {"nameserver": self._server.stats}
+        if self._options.admin is not None:
+            found["nameserver admin"] = self._admin_server.stats
+        return found
 
     def counts(self) -> NameServerCounts:
         """What is registered, and requests served by code."""
@@ -225,6 +238,8 @@ class NameServer(Serving):
             self._access = self._make_access(loop)
             self._look_at_accounts(loop, self._access)
         await self._server.start(self._host, self._asked_port)
+        if self._options.admin is not None:
+            await self._admin_server.start(*self._options.admin)
         self._shown["listenPort"] = str(self.port)
         self._scan = loop.call_later(self._options.first_scan_s, self._expire)
         log.info("name server listens host=%s port=%d", self._host or "*", self.port)
@@ -239,11 +254,19 @@ class NameServer(Serving):
         if self._access is not None:
             await self._access.close()
         await self._server.stop_listening()
+        await self._admin_server.stop_listening()
         while self._saving is not None:
             await asyncio.wait([self._saving])
             # Its callback, which may begin the next save, runs right after.
             await asyncio.sleep(0)
         await self._server.close()
+        await self._admin_server.close()
+
+    def _listener(self, handler: Handler, name: str) -> RemotingServer:
+        options = self._options
+        return RemotingServer(
+            handler, options.remoting, name, self._turns, encryption=options.encryption
+        )
 
     # --- the server's handler
 
@@ -374,6 +397,30 @@ class NameServer(Serving):
             "writeBufferHighWaterMark": str(high_water),
             "writeBufferLowWaterMark": str(high_water // 4),
         }
+
+
+class _ClientPort(Serving):
+    """What a name server serves at its port where administrators have one of their own."""
+
+    def __init__(self, server: NameServer, turns: Turns) -> None:
+        super().__init__(turns, lambda _code, _spent_s: None)
+        self._server = server
+
+    def serve(self, connection: Connection, command: Command) -> Answer:
+        if command.code in OF_NAME_SERVERS:
+            raise not_here(command.code, "nameserver.admin_port", "mqadmin and aerobee: -n")
+        return self._server.serve(connection, command)
+
+    def refuse(
+        self, connection: Connection, command: Command, error: Exception, spent_s: float
+    ) -> bytes:
+        return self._server.refuse(connection, command, error, spent_s)
+
+    def connection_opened(self, connection: Connection) -> None:
+        self._server.connection_opened(connection)
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        self._server.connection_closed(connection, reason)
 
 
 def _access_of(

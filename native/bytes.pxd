@@ -102,3 +102,16 @@ cdef inline int32_t java_hash(uint32_t value, const uint8_t *at, Py_ssize_t size
     for index in range(size):
         value = value * 31 + at[index]
     return <int32_t> value
+
+
+cdef inline bint is_ascii(const uint8_t *text, int64_t size) noexcept nogil:
+    cdef uint64_t word, high = 0
+    cdef int64_t place = 0
+    while place + 8 <= size:
+        memcpy(&word, text + place, 8)
+        high |= word
+        place += 8
+    while place < size:
+        high |= text[place]
+        place += 1
+    return high & <uint64_t> 0x8080808080808080 == 0

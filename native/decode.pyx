@@ -11,7 +11,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 
-from aerobee.native.bytes cimport get16, get32, get64
+from aerobee.native.bytes cimport get16, get32, get64, is_ascii
 
 from aerobee.protocol.message import properties
 from aerobee.protocol.message import record_layout as layout
@@ -513,19 +513,6 @@ cdef bint find_values(
                     found[(2 * number + 1) * step] = <int32_t> stop
         begin = stop + 1
     return True
-
-
-cdef bint is_ascii(const uint8_t *text, int64_t size) noexcept:
-    cdef uint64_t word, high = 0
-    cdef int64_t place = 0
-    while place + 8 <= size:
-        memcpy(&word, text + place, 8)
-        high |= word
-        place += 8
-    while place < size:
-        high |= text[place]
-        place += 1
-    return high & <uint64_t> 0x8080808080808080 == 0
 
 
 def entries(const uint8_t[::1] text, const int32_t[::1] offsets):

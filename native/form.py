@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
 #: Of a broker; `decode` is for Spark's readers.
-_MODULES = ("derive", "dispatch", "guard", "pulls", "reads", "requests", "sends", "sockets")
+_MODULES = ("derive", "dispatch", "guard", "pulls", "reads", "requests", "sends", "sha1", "sockets")
 
 
 class NativeError(Exception):

@@ -12,13 +12,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.ref cimport PyObject
 
-from aerobee.native.header cimport Header, Text, is_text, next_field, unescape
+from aerobee.native.header cimport MOST_FIELDS, Header, Text, is_text, unescape
+from aerobee.native.sha1 cimport DIGEST_BYTES, Key
 
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames import signature
 
 cdef enum:
-    DIGEST_BYTES = 20
     SIGNATURE_BYTES = 28
     MOST_KNOWN = 20_000
     PORT_BYTES = 4
@@ -40,75 +40,79 @@ cdef class Guard:
     """The accounts of one broker. Loop thread only."""
 
     def __init__(self, is_white, find_signer, may):
-        """`is_white` is asked with an address's bytes. `find_signer` gives the two states of the
+        """`is_white` is asked with an address's bytes. `find_signer` gives the two blocks of the
         secret key of an access key (`Signer`), None where the plain path has to look. `may` is
         asked with access key, code, topic and group ("" where a request has none)."""
         self.is_white, self.find_signer, self.may = is_white, find_signer, may
         self.forget()
 
-    def forget(self):
-        """The accounts have changed."""
+    def forget(self, bint any_white=True):
+        """The accounts have changed; without `any_white` no address is white."""
+        self.any_white = any_white
         self.white, self.signers, self.allowed = {}, {}, {}
+        self.last_name = self.last_question = b""
+        self.last_key = None
 
     cdef bint passes(self, Header *header, const uint8_t *body, int size, bytes host) except -1:
         """Whether a request is certainly allowed; `host` is its sender, packed with the port."""
-        cdef Text keys[MOST_FIELDS]
-        cdef Text values[MOST_FIELDS]
-        cdef Text key, value, account, given, topic, group
-        cdef int count = 0, position = 0, place, length = 0, text_size
-        cdef bytes topic_key, name
+        cdef uint8_t order[MOST_FIELDS]
+        cdef Text topic, group
+        cdef Text *key
+        cdef Text *account = NULL
+        cdef Text *given = NULL
+        cdef int field, length, count = 0
         cdef bint sends = header.code == SEND or header.code == SEND_V2 or header.code == SEND_BATCH
-        if self._is_white(host):
+        cdef bytes topic_key = SHORT_TOPIC if sends and header.code != SEND else TOPIC
+        if self.any_white and self._is_white(host):
             return True
-        account.at = given.at = NULL
-        topic_key = SHORT_TOPIC if sends and header.code != SEND else TOPIC
         topic.at = group.at = b""
         topic.size = group.size = 0
         topic.escaped = group.escaped = False
-        while position < header.size:
-            position = next_field(header, position, &key, &value)
-            if position < 0 or count == MOST_FIELDS or is_bytes(&key, NOT_ALWAYS_SIGNED):
-                return False
-            if is_bytes(&key, SIGNATURE):
-                if given.at != NULL or value.escaped:
+        for field in range(header.count):
+            key = &header.keys[field]
+            if is_bytes(key, SIGNATURE):
+                if given != NULL:
                     return False
-                given = value
+                given = &header.values[field]
                 continue
-            # In the order of the keys; one that is there twice is the plain path's.
-            place = count
-            while place and compare(&key, &keys[place - 1]) < 0:
-                keys[place], values[place] = keys[place - 1], values[place - 1]
-                place -= 1
-            if place and compare(&key, &keys[place - 1]) == 0:
+            if is_bytes(key, NOT_ALWAYS_SIGNED) or not put_in_order(header, field, order, count):
                 return False
-            keys[place], values[place] = key, value
             count += 1
-        for place in range(count):
-            if is_bytes(&keys[place], ACCESS_KEY):
-                account = values[place]
-            elif is_bytes(&keys[place], topic_key):
-                topic = values[place]
-            elif not sends and is_bytes(&keys[place], GROUP):
-                group = values[place]
-            if length + values[place].size > FIELD_BYTES:
-                return False
-            if values[place].escaped:
-                text_size = unescape(&values[place], self.scratch + length, FIELD_BYTES - length)
-                if text_size < 0:
-                    return False
-                length += text_size
-            else:
-                memcpy(self.scratch + length, values[place].at, values[place].size)
-                length += values[place].size
+            if is_bytes(key, topic_key):
+                topic = header.values[field]
+            elif is_bytes(key, ACCESS_KEY):
+                account = &header.values[field]
+            elif not sends and is_bytes(key, GROUP):
+                group = header.values[field]
         if (
-            account.at == NULL or not account.size or account.escaped or given.at == NULL
-            or given.size != SIGNATURE_BYTES or topic.escaped or group.escaped
+            account == NULL or not account.size or account.escaped or given == NULL
+            or given.size != SIGNATURE_BYTES or given.escaped or topic.escaped or group.escaped
         ):
             return False
-        name = bytes_of(&account)
-        if not self._is_signed(name, length, body, size, given.at):
+        length = self._lay_out(header, order, count)
+        if length < 0 or not self._find_key(account):
             return False
-        return self._may_do(name, header.code, &topic, &group)
+        if not has_signature(self.last_key, self.scratch, length, body, size, given.at):
+            return False
+        return self._may_do(header.code, &topic, &group)
+
+    cdef int _lay_out(self, Header *header, const uint8_t *order, int count) noexcept nogil:
+        """The values in the order of their keys into `scratch`; how many bytes, -1: not plain."""
+        cdef int place, text_size, length = 0
+        cdef Text *value
+        for place in range(count):
+            value = &header.values[order[place]]
+            if value.size > FIELD_BYTES - length:
+                return -1
+            if value.escaped:
+                text_size = unescape(value, self.scratch + length, FIELD_BYTES - length)
+                if text_size < 0:
+                    return -1
+                length += text_size
+            else:
+                memcpy(self.scratch + length, value.at, value.size)
+                length += value.size
+        return length
 
     cdef bint _is_white(self, bytes host) except -1:
         cdef bytes address
@@ -126,46 +130,82 @@ cdef class Guard:
         found = self.white[address] = bool(self.is_white(address))
         return found
 
-    cdef bint _is_signed(self, bytes name, int length, const uint8_t *body, int size,
-                         const uint8_t *given) except -1:
-        """Whether what `scratch` has, and the body, have this signature."""
-        cdef PyObject *known = PyDict_GetItem(self.signers, name)
-        cdef uint8_t expected[SIGNATURE_BYTES]
-        cdef bytes content, digest
-        cdef int index
-        cdef uint8_t differs = 0
-        if known != NULL:
-            states = <object> known
-        else:
-            states = self.find_signer(name)
-            # An account that is not there is asked for again: names from outside fill no table.
-            if states is None:
-                return False
-            self.signers[name] = states
-        content = PyBytes_FromStringAndSize(NULL, length + size)
-        memcpy(PyBytes_AS_STRING(content), self.scratch, length)
-        memcpy(PyBytes_AS_STRING(content) + length, body, size)
-        inner = (<tuple> states)[0].copy()
-        inner.update(content)
-        outer = (<tuple> states)[1].copy()
-        outer.update(inner.digest())
-        digest = outer.digest()
-        base64(<const uint8_t *> PyBytes_AS_STRING(digest), expected)
-        for index in range(SIGNATURE_BYTES):
-            differs |= expected[index] ^ given[index]
-        return differs == 0
-
-    cdef bint _may_do(self, bytes name, int code, Text *topic, Text *group) except -1:
-        """Whether an account has the right, remembered when it has."""
-        cdef bytes question = b"%d\0%b\0%b\0%b" % (code, name, bytes_of(topic), bytes_of(group))
-        if PyDict_GetItem(self.allowed, question) != NULL:
+    cdef bint _find_key(self, Text *account) except -1:
+        """Whether the account's key is known: it is `last_key` then, and `last_name` its name."""
+        cdef PyObject *known
+        cdef bytes name
+        cdef Key key
+        if self.last_key is not None and is_bytes(account, self.last_name):
             return True
-        if not self.may(name, code, bytes_of(topic).decode(), bytes_of(group).decode()):
-            return False
-        if PyDict_Size(self.allowed) >= MOST_KNOWN:
-            self.allowed.clear()
-        self.allowed[question] = True
+        name = bytes_of(account)
+        known = PyDict_GetItem(self.signers, name)
+        if known != NULL:
+            key = <Key> known
+        else:
+            blocks = self.find_signer(name)
+            # An account that is not there is asked for again: names from outside fill no table.
+            if blocks is None:
+                return False
+            key = self.signers[name] = Key(*blocks)
+        self.last_name, self.last_key = name, key
         return True
+
+    cdef bint _may_do(self, int code, Text *topic, Text *group) except -1:
+        """Whether the account has the right, remembered when it has."""
+        # With their sizes, so that no two questions are the same bytes.
+        cdef int[3] head = [code, <int> PyBytes_GET_SIZE(self.last_name), topic.size]
+        cdef int size = sizeof(head) + head[1] + topic.size + group.size
+        cdef uint8_t *to = self.question
+        cdef bytes question
+        memcpy(to, head, sizeof(head))
+        to += sizeof(head)
+        memcpy(to, PyBytes_AS_STRING(self.last_name), head[1])
+        memcpy(to + head[1], topic.at, topic.size)
+        memcpy(to + head[1] + topic.size, group.at, group.size)
+        if (
+            PyBytes_GET_SIZE(self.last_question) == size
+            and memcmp(PyBytes_AS_STRING(self.last_question), self.question, size) == 0
+        ):
+            return True
+        question = PyBytes_FromStringAndSize(<const char *> self.question, size)
+        if PyDict_GetItem(self.allowed, question) == NULL:
+            topic_name, group_name = bytes_of(topic).decode(), bytes_of(group).decode()
+            if not self.may(self.last_name, code, topic_name, group_name):
+                return False
+            if PyDict_Size(self.allowed) >= MOST_KNOWN:
+                self.allowed.clear()
+            self.allowed[question] = True
+        self.last_question = question
+        return True
+
+
+cdef inline bint put_in_order(Header *header, int field, uint8_t *order, int count) noexcept nogil:
+    """Put a field among the `count` that `order` has by their keys; False if its key is there."""
+    cdef int found
+    while count:
+        found = compare(&header.keys[field], &header.keys[order[count - 1]])
+        if found == 0:
+            return False
+        if found > 0:
+            break
+        order[count] = order[count - 1]
+        count -= 1
+    order[count] = <uint8_t> field
+    return True
+
+
+cdef inline bint has_signature(Key key, const uint8_t *fields, int length, const uint8_t *body,
+                               int size, const uint8_t *given) except -1:
+    """Whether the fields' values and the body have this signature by that key."""
+    cdef uint8_t digest[DIGEST_BYTES]
+    cdef uint8_t expected[SIGNATURE_BYTES]
+    cdef uint8_t differs = 0
+    cdef int index
+    key.sign(fields, length, body, size, digest)
+    base64(digest, expected)
+    for index in range(SIGNATURE_BYTES):
+        differs |= expected[index] ^ given[index]
+    return differs == 0
 
 
 cdef inline bytes bytes_of(Text *text):

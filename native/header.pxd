@@ -1,13 +1,25 @@
 """Request headers, found but not built: where in the read each field lies (WIRE.md 1.2, 1.3).
 
+A header is gone through once; who asks for rights and who serves look at what was found.
+
 Only what is written as all clients write it is taken: JSON without blanks, whose texts are ASCII,
 and the binary form. Whatever else there is, is for `protocol/frames`.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcmp
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcmp, memcpy
 
-from aerobee.native.bytes cimport get16, get32
+from aerobee.native.bytes cimport get16, get32, is_ascii
+
+cdef extern from "<endian.h>" nogil:
+    uint64_t le64toh(uint64_t word)
+
+cdef extern from * nogil:
+    int lowest_bit "__builtin_ctzll"(unsigned long long word)
+
+cdef enum:
+    # A request with more fields is for the plain path.
+    MOST_FIELDS = 32
 
 
 cdef struct Text:
@@ -21,35 +33,59 @@ cdef struct Header:
     int code
     int32_t opaque
     bint binary
-    # The fields, behind the opening brace or the length, and their bytes.
-    const uint8_t *fields
-    int size
+    # The fields, in their order. The keys have no backslashes.
+    Text keys[MOST_FIELDS]
+    Text values[MOST_FIELDS]
+    int count
 
 
 cdef inline bint is_text(Text *text, const char *wanted, int size) noexcept nogil:
     return text.size == size and memcmp(text.at, wanted, size) == 0
 
 
+cdef inline int plain_end(const uint8_t *at, int position, int size) noexcept nogil:
+    """The next place, from `position` on, of what does not stand for itself in a JSON text of ASCII:
+    a quote, a backslash, a control character, more than ASCII; `size` if there is none."""
+    cdef uint64_t word, quotes, backslashes, found
+    # Eight bytes at once. Taking one from each byte borrows where it was none; above such a byte the
+    # next ones may be found wrongly, so only the lowest counts.
+    while size - position >= 8:
+        memcpy(&word, at + position, 8)
+        word = le64toh(word)
+        quotes = word ^ 0x2222222222222222ULL
+        backslashes = word ^ 0x5C5C5C5C5C5C5C5CULL
+        found = (
+            word
+            | ((word - 0x2020202020202020ULL) & ~word)
+            | ((quotes - 0x0101010101010101ULL) & ~quotes)
+            | ((backslashes - 0x0101010101010101ULL) & ~backslashes)
+        ) & 0x8080808080808080ULL
+        if found:
+            return position + (lowest_bit(found) >> 3)
+        position += 8
+    while position < size and 32 <= at[position] < 128 and at[position] != 34 and at[position] != 92:
+        position += 1
+    return position
+
+
 cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text) noexcept nogil:
     """The JSON text that begins at `position`; the place behind it, -1 if there is none."""
-    cdef uint8_t c
     if position >= size or at[position] != 34:
         return -1
     position += 1
     text.at = at + position
     text.escaped = False
-    while position < size:
-        c = at[position]
-        if c == 34:
+    while True:
+        position = plain_end(at, position, size)
+        if position >= size:
+            return -1
+        if at[position] == 34:
             text.size = <int> (at + position - text.at)
             return position + 1
-        if c == 92:
-            text.escaped = True
-            position += 1
-        elif c < 32 or c >= 128:
+        if at[position] != 92:
             return -1
-        position += 1
-    return -1
+        text.escaped = True
+        position += 2
 
 
 cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
@@ -106,23 +142,32 @@ cdef inline int scan_number(const uint8_t *at, int position, int size, int64_t *
     return position if number(&text, value, True) else -1
 
 
-cdef inline int behind_object(const uint8_t *at, int position, int size) noexcept nogil:
-    """The place behind the brace that ends an object of texts, -1 if it holds anything else."""
-    while position < size:
+cdef inline int scan_fields(const uint8_t *at, int position, int size, Header *header) noexcept nogil:
+    """The fields from behind their opening brace on; the place behind the closing one, -1 if they
+    are not plain."""
+    cdef int count = 0
+    if position < size and at[position] == 125:
+        header.count = 0
+        return position + 1
+    while count < MOST_FIELDS:
+        position = scan_text(at, position, size, &header.keys[count])
+        if position < 0 or header.keys[count].escaped or position >= size or at[position] != 58:
+            return -1
+        position = scan_text(at, position + 1, size, &header.values[count])
+        if position < 0 or position >= size:
+            return -1
+        count += 1
         if at[position] == 125:
+            header.count = count
             return position + 1
-        if at[position] == 34:
-            position += 1
-            while position < size and at[position] != 34:
-                position += 2 if at[position] == 92 else 1
-        elif at[position] != 44 and at[position] != 58:
+        if at[position] != 44:
             return -1
         position += 1
     return -1
 
 
 cdef inline bint read_json(const uint8_t *at, int size, Header *header) noexcept nogil:
-    cdef int position = 1, begin
+    cdef int position = 1
     cdef Text key, text
     cdef int64_t value
     cdef bint has_code = False, has_opaque = False, has_fields = False
@@ -136,13 +181,10 @@ cdef inline bint read_json(const uint8_t *at, int size, Header *header) noexcept
         if is_text(&key, b"extFields", 9):
             if at[position] != 123 or has_fields:
                 return False
-            begin = position + 1
-            position = behind_object(at, begin, size)
+            position = scan_fields(at, position + 1, size, header)
             if position < 0:
                 return False
             has_fields = True
-            header.fields = at + begin
-            header.size = position - 1 - begin
         elif at[position] == 34:
             position = scan_text(at, position, size, &text)
             if position < 0 or text.escaped:
@@ -181,43 +223,30 @@ cdef inline bint read_json(const uint8_t *at, int size, Header *header) noexcept
 
 
 cdef inline bint read_binary(const uint8_t *at, int size, Header *header) noexcept nogil:
+    cdef int position = 21, count = 0
+    cdef Text *key
+    cdef Text *value
     # code i16, language i8, version i16, opaque i32, flag i32, remark i32, fields i32
     if size < 21 or get32(at + 9) != 0 or get32(at + 13) != 0 or get32(at + 17) != <unsigned> size - 21:
         return False
     header.code = get16(at)
     header.opaque = <int32_t> get32(at + 5)
-    header.fields = at + 21
-    header.size = size - 21
+    while position < size:
+        if size - position < 6 or count == MOST_FIELDS:
+            return False
+        key, value = &header.keys[count], &header.values[count]
+        key.at = at + position + 2
+        key.size = get16(at + position)
+        key.escaped = value.escaped = False
+        if key.size > size - position - 6:
+            return False
+        position += 2 + key.size
+        value.size = <int32_t> get32(at + position)
+        position += 4
+        value.at = at + position
+        if value.size < 0 or value.size > size - position or not is_ascii(value.at, value.size):
+            return False
+        position += value.size
+        count += 1
+    header.count = count
     return True
-
-
-cdef inline int next_field(Header *header, int position, Text *key, Text *value) noexcept nogil:
-    """The field that begins at `position`; the place of the next one, -1 if it is not plain."""
-    cdef const uint8_t *at = header.fields
-    cdef int size = header.size, index
-    if not header.binary:
-        position = scan_text(at, position, size, key)
-        if position < 0 or key.escaped or position >= size or at[position] != 58:
-            return -1
-        position = scan_text(at, position + 1, size, value)
-        if position < 0 or position == size:
-            return position
-        # One more has to follow the comma.
-        return position + 1 if at[position] == 44 and position + 1 < size else -1
-    if size - position < 6:
-        return -1
-    key.at = at + position + 2
-    key.size = get16(at + position)
-    key.escaped = value.escaped = False
-    if key.size > size - position - 6:
-        return -1
-    position += 2 + key.size
-    value.size = <int32_t> get32(at + position)
-    position += 4
-    value.at = at + position
-    if value.size < 0 or value.size > size - position:
-        return -1
-    for index in range(value.size):
-        if value.at[index] >= 128:
-            return -1
-    return position + value.size

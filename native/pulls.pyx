@@ -14,7 +14,7 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
 from aerobee.native.bytes cimport Output, append, decimal, get64, put32, space
-from aerobee.native.header cimport Header, Text, next_field, number
+from aerobee.native.header cimport Header, Text, number
 from aerobee.native.reads cimport Scan, begin, look
 
 from aerobee.protocol.headers import client as pull_headers
@@ -101,23 +101,21 @@ cdef class Pulls:
         changed."""
         cdef Text fields[FIELDS]
         cdef int64_t numbers[FIELDS]
-        cdef Text key, value
-        cdef int index, position = 0
+        cdef Text *key
+        cdef int index, place
         cdef int64_t offset, most
         cdef bytes name
         cdef bint served
         for index in range(FIELDS):
             fields[index].at = NULL
-        while position < header.size:
-            position = next_field(header, position, &key, &value)
-            if position < 0:
-                return False
+        for place in range(header.count):
+            key = &header.keys[place]
             for index in range(FIELDS):
                 name = self.names[index]
                 if PyBytes_GET_SIZE(name) == key.size and (
                     memcmp(PyBytes_AS_STRING(name), key.at, key.size) == 0
                 ):
-                    fields[index] = value
+                    fields[index] = header.values[place]
                     break
         if fields[MOST_BYTES].at != NULL or not read_numbers(fields, numbers):
             return False

@@ -19,7 +19,7 @@ from cpython.ref cimport PyObject
 from aerobee.native.bytes cimport (
     Output, append, decimal, get16, get32, java_hash, publish32, put32, put64, space,
 )
-from aerobee.native.header cimport Header, Text, is_text, next_field, number, unescape
+from aerobee.native.header cimport Header, Text, is_text, number, unescape
 from aerobee.native.steps cimport step
 
 from aerobee.protocol.codes import RequestCode
@@ -193,20 +193,16 @@ cdef class Sends:
         cdef Text fields[FIELDS]
         cdef int64_t numbers[FIELDS]
         cdef int64_t places[MOST_ITEMS]
-        cdef Text key, value
         cdef Stored shared
-        cdef int index, position = 0, count = 1
+        cdef int index, place, count = 1
         cdef bint batch
         cdef int64_t queue_id, queue_offset
         for index in range(FIELDS):
             fields[index].at = NULL
-        while position < header.size:
-            position = next_field(header, position, &key, &value)
-            if position < 0:
-                return False
-            index = self._field(header.code, &key)
+        for place in range(header.count):
+            index = self._field(header.code, &header.keys[place])
             if index >= 0:
-                fields[index] = value
+                fields[index] = header.values[place]
         if not read_numbers(fields, numbers):
             return False
         batch = False

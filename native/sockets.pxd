@@ -20,7 +20,8 @@ cdef class Socket:
     cdef object socket, connection, unsent
     cdef bytes born_host
     cdef int fd
-    cdef uint32_t watched
+    # What epoll tells of it, and at which of its events it is read.
+    cdef uint32_t watched, reads_at
     # Ended by us or by a failure; and that its connection has been, or is going to be, told.
     cdef bint closing, told
     # Above `high` bytes of unsent output, until there are no more than `low`.
@@ -30,7 +31,12 @@ cdef class Socket:
     cdef int readable(self) except -1
     cdef int writable(self) except -1
     cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2
+    cdef int say_goodbye(self) except -1
     cdef int end(self, error) except -1
+
+
+cdef class TlsSocket(Socket):
+    pass
 
 
 cdef class Sockets:
@@ -39,7 +45,9 @@ cdef class Sockets:
     cdef int epoll
     # By descriptor.
     cdef list open_sockets
+    # Where reads go, as both forms want it.
     cdef uint8_t[::1] buffer
+    cdef object view
     # What was ready when it was last asked, and how far that is done.
     cdef epoll_event events[MOST_EVENTS]
     cdef int count, next

@@ -8,7 +8,12 @@ to the connection as the loop's own transports would bring it.
 
 A `Socket` is used as a transport of asyncio's is (`remoting/connection.py`): its connection is told
 that it is open, that it is full, that it is empty again, and once that it is gone. Loop thread only.
+
+A `TlsSocket` does the same over TLS whose handshake is done: Python's own `ssl` reads and writes, and
+what it has read is served in the round like all else. `remoting/tls_transport.py` is its other form.
 """
+
+import ssl
 
 from collections import deque
 
@@ -17,8 +22,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport strerror
 from posix.unistd cimport close as c_close
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
 
 from aerobee.native.requests cimport Requests
 
@@ -44,7 +50,18 @@ cdef extern from "sys/socket.h" nogil:
     Py_ssize_t c_recv "recv"(int fd, void *to, size_t size, int flags)
     Py_ssize_t c_send "send"(int fd, const void *data, size_t size, int flags)
 
+cdef extern from "sys/ioctl.h" nogil:
+    cdef enum:
+        FIONREAD
+    int ioctl(int fd, unsigned long request, void *found)
+
 cdef enum:
+    # The most that a TLS record has: with room for one, OpenSSL keeps nothing of it back, and epoll
+    # knows of all that is to be read.
+    RECORD_BYTES = 16384
+    # What OpenSSL is given to write at a time. It takes that whole or not at all, and then wants the
+    # same again.
+    PIECE_BYTES = 65536
     # Answers leave after so many of them, or so many bytes: who waits for one need not wait for all
     # of a round, and what was copied is still in the processor's cache.
     ANSWERS_A_SENDING = 32
@@ -68,6 +85,7 @@ cdef class Socket:
         self.fd = socket.fileno()
         self.unsent = deque()
         self.high, self.low = 65536, 16384
+        self.reads_at = EPOLLIN | EPOLLHUP | EPOLLERR
 
     def get_extra_info(self, name, default=None):
         if name == "socket":
@@ -129,6 +147,7 @@ cdef class Socket:
         if self.unsent_bytes:
             self.watch(EPOLLOUT)
         else:
+            self.say_goodbye()
             self.end(None)
 
     def abort(self):
@@ -144,6 +163,10 @@ cdef class Socket:
             connection.connection_lost(error)
         finally:
             self.socket.close()
+
+    cdef int say_goodbye(self) except -1:
+        """All has left."""
+        return 0
 
     cdef int end(self, error) except -1:
         """Nothing is read or written from now on; the connection is told later in the loop."""
@@ -220,12 +243,77 @@ cdef class Socket:
             self.head_sent = 0
         if not self.unsent_bytes:
             if self.closing:
+                self.say_goodbye()
                 return self.end(None)
-            self.watch(self.watched & ~EPOLLOUT)
+            self.watch(self.watched & ~(EPOLLOUT & ~self.reads_at))
         if self.full and self.unsent_bytes <= self.low:
             self.full = False
             self.connection.resume_writing()
         return 0
+
+
+cdef class TlsSocket(Socket):
+    """As a `Socket`, of an `ssl.SSLSocket` that has shaken hands and does not block."""
+
+    cdef int readable(self) except -1:
+        cdef Py_ssize_t size = 0, taken
+        cdef int left = 0
+        if self.told:
+            return 0
+        self.reads_at &= ~EPOLLOUT
+        try:
+            while self.owner.buffer.shape[0] - size >= RECORD_BYTES:
+                view = self.owner.view
+                taken = self.socket.recv_into(view[size:] if size else view, RECORD_BYTES)
+                if not taken:
+                    # Once more nothing would tell of: what was read is served first.
+                    self.owner.loop.call_soon(self._ended)
+                    break
+                size += taken
+                # Cheaper than to be told by an exception.
+                if ioctl(self.fd, FIONREAD, &left) == 0 and not left:
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLWantWriteError:
+            # An answer of TLS itself that finds no room: reading goes on when there is some.
+            self.reads_at |= EPOLLOUT
+            self.watch(self.watched | EPOLLOUT)
+        except OSError as error:
+            self.end(error)
+            return 0
+        return <int> size
+
+    cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
+        cdef Py_ssize_t sent = 0, piece
+        if self.told:
+            # Behind the goodbye Python's socket would send it in the clear.
+            return -1
+        try:
+            while sent < size:
+                piece = min(size - sent, PIECE_BYTES)
+                self.socket.send(PyMemoryView_FromMemory(<char *> data + sent, piece, PyBUF_READ))
+                sent += piece
+        except ssl.SSLWantWriteError:
+            pass
+        except OSError as error:
+            # One that wants to read first as well: nothing is negotiated anew here.
+            self.end(error)
+            return -1
+        return sent
+
+    cdef int say_goodbye(self) except -1:
+        """Send the alert that says that nothing was cut off; the peer's own is not waited for."""
+        try:
+            self.socket.unwrap()
+        except (OSError, ValueError):
+            pass
+        return 0
+
+    def _ended(self):
+        if not self.closing:
+            self.connection.eof_received()
+            self.close()
 
 
 cdef class Sockets:
@@ -238,7 +326,7 @@ cdef class Sockets:
         self.loop, self.shared, self.plain, self.requests = loop, shared, plain, requests
         self.turns, self.clock = shared.turns, shared.turns.clock
         self.high_water = shared.limits.outbound_high_water_bytes
-        self.buffer = shared.read_view
+        self.buffer = self.view = shared.read_view
         self.open_sockets, self.owed = [], []
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
@@ -250,10 +338,15 @@ cdef class Sockets:
             c_close(self.epoll)
 
     def open(self, socket, connection):
-        """Serve an accepted socket from now on. Raises OSError."""
+        """Serve an accepted socket from now on, or one of `ssl` that has shaken hands. Raises
+        OSError."""
         cdef Socket one
         socket.setblocking(False)
-        one = Socket(self, socket, connection)
+        if isinstance(socket, ssl.SSLSocket):
+            assert self.buffer.shape[0] >= RECORD_BYTES
+            one = TlsSocket(self, socket, connection)
+        else:
+            one = Socket(self, socket, connection)
         while len(self.open_sockets) <= one.fd:
             self.open_sockets.append(None)
         self.open_sockets[one.fd] = one
@@ -299,7 +392,7 @@ cdef class Sockets:
             self.next += 1
             if found is not None:
                 one = found
-                if one.watched & EPOLLIN and events & (EPOLLIN | EPOLLHUP | EPOLLERR):
+                if one.watched & EPOLLIN and events & one.reads_at:
                     began = self.read(one, began)
                 if one.watched & EPOLLOUT and events & (EPOLLOUT | EPOLLHUP | EPOLLERR):
                     one.writable()

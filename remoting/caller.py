@@ -31,9 +31,27 @@ OnClose = Callable[["Caller", str], None]
 CALLER_LIMITS = RemotingLimits(read_buffer_bytes=64 * KIB)
 
 
+# As which a loop tells that the peer has gone.
+_ENDED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
+
+
 def caller_set(limits: RemotingLimits = CALLER_LIMITS, name: str = "caller") -> ConnectionSet:
     """A set that several callers of one loop may share: one buffer, one timer, common counters."""
     return ConnectionSet(limits, name, full_stops_reading=False)
+
+
+def connect_failure(error: OSError, host: str, *, over_tls: bool = False) -> str:
+    """Why no connection could be made, in words for people: the loops have several for the same."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if over_tls and isinstance(error, _ENDED):
+        return "it closed the connection in the TLS handshake, as one without TLS does"
+    # The numbers of these two are none of the system's errors.
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error}"
+    if isinstance(error, socket.gaierror):
+        return f"the host {host} is not known ({error.strerror})"
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 class Caller:
@@ -75,19 +93,9 @@ class Caller:
                 f"cannot connect to {where}: no answer in {timeout_s:g} s"
             ) from error
         except ssl.SSLCertVerificationError as error:
-            raise RemotingUntrusted(
-                f"its certificate is not trusted: {error.verify_message}"
-            ) from error
-        except ssl.SSLError as error:
-            raise RemotingConnectError(f"cannot connect to {where}: TLS: {error}") from error
-        except socket.gaierror as error:
-            # Its numbers are none of the system's errors.
-            raise RemotingConnectError(
-                f"cannot connect to {where}: the host {host} is not known ({error.strerror})"
-            ) from error
+            raise RemotingUntrusted(connect_failure(error, host)) from error
         except OSError as error:
-            # The loops word the same failure differently; the system's words are for people.
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            reason = connect_failure(error, host, over_tls=tls is not None)
             raise RemotingConnectError(f"cannot connect to {where}: {reason}") from error
         if caller.closed:
             raise RemotingConnectError(f"cannot connect to {where}: closed at once")

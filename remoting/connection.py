@@ -259,11 +259,6 @@ class Connection(asyncio.BufferedProtocol):
         # Later in the loop: this may be called from within another connection's read.
         self._serve_later()
 
-    def count_commands(self, count: int) -> None:
-        """So many were served from a read before it was decoded."""
-        self.commands_in += count
-        self._shared.stats.commands_in += count
-
     def keep(self, body_bytes: int) -> None:
         """The handler has so much of this peer's input in work; it counts as unfinished input."""
         self._kept_bytes = body_bytes
@@ -325,24 +320,11 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = shared.now
         shared.stats.reads += 1
         shared.stats.bytes_in += nbytes
-        taken = 0
-        if (
-            shared.take_head is not None
-            and not self.decoder.buffered
-            and not self.aside
-            and not self.holds
-            and not shared.turns.late
-        ):
-            try:
-                taken = shared.take_head(self, shared.read_view[:nbytes])
-            except Exception:  # noqa: BLE001 - the top of a connection
-                self.failed()
-                return
-        if taken < nbytes or self.held_bytes:
-            self.decode(taken, nbytes)
+        self.decode(0, nbytes)
 
     def decode(self, taken: int, nbytes: int) -> None:
-        """Serve what a read of `nbytes` has brought, behind what was taken of it undecoded."""
+        """Serve what a read of `nbytes` has brought, behind what the compiled form's sockets have
+        taken of it undecoded."""
         shared = self._shared
         stats = shared.stats
         decoder = self.decoder

@@ -12,8 +12,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from aerobee.remoting.budget import FrameHolder, InboundBudget
 from aerobee.remoting.limits import MIB, RemotingLimits
@@ -66,7 +65,6 @@ class ConnectionSet:
         "read_view",
         "recount_at",
         "stats",
-        "take_head",
         "turns",
     )
 
@@ -84,8 +82,6 @@ class ConnectionSet:
         self.name = name
         self.full_stops_reading = full_stops_reading
         self.stats = ServerStats()
-        # Serves what it can of a read before it is decoded; how many bytes those were.
-        self.take_head: Callable[[Any, memoryview], int] | None = None
         self._connections: dict[int, Member] = {}
         self._addresses: Counter[str] = Counter()
         self._empty = asyncio.Event()

@@ -37,7 +37,8 @@ class RemotingLimits:
     # Requests waiting for an answer of the peer, per connection.
     pending_calls: int = 16_384
     # One buffer serves every connection of the set. 256 KiB lets a busy socket be emptied in one
-    # read; larger ones fall out of the processor's cache.
+    # read; larger ones fall out of the processor's cache. With TLS on the compiled
+    # form's sockets no less than a record, 16 KiB.
     read_buffer_bytes: int = 256 * KIB
     # Time is read once a sweep: every limit in seconds is met to within this.
     sweep_interval_s: float = 1.0

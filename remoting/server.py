@@ -45,7 +45,8 @@ class Sockets(Protocol):
     """Transports of accepted sockets other than the loop's own (`aerobee/native`)."""
 
     def open(self, socket: socket.socket, connection: Connection, /) -> None:
-        """Serve a socket from now on. Raises OSError."""
+        """Serve a socket from now on, or an `ssl.SSLSocket` that has shaken hands. Raises
+        OSError."""
 
     def close(self) -> None:
         """Serve no more; called when all connections have ended."""
@@ -66,7 +67,7 @@ class RemotingServer:
         sockets: Callable[[ConnectionSet], Sockets] | None = None,
         encryption: Encryption | None = None,
     ) -> None:
-        """`sockets` makes what serves accepted plain sockets; without it the loop does. Without
+        """`sockets` makes what serves accepted sockets; without it the loop does. Without
         `encryption` no TLS is taken."""
         self.limits = limits or RemotingLimits()
         self.connections = ConnectionSet(self.limits, name, turns=turns)
@@ -215,7 +216,10 @@ class RemotingServer:
         """Serve a socket from now on whose handshake is done; closed when it raises OSError."""
         connection = Connection(self.connections, self._handler, peer)
         try:
-            TlsTransport(arrived, connection)
+            if self._sockets is not None:
+                self._sockets.open(arrived, connection)
+            else:
+                TlsTransport(arrived, connection)
         except OSError:
             arrived.close()
             raise

@@ -102,6 +102,8 @@ class Pages:
             about: dict[str, object] = {**_about(child, place), "ready": is_ready}
             if not is_ready:
                 about["reason"] = _reason(child, answer)
+            elif answer is not None and (notes := _notes(answer[1])):
+                about["notes"] = notes
             shown.append(about)
         body: dict[str, object] = {"shards": shown}
         name_server = self._supervisor.name_server
@@ -222,6 +224,15 @@ def _reason(child: Child, answer: tuple[int, bytes] | None) -> object:
         return msgspec.json.decode(answer[1])
     except msgspec.DecodeError:
         return answer[1].decode(errors="replace")
+
+
+def _notes(body: bytes) -> list[object]:
+    """What a shard that is ready says besides: accounts that cannot be taken, and the like."""
+    try:
+        checks = msgspec.json.decode(body)["checks"]
+        return [one for one in checks if one.get("note") and not one["ok"]]
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return []  # no broker's page, of which `reason` would say more
 
 
 def _json(status: int, body: object) -> Response:

@@ -5,6 +5,7 @@
 | store | DIR/shard-0 | DIR/shard-N |
 | name | the broker's | the broker's, and -N |
 | port for clients | broker.listen_port | 10 N above |
+| port for administrators | admin.port, if it is not 0 | 10 N above |
 | metrics, health | http.port + 1 | http.port + 1 + N; http.port itself is the supervisor's |
 | name server | all: the supervisor's, unless others are given | |
 | memory | all: the same part of what is there, less what the name server may take | |
@@ -35,6 +36,7 @@ STRIDE: Final = 10
 _PORT_HIGH: Final = 65_535
 # The supervisor itself, and the page of metrics that it makes of theirs.
 _SUPERVISOR_BYTES: Final = 64 << 20
+_OF_THE_SUPERVISOR: Final = ("nameserver.port", "nameserver.admin_port", "http.port")
 _NAMESERVER_ON: Final = ("nameserver_enabled",)
 
 
@@ -70,6 +72,8 @@ def shard_changes(
             changes[name] = ",".join(own)
     if settings.listen_port:
         changes["listen_port"] = settings.listen_port + number * STRIDE
+    if settings.admin_port:
+        changes["admin_port"] = settings.admin_port + number * STRIDE
     if settings.http_port:
         changes["http_port"] = settings.http_port + 1 + number
     if memory is not None and not settings.memory_bytes:
@@ -85,6 +89,7 @@ def check_plan(settings: Settings, count: int) -> None:
     assert 1 < count <= SHARDS_MAX
     for key, port, end in (
         ("broker.listen_port", settings.listen_port, settings.listen_port + last * STRIDE + 1),
+        ("admin.port", settings.admin_port, settings.admin_port + last * STRIDE),
         ("http.port", settings.http_port, settings.http_port + 1 + last),
     ):
         if port and end > _PORT_HIGH:
@@ -96,7 +101,7 @@ def check_plan(settings: Settings, count: int) -> None:
 
 def all_listeners(settings: Settings, shards: Sequence[Settings]) -> list[Listener]:
     """The ports of all processes; each says whose it is."""
-    own = [one for one in listeners(settings) if one.key in ("nameserver.port", "http.port")]
+    own = [one for one in listeners(settings) if one.key in _OF_THE_SUPERVISOR]
     for number, shard in enumerate(shards):
         who = f"shard {number}"
         own += [

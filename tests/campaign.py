@@ -88,6 +88,9 @@ SUITES: dict[str, Suite] = {
     "hostile requests": Suite(
         5_000, 180_000, "inputs", "all of the corpus, and each code some dozen times, bent anew"
     ),
+    "hostile requests, accounts": Suite(
+        3_000, 100_000, "inputs", "half of them in each form; each kind of lie a hundred times"
+    ),
     "hostile sockets": Suite(200, 2_000, "inputs", "what a socket adds does not depend on them"),
     "guided inputs": Suite(20_000, 20_000, "inputs", "in campaigns only: atheris is a tool of few"),
     "hostile records": Suite(2_000, 20_000, "inputs", "the flips of R8 come on top"),
@@ -159,6 +162,10 @@ SUITES: dict[str, Suite] = {
     "sql filter": Suite(1, 4, "rounds", "250 expressions a round, others each time; all corners"),
     "sql broker": Suite(
         300, 10_000, "expressions", "of 1,000 messages each, others each time; all documented ones"
+    ),
+    # --- tests/service ---
+    "hostile handshakes": Suite(
+        2_000, 20_000, "handshakes", "in waves of 1,000, each kind a tenth; the second shows growth"
     ),
     # --- tests/spark ---
     "spark messages": Suite(

@@ -26,7 +26,11 @@ from tests import campaign, native_builds
 from tests.native.drawn import TOPICS, traffic
 from tests.native.replayed import Read, replayed
 
-_SUITES = ("tests/native", "tests/fuzz/test_requests.py")
+_SUITES = (
+    "tests/native",
+    "tests/fuzz/test_requests.py",
+    "tests/fuzz/test_accounts.py::test_nobody_gets_past_the_table_of_rights[asked for]",
+)
 
 
 def main() -> int:

@@ -60,7 +60,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     "config": (
         *("errors", "settings", "properties", "logs", "model"),
         *("limits", "memory", "manual", "limits_page", "ports", "rules"),
-        *("sources", "remote", "load", "reload", "hangup", "self_signed", "certificates"),
+        *("sources", "remote", "load", "reload", "hangup"),
+        *("self_signed", "certificate_dates", "certificates"),
     ),
     "remoting": (
         *("errors", "limits", "stats", "peers", "tls", "tls_transport", "calls", "budget", "turns"),
@@ -75,7 +76,15 @@ ORDER: dict[str, tuple[str, ...]] = {
     "access": (
         *("errors", "places", "rights", "addresses", "accounts", "account_file"),
         "account_files",
-        *("account_change", "credentials", "needs", "control", "service", "explain"),
+        *(
+            "account_change",
+            "credentials",
+            "needs",
+            "administration",
+            "control",
+            "service",
+            "explain",
+        ),
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
@@ -95,7 +104,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("output", "parser_types", "times", "progress", "message_text"),
+        *("output", "parser_types", "client_arguments", "times", "progress", "message_text"),
         *(
             "acl",
             "configs",
@@ -130,6 +139,8 @@ YAML_READERS = frozenset(
 )
 YAML_NAMES = frozenset(
     {"compose", "safe_dump", "SafeLoader", "YAMLError"}
+    # the safe loader with libyaml's parser under the composer of nodes
+    | {"CSafeLoader", "composer", "__with_libyaml__"}
     | {"Node", "ScalarNode", "MappingNode", "SequenceNode"}
 )
 BANNED_CALLS = frozenset({"eval", "exec", "compile", "__import__"})

@@ -49,6 +49,7 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
     "loop": (_device("/dev/loop-control"), "the kernel's module loop and /dev/loop-control"),
     "mkfs.ext4": (_program("mkfs.ext4"), "Debian package e2fsprogs"),
     "debugfs": (_program("debugfs"), "Debian package e2fsprogs"),
+    "openssl": (_program("openssl"), "Debian package openssl"),
     "cc": (_program("cc"), "Debian packages gcc, libc6-dev and zlib1g-dev"),
     "libfaketime": (lambda: faketime_library() is not None, "Debian package libfaketime"),
     "memory cgroup": (

@@ -7,6 +7,7 @@ choose one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,13 @@ from aerobee.access.accounts import LONGER_THAN, Account
 from aerobee.access.errors import AccountFileError
 from aerobee.broker.router import Handler
 from aerobee.config.model import Settings
-from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.codes import RequestCode, ResponseCode, request_name
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
+from aerobee.protocol.frames.signature import ACCESS_KEY
 from aerobee.protocol.headers.fields import missing_field, parse_bool
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.peers import address_text
 from aerobee.remoting.turns import Steps
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from aerobee.access.account_change import AccountChange
     from aerobee.access.account_file import AccountFile
     from aerobee.access.service import AccessService
+
+log = logging.getLogger("aerobee.access")
 
 _OFF: Final = "this broker has no accounts: aclEnable is false"
 _DEFAULTS: Final = ("defaultTopicPerm", "defaultGroupPerm")
@@ -60,7 +65,7 @@ class AccessRequests:
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.set_white,
         }
 
-    def put(self, _connection: Connection, command: Command) -> Steps:
+    def put(self, connection: Connection, command: Command) -> Steps:
         """Make an account or change it."""
         code = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
         service = self._on(code)
@@ -74,9 +79,9 @@ class AccessRequests:
             _check_not_last(service, known, code)
         change = partial(self._change_of(path).put, given)
         yield from _changed(service, path, change, code)
-        return encode_success(command)
+        return _told(connection, command)
 
-    def delete(self, _connection: Connection, command: Command) -> Steps:
+    def delete(self, connection: Connection, command: Command) -> Steps:
         """Take an account away."""
         code = ResponseCode.DELETE_ACL_CONFIG_FAILED
         service = self._on(code)
@@ -88,9 +93,9 @@ class AccessRequests:
         path = Path(known.path)
         change = partial(self._change_of(path).delete, key)
         yield from _changed(service, path, change, code)
-        return encode_success(command)
+        return _told(connection, command)
 
-    def set_white(self, _connection: Connection, command: Command) -> Steps:
+    def set_white(self, connection: Connection, command: Command) -> Steps:
         """Replace the addresses of one file that nothing is asked of."""
         code = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         service = self._on(code)
@@ -105,7 +110,7 @@ class AccessRequests:
             _check_somebody_is_left(service, path, code)
         change = partial(self._change_of(path).set_white, addresses)
         yield from _changed(service, path, change, code)
-        return encode_success(command)
+        return _told(connection, command)
 
     def versions(self, _connection: Connection, command: Command) -> bytes:
         """The data version of each file; the default one's beside."""
@@ -165,6 +170,18 @@ def _changed(service: AccessService, path: Path, change: Callable[[], object], c
     except OSError as error:
         raise BadRequest(code, f"the file cannot be written: {error.strerror}") from error
     return None
+
+
+def _told(connection: Connection, command: Command) -> bytes:
+    """The answer to a change that is in force; the log says whose it was."""
+    log.info(
+        "accounts changed by a request request=%s account=%r peer=%s",
+        request_name(command.code),
+        command.ext.get(ACCESS_KEY, ""),
+        address_text(connection.peer),
+        extra={"each": True},
+    )
+    return encode_success(command)
 
 
 def _without_home(service: AccessService, text: str) -> str:

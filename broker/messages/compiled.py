@@ -1,4 +1,4 @@
-"""Plain requests, served by the compiled form from a connection's read (`aerobee/native`).
+"""Plain requests, served by the compiled form from a socket's read (`aerobee/native`).
 
 What comes in here has not been decoded. What the compiled form does not take is decoded and served
 as ever, in its order; so each rule is the plain path's, and this says only where a request may not
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.messages.acks import Acks
@@ -31,10 +31,8 @@ from aerobee.protocol.headers.send import LONG_KEYS, SendReply
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
 from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, WAITING_TOPICS, is_light
-from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.server import Sockets
-from aerobee.remoting.turns import LONG_S, Turns
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.reader import LEAST_ENTRIES
 from aerobee.store.segments.results import GetStatus
@@ -73,7 +71,6 @@ class CompiledRequests:
         store: MessageStore,
         topics: TopicTable,
         stats: BrokerStats,
-        turns: Turns,
         reply: SendReply,
         appended: Callable[[], None],
         groups: GroupTable,
@@ -92,7 +89,6 @@ class CompiledRequests:
         self._pull = pull
         self._topics = topics
         self._stats = stats
-        self._turns = turns
         self._appended = appended
         self._log = store.commit_log
         self._changes = self._now()
@@ -103,7 +99,8 @@ class CompiledRequests:
         #: Takes answers that were made with the append.
         self.wait_made = acks.wait_made
         self._guard = None if access is None else self._made_guard(access)
-        self._requests = form.requests(self._sends, self._pulls, settings.sync_flush, self._guard)
+        #: Serves what is plain of a read (`native/requests.pyx`).
+        self.requests = form.requests(self._sends, self._pulls, settings.sync_flush, self._guard)
 
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(
@@ -144,16 +141,18 @@ class CompiledRequests:
         def is_white(address: bytes) -> bool:
             return access.rules.is_white(str(ipaddress.ip_address(address)))
 
-        def find_signer(access_key: bytes) -> tuple[Any, Any] | None:
+        def find_signer(access_key: bytes) -> tuple[bytes, bytes] | None:
             signer = access.signer(access_key.decode())
-            return None if signer is None else (signer.inner, signer.outer)
+            return None if signer is None else signer.blocks
 
         def may(access_key: bytes, code: int, topic: str, group: str) -> bool:
             # The fields that say what is reached, under each name that a send or a pull has.
             ext = {"topic": topic, "b": topic, "consumerGroup": group}
             return access.may(access_key.decode(), make_request(code, ext))
 
-        return self._form.guard(is_white, find_signer, may)
+        guard = self._form.guard(is_white, find_signer, may)
+        guard.forget(any_white=bool(access.rules.white))
+        return guard
 
     # --- rows of staged batches ---------------------------------------------------------------
 
@@ -181,44 +180,9 @@ class CompiledRequests:
         return self._sends.put_rows(name, queue_id, body, skip, most, born_ms, born_host)
 
     def sockets(self, shared: ConnectionSet) -> Sockets:
-        """Sockets whose reads are served here before they are decoded; so is what comes by TLS."""
-        shared.take_head = self.take
+        """Sockets whose reads are served here before they are decoded."""
         loop = asyncio.get_running_loop()
-        return self._form.sockets(loop, shared, self._requests, self)
-
-    def take(self, connection: Connection, read: memoryview) -> int:
-        """Serve the plain requests at the head of a read; how many bytes those are.
-
-        For connections whose bytes come by a transport: a loop's, or that of TLS.
-        """
-        turns = self._turns
-        clock = turns.clock
-        may_pull = self.begin() and not connection.overloaded
-        began = clock()
-        taken, answers, waiting, served = self._requests.take(
-            read,
-            connection.packed_peer,
-            may_pull,
-            self.may_wait,
-            connection.answer_room,
-            clock,
-            turns.slice_until(began),
-        )
-        if taken:
-            if answers:
-                turns.write(connection, answers)
-            if waiting:
-                self.wait_made(connection, waiting)
-            count = sum([times for _, times in served]) + len(waiting)
-            connection.count_commands(count)
-            now = clock()
-            if served:
-                self.served(served, now - began)
-            if now - began > LONG_S:
-                turns.note_long(now - began, served[0][0] if served else 0, connection)
-            if now >= turns.until:
-                turns.late = True
-        return taken
+        return self._form.sockets(loop, shared, self.requests, self)
 
     # --- what the sockets ask and tell --------------------------------------------------------
 
@@ -230,8 +194,8 @@ class CompiledRequests:
             if self._sends is not None:
                 self._sends.forget_routes()
             self._pulls.forget_routes()
-            if self._guard is not None:
-                self._guard.forget()
+            if self._guard is not None and self._access is not None:
+                self._guard.forget(any_white=bool(self._access.rules.white))
         return not self._store.frozen
 
     @property

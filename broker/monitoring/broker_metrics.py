@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
@@ -327,6 +328,21 @@ async def tls(ports: Mapping[str, TlsStats]) -> Fill:
             counts = {str(reason): stats.failed[reason] for reason in TlsFailure}
             for reason, count in words(counts).items():
                 failures.add(count, server, reason)
+
+    return fill
+
+
+async def certificate(expires: Callable[[], datetime | None]) -> Fill:
+    """The end of the ports' certificate; no value without one, or for one made at the start."""
+    end = expires()
+
+    def fill(page: Page) -> None:
+        family = page.family(
+            "aerobee_tls_certificate_expiration_timestamp_seconds",
+            "When the certificate of the ports ends, in seconds of the epoch",
+        )
+        if end is not None:
+            family.add(end.timestamp())
 
     return fill
 

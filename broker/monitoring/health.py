@@ -217,13 +217,17 @@ class HealthChecks:
 # --- the probes ---------------------------------------------------------------------------------
 
 
-def registered_probe(registered: Mapping[str, bool]) -> Probe:
-    """At least one name server has answered the last registration; none configured is fine."""
+def registered_probe(
+    registered: Mapping[str, bool], why: Callable[[str], str | None] = lambda _server: None
+) -> Probe:
+    """At least one name server has answered the last registration; none configured is fine. `why`
+    says what one has answered instead, or what became of the connection."""
 
     def probe() -> str | None:
         if not registered or any(registered.values()):
             return None
-        return "no name server has accepted our registration: " + ", ".join(sorted(registered))
+        told = [f"{server} ({said})" if (said := why(server)) else server for server in registered]
+        return "no name server has accepted our registration: " + ", ".join(sorted(told))
 
     return probe
 
@@ -277,7 +281,8 @@ def health_routes(
 
 def _check_json(verdict: Verdict) -> dict[str, object]:
     since = datetime.fromtimestamp(verdict.since, UTC).isoformat(timespec="milliseconds")
-    shown: dict[str, object] = {"check": verdict.name, "ok": verdict.ok, "since": since}
+    ok = verdict.reason is None
+    shown: dict[str, object] = {"check": verdict.name, "ok": ok, "since": since}
     if verdict.note:
         shown["note"] = True
     if verdict.reason is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 
 from aerobee import __version__
@@ -101,16 +102,18 @@ def add_network(
     core: BrokerCore,
     name_server: NameServer | None,
     http: HttpServer | None,
+    certificate_ends: Callable[[], datetime | None],
 ) -> None:
     """Connections of the listening parts by their names, their TLS, requests that they refused for
     want of a right, and the name servers."""
     if name_server is not None:
-        servers = {**servers, "nameserver": name_server.stats}
+        servers = {**servers, **name_server.stats_of_ports}
     metrics.add("connections", broker_metrics.connections, servers)
     encrypted = {name: stats.tls for name, stats in servers.items()}
     if http is not None:
         encrypted["http"] = http.tls
     metrics.add("tls", broker_metrics.tls, encrypted)
+    metrics.add("certificate", broker_metrics.certificate, certificate_ends)
     metrics.add("access", broker_metrics.access, _controls(core, name_server))
     counts = None if name_server is None else name_server.counts
     metrics.add("name_servers", client_metrics.name_servers, registered, counts)

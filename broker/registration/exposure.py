@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aerobee.config.model import Settings
 from aerobee.config.rules import is_loopback
+
+_EVERYTHING: Final = "send, read, delete topics and move offsets"
 
 
 def exposures(settings: Settings) -> list[str]:
     """A sentence for each part of a broker that is open so: what a stranger could do, and what
     closes it."""
-    found = [broker_exposure(settings)]
+    found = [broker_exposure(settings), administration_exposure(settings)]
     if settings.nameserver_enabled:
         found.append(name_server_exposure(settings))
     return [text for text in found if text is not None]
@@ -19,10 +23,21 @@ def broker_exposure(settings: Settings) -> str | None:
     """The same of its ports for clients; None where they are closed to strangers."""
     if is_loopback(settings.listen_host) or settings.acl_enabled:
         return None
+    what = "send, read and move offsets" if settings.admin_port else _EVERYTHING
+    return _open_broker("the broker", settings.listen_host, what)
+
+
+def administration_exposure(settings: Settings) -> str | None:
+    """The same of the port that administrators have for themselves."""
+    if not settings.admin_port or is_loopback(settings.admin_host) or settings.acl_enabled:
+        return None
+    return _open_broker("the administrators' port", settings.admin_host, _EVERYTHING)
+
+
+def _open_broker(part: str, host: str, what: str) -> str:
     return (
-        f"whoever reaches the broker on {_shown(settings.listen_host)} may send, read, delete "
-        "topics and move offsets, since it asks for no account: set aclEnable=true and "
-        "aclFile=FILE (docs/security.md), or keep its ports behind a firewall"
+        f"whoever reaches {part} on {_shown(host)} may {what}, since it asks for no account: set "
+        "aclEnable=true and aclFile=FILE (docs/security.md), or keep its ports behind a firewall"
     )
 
 

@@ -205,7 +205,7 @@ class NameServerLink:
     def _failed(self, error: str) -> None:
         # Once, not on every retry.
         if self.registered or self.error != error:
-            log.warning("not registered name_server=%s why=%s", self.server, error)
+            log.warning("not registered name_server=%s why=%r", self.server, error)
         self.registered = False
         self.error = error
         self._on_state(self)

@@ -74,7 +74,8 @@ async def _listens(address: str, shared: ConnectionSet) -> bool:
 def namesake_warning(name: str, broker_id: int, other: str, here: str) -> str:
     """What to say of one, for people."""
     return (
-        f"another broker, at {other}, is registered as {name} with id {broker_id}: clients are "
-        f"sent to {here} from now on and do not find what is stored there; if it is not this "
-        "broker at its former address, stop one of them and give it a name of its own (brokerName)"
+        f"another broker, at {other}, is registered as {name} with id {broker_id}: once this "
+        f"one is, clients are sent to {here} and do not find what is stored there; if it is not "
+        "this broker at its former address, stop one of them and give it a name of its own "
+        "(brokerName)"
     )

@@ -2,4 +2,5 @@
 
 `command.py` runs one measurement: `plan.py` says what it is, `topics.py` makes its topics,
 `fleet.py` starts processes of `worker.py`, `measure.py` leads them, `result.py` and `plot.py` tell.
+`security.py` has requests signed and connections encrypted.
 """

@@ -16,6 +16,7 @@ from aerobee.cli.bench.fleet import Fleet, specs_of
 from aerobee.cli.bench.measure import Conductor, Measurement, Second
 from aerobee.cli.bench.plan import Plan, plan_of
 from aerobee.cli.bench.plot import check_plot, draw
+from aerobee.cli.bench.security import is_refusal
 from aerobee.cli.bench.topics import Topics
 from aerobee.cli.cluster.session import admin_of, client_command, name_servers
 from aerobee.cli.output import OK, REFUSED, USAGE, CommandFailed, print_json, print_table, say
@@ -140,6 +141,7 @@ async def _brokers(admin: Admin, plan: Plan) -> dict[str, dict[str, str]]:
 
 
 async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
+    """What a broker says of itself. Raises ClientError when it does not take the account."""
     info: Mapping[str, str] = {}
     settings: Mapping[str, str] = {}
     for tries in (2, 1, 0):
@@ -148,6 +150,11 @@ async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
             settings = (await admin.broker_settings(name))[name]
             break
         except ClientError as error:
+            if is_refusal(error):
+                if not info:
+                    raise  # whoever has an account may ask for that much
+                say(f"broker {name} tells its settings to administrators only")
+                break
             # RocketMQ cannot say it before its first samples, a second after its start.
             if tries:
                 await asyncio.sleep(1)
@@ -176,10 +183,12 @@ def _say_plan(
 ) -> None:
     for name, one in brokers.items():
         say(f"broker {name} at {one['address']}: {one['version']}, {one['flushDiskType']}")
+    security = plan.security.text
     say(
         f"{plan.name}: {plan.connections} connections of {plan.processes} "
         f"{'process' if plan.processes == 1 else 'processes'} on {machine['cores']} cores, "
-        f"{plan.loop_text}, {plan.warm_up_s:g} s of warm-up and {plan.duration_s:g} s"
+        f"{plan.loop_text}, {security + ', ' if security else ''}"
+        f"{plan.warm_up_s:g} s of warm-up and {plan.duration_s:g} s"
     )
 
 

@@ -1,8 +1,8 @@
 """The processes of the generator, and who of them does what.
 
 One Python process keeps one core busy; several make more load, as far as there are cores. They are
-led by lines of JSON (`worker.py`). In a process group of their own, so that Ctrl-C ends this
-process in order, and not them under its hands.
+led by lines of JSON (`worker.py`), which bring them the keys that they sign with as well. In a
+process group of their own, so that Ctrl-C ends this process in order, and not them under its hands.
 """
 
 import asyncio
@@ -113,7 +113,13 @@ def specs_of(plan: Plan, places: Sequence[Place]) -> list[WorkerSpec]:
     # No process without work.
     processes = max(1, min(plan.processes, len(senders) + len(readers)))
     return [
-        WorkerSpec(plan.settings, plan.payload, senders[n::processes], readers[n::processes])
+        WorkerSpec(
+            plan.settings,
+            plan.payload,
+            senders[n::processes],
+            readers[n::processes],
+            plan.security,
+        )
         for n in range(processes)
     ]
 

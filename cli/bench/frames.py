@@ -1,16 +1,21 @@
 """Requests as bytes, made from a template: the generator must cost less than the broker.
 
 A template is a whole request as `protocol/` writes it, with marks where a message differs from the
-next one: opaque, times, unique id, key. All of these always have the same number of characters, so
-the lengths of the frame and of its parts stay as they are.
+next one: opaque, times, unique id, key, signature. All of these always have the same number of
+characters, so the lengths of the frame and of its parts stay as they are.
+
+What is signed is a template too: the values of the fields, one behind the other. So signing costs a
+hash and one more fill, and no field is looked at again.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from aerobee.cli.bench.security import Account
 from aerobee.protocol.codes import PROTOCOL_VERSION, RequestCode
 from aerobee.protocol.frames.command import OUR_LANGUAGE, Command
+from aerobee.protocol.frames.signature import ACCESS_KEY, SIGNATURE, Signer, signed_values
 from aerobee.protocol.headers.client import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader
 from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.batch import BatchItem, encode_batch
@@ -38,6 +43,8 @@ _OFFSET_MARK: Final = 8_765_432_109_876_543_210
 _ID_MARK: Final = "<unique id of thirty-two digits>"
 _KEY_MARK: Final = "<the key.>"
 _STAMP_MARK: Final = "<sixteen digits>"
+# As long as SHA-1 in base64.
+_SIGNATURE_MARK: Final = "<the signature of all of it>"
 
 
 class Shape(NamedTuple):
@@ -83,7 +90,7 @@ def _message_marks(shape: Shape) -> list[bytes]:
 
 class Template:
     """A request up to its body, as a format for `%`; what is filled in, in the order of its marks:
-    the opaque, and what `send_template` and its like say."""
+    the opaque first, and what `send_template` and its like say."""
 
     def __init__(self, request: bytes, body_bytes: int, marks: Sequence[bytes]) -> None:
         head = request[: len(request) - body_bytes].replace(b"%", b"%%")
@@ -94,9 +101,25 @@ class Template:
         self._head = head
         self._order = [number for _, number in places]
 
-    def fill(self, parts: Sequence[bytes]) -> bytes:
-        """The request up to its body; each part is as long as its mark."""
-        return self._head % tuple([parts[number] for number in self._order])
+    def fill(self, parts: Sequence[bytes], body: bytes = b"") -> bytes:
+        """The request with its body; each part is as long as its mark."""
+        return self._head % tuple([parts[number] for number in self._order]) + body
+
+
+class SignedTemplate(Template):
+    """A request whose signature is filled in last. `values` is what is signed of it, with all of
+    its marks but the opaque's, which is no field."""
+
+    def __init__(
+        self, request: bytes, body_bytes: int, marks: Sequence[bytes], values: bytes, signer: Signer
+    ) -> None:
+        super().__init__(request, body_bytes, [*marks, _SIGNATURE_MARK.encode()])
+        self._values = Template(values, 0, marks[1:])
+        self._sign = signer.sign
+
+    def fill(self, parts: Sequence[bytes], body: bytes = b"") -> bytes:
+        signature = self._sign(self._values.fill(parts[1:], body))
+        return super().fill([*parts, signature], body)
 
 
 def digits(opaque: int) -> bytes:
@@ -116,6 +139,21 @@ def _request(code: RequestCode, ext: dict[str, str], body_bytes: int = 0) -> byt
     return command.encode()
 
 
+def _template(
+    code: RequestCode,
+    ext: dict[str, str],
+    body_bytes: int,
+    marks: Sequence[bytes],
+    account: Account | None,
+) -> Template:
+    """Requests with these fields, signed where there is an account."""
+    if account is None:
+        return Template(_request(code, ext, body_bytes), body_bytes, marks)
+    ext = {**ext, ACCESS_KEY: account.access_key, SIGNATURE: _SIGNATURE_MARK}
+    request = _request(code, ext, body_bytes)
+    return SignedTemplate(request, body_bytes, marks, signed_values(ext), account.signer)
+
+
 def _send_ext(topic: str, queue_id: int, properties: str, *, batch: bool) -> dict[str, str]:
     header = SendMessageHeader(
         producer_group=PRODUCER_GROUP,
@@ -133,23 +171,29 @@ def _send_ext(topic: str, queue_id: int, properties: str, *, batch: bool) -> dic
 
 
 @functools.cache
-def send_template(topic: str, queue_id: int, body_bytes: int, shape: Shape) -> Template:
+def send_template(
+    topic: str, queue_id: int, body_bytes: int, shape: Shape, account: Account | None = None
+) -> Template:
     """Sends of one message to a queue: opaque, born time in ms, values of the message."""
     ext = _send_ext(topic, queue_id, _properties(shape), batch=False)
     marks = [digits(_OPAQUE_MARK), _BORN_MARK.encode(), *_message_marks(shape)]
-    return Template(_request(RequestCode.SEND_MESSAGE_V2, ext, body_bytes), body_bytes, marks)
+    return _template(RequestCode.SEND_MESSAGE_V2, ext, body_bytes, marks, account)
 
 
 @functools.cache
-def batch_template(topic: str, queue_id: int, body_bytes: int) -> Template:
+def batch_template(
+    topic: str, queue_id: int, body_bytes: int, account: Account | None = None
+) -> Template:
     """Batches to a queue, of so many bytes in all: opaque, born time in ms."""
     ext = _send_ext(topic, queue_id, "", batch=True)
     marks = [digits(_OPAQUE_MARK), _BORN_MARK.encode()]
-    return Template(_request(RequestCode.SEND_BATCH_MESSAGE, ext, body_bytes), body_bytes, marks)
+    return _template(RequestCode.SEND_BATCH_MESSAGE, ext, body_bytes, marks, account)
 
 
 @functools.cache
-def pull_template(topic: str, queue_id: int, messages: int, suspend_ms: int) -> Template:
+def pull_template(
+    topic: str, queue_id: int, messages: int, suspend_ms: int, account: Account | None = None
+) -> Template:
     """Pulls of a queue: opaque, offset. With `suspend_ms` the broker waits so long for something to
     come."""
     header = PullMessageHeader(
@@ -166,7 +210,7 @@ def pull_template(topic: str, queue_id: int, messages: int, suspend_ms: int) -> 
         expression_type="TAG",
     )
     marks = [digits(_OPAQUE_MARK), digits(_OFFSET_MARK)]
-    return Template(_request(RequestCode.PULL_MESSAGE, header.to_ext()), 0, marks)
+    return _template(RequestCode.PULL_MESSAGE, header.to_ext(), 0, marks, account)
 
 
 def offset_digits(offset: int) -> bytes:

@@ -10,7 +10,6 @@ A refused request is counted with the code's name; a connection that is lost is 
 """
 
 import asyncio
-import os
 import struct
 import time
 from collections import deque
@@ -34,12 +33,14 @@ from aerobee.cli.bench.frames import (
 )
 from aerobee.cli.bench.lane import Lane, Waiting
 from aerobee.cli.bench.schedule import Schedule
+from aerobee.cli.bench.security import Secured
 from aerobee.cli.bench.stats import Stats
 from aerobee.client.errors import code_name
 from aerobee.client.options import split_address
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES, TOTAL_SIZE_POSITION
+from aerobee.remoting.caller import connect_failure
 
 _NS: Final = 1_000_000_000
 _NO_ANSWER: Final = "NO_ANSWER"
@@ -54,6 +55,7 @@ SUSPEND_MS: Final = 15_000
 # Brokers look at the pulls they hold every 5 s.
 _GRACE_S: Final = 10.0
 _SIZE: Final = struct.Struct(">i")
+_PLAIN: Final = Secured()
 _END_OF_QUEUE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 
 
@@ -94,18 +96,16 @@ class ReaderSpec(msgspec.Struct, frozen=True):
     follows: bool
 
 
-def reason_of(error: OSError) -> str:
-    """Why a connection could not be made; the event loops word it differently."""
-    return os.strerror(error.errno) if error.errno else str(error) or "no answer"
-
-
 class Load:
     """What senders and readers have in common."""
 
-    def __init__(self, address: str, settings: LoadSettings, stats: Stats) -> None:
+    def __init__(
+        self, address: str, settings: LoadSettings, stats: Stats, secured: Secured
+    ) -> None:
         self.stats = stats
         self._address = address
         self._settings = settings
+        self._tls = secured.tls
         self._window = settings.in_flight
         self._patience_s = settings.timeout_s
         self._lane = Lane(self._on_answer, self._go, self._on_lost)
@@ -114,14 +114,19 @@ class Load:
         self._running = False
         self._retrying: asyncio.Task[None] | None = None
 
-    async def connect(self) -> None:
-        """Make the connection. Raises OSError, TimeoutError among them."""
+    async def connect(self) -> str:
+        """Make the connection; why it could not be made, or ""."""
         host, port = split_address(self._address)
         loop = asyncio.get_running_loop()
         lane = Lane(self._on_answer, self._go, self._on_lost)
-        async with asyncio.timeout(self._settings.timeout_s):
-            await loop.create_connection(lambda: lane, host, port)
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                await loop.create_connection(lambda: lane, host, port, ssl=self._tls)
+        except OSError as error:
+            reason = connect_failure(error, host, over_tls=self._tls is not None)
+            return f"{self._address}: {reason or 'no answer'}"
         self._lane = lane
+        return ""
 
     def begin(self, schedule: Schedule | None) -> None:
         """Start; with a schedule as an open loop."""
@@ -219,15 +224,13 @@ class Load:
     async def _connect_again(self) -> None:
         pause_s = _FIRST_RETRY_S
         while self._running:
-            try:
-                await self.connect()
-            except OSError as error:
-                self.stats.fail("CANNOT_CONNECT", f"{self._address}: {reason_of(error)}")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
-            else:
+            failed = await self.connect()
+            if not failed:
                 self._go()
                 return
+            self.stats.fail("CANNOT_CONNECT", failed)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
 
 
 class Sender(Load):
@@ -240,8 +243,10 @@ class Sender(Load):
         bodies: list[bytes],
         values: MessageValues,
         stats: Stats,
+        secured: Secured = _PLAIN,
     ) -> None:
-        super().__init__(spec.address, settings, stats)
+        super().__init__(spec.address, settings, stats, secured)
+        self._account = secured.account
         self._values = values
         self._shape = Shape(settings.keyed, settings.stamped)
         self._messages = settings.batch or 1
@@ -258,8 +263,8 @@ class Sender(Load):
 
     def _template(self, topic: str, queue_id: int) -> Template:
         if self._batch is not None:
-            return batch_template(topic, queue_id, self._batch.size)
-        return send_template(topic, queue_id, self._bytes, self._shape)
+            return batch_template(topic, queue_id, self._batch.size, self._account)
+        return send_template(topic, queue_id, self._bytes, self._shape, self._account)
 
     def _request(self, due_ns: int, now_ns: int) -> None:
         lane = self._lane
@@ -267,10 +272,10 @@ class Sender(Load):
         parts = [digits(opaque), b"%d" % (time.time_ns() // 1_000_000)]
         template = next(self._templates)
         if self._batch is not None:
-            frame = template.fill(parts) + self._batch.fill(due_ns, self._values)
+            frame = template.fill(parts, self._batch.fill(due_ns, self._values))
         else:
             parts += self._values.of(self._shape, due_ns)
-            frame = template.fill(parts) + next(self._bodies)
+            frame = template.fill(parts, next(self._bodies))
         lane.put(opaque, frame, Waiting(due_ns, now_ns, self._messages, None))
         stats = self.stats
         stats.sent += self._messages
@@ -317,8 +322,10 @@ class _Cursor:
 class Reader(Load):
     """Pulls queues: one pull of a queue at a time, since only its answer says where to go on."""
 
-    def __init__(self, spec: ReaderSpec, settings: LoadSettings, stats: Stats) -> None:
-        super().__init__(spec.address, settings, stats)
+    def __init__(
+        self, spec: ReaderSpec, settings: LoadSettings, stats: Stats, secured: Secured = _PLAIN
+    ) -> None:
+        super().__init__(spec.address, settings, stats, secured)
         suspend_ms = SUSPEND_MS if spec.follows else 0
         self._follows = spec.follows
         self._stamped = settings.stamped
@@ -327,8 +334,9 @@ class Reader(Load):
             self._window = len(spec.queues)
             self._patience_s += SUSPEND_MS / 1000 + _GRACE_S
         self._paused = False
+        shape = (settings.fetch, suspend_ms, secured.account)
         self._idle = deque(
-            _Cursor(pull_template(spec.topic, queue_id, settings.fetch, suspend_ms), offset)
+            _Cursor(pull_template(spec.topic, queue_id, *shape), offset)
             for queue_id, offset in spec.queues
         )
 

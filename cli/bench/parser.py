@@ -3,7 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.cli.parser_types import duration, seconds, text
+from aerobee.cli.client_arguments import add_admin, add_client
+from aerobee.cli.parser_types import duration, text
 from aerobee.pipeline.jobs.argument_values import count
 
 if TYPE_CHECKING:
@@ -114,9 +115,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="write the result under the OpenMessaging Benchmark's names; without FILE: print it",
     )  # fmt: skip
     add("--plot", metavar="FILE", help="draw it, into a .svg, .png or .pdf (needs matplotlib)")
-    add("-n", "--name-servers", type=text, metavar="HOST:PORT;...",
-        help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876")  # fmt: skip
-    add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+    add_admin(parser)
+    add_client(parser)
 
 
 def _few(argument: str) -> int:

@@ -9,7 +9,9 @@ from typing import Final
 
 from aerobee.cli.bench.load import LoadSettings
 from aerobee.cli.bench.payload import Payload
+from aerobee.cli.bench.security import PLAIN, Security
 from aerobee.cli.bench.workload import Workload, WorkloadError, read_workload
+from aerobee.cli.cluster.session import security_of
 from aerobee.cli.output import USAGE, CommandFailed
 
 _MIB: Final = 1024 * 1024
@@ -65,6 +67,7 @@ class Plan:
     processes: int = 1
     timeout_s: float = 5.0
     keep: bool = False
+    security: Security = PLAIN
 
     @property
     def consumes(self) -> bool:
@@ -135,6 +138,7 @@ def _of_options(parsed: argparse.Namespace) -> Plan:
         processes=parsed.processes or _processes(),
         timeout_s=parsed.timeout,
         keep=parsed.keep,
+        security=Security(**security_of(parsed)),
     )
 
 
@@ -167,6 +171,7 @@ def _of_workload(parsed: argparse.Namespace) -> Plan:
         processes=parsed.processes or _processes(),
         timeout_s=parsed.timeout,
         keep=parsed.keep,
+        security=Security(**security_of(parsed)),
     )
 
 

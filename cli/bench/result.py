@@ -70,6 +70,8 @@ def document(
         "batch": plan.batch or 1,
         "processes": plan.processes,
         "seed": plan.seed,
+        "signed": plan.security.signed,
+        "encrypted": plan.security.encrypted,
         "warmUpSeconds": plan.warm_up_s,
         "measuredSeconds": found.elapsed_s,
         "interrupted": found.interrupted,

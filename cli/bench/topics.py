@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aerobee.cli.bench.plan import Mode, Plan
+from aerobee.cli.bench.security import is_refusal
 from aerobee.cli.output import CommandFailed, say
 from aerobee.client.admin import Admin
 from aerobee.client.connections.routes import read_queues, write_queues
-from aerobee.client.errors import ClientError, NoRoute, PeerBusy
+from aerobee.client.errors import ClientError, NoRoute, PeerBusy, PeerError
 from aerobee.client.message import Message
+from aerobee.client.options import ProducerOptions
 from aerobee.client.producing.producer import Producer
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute, masters
@@ -77,16 +79,17 @@ class Topics:
         if self.plan.keep:
             say(f"topic {what} is kept: aerobee topic delete removes it")
             return
-        failed = 0
+        deleted = failed = 0
         for name in self._made:
             try:
                 await self.admin.delete_topic(name)
+                deleted += 1
             except NoRoute:
                 continue  # it was not made after all
             except ClientError as error:
                 failed += 1
                 say(f"topic {name} was not deleted: {error}")
-        if not failed:
+        if deleted and not failed:
             say(f"topic {what} is deleted; the log keeps its messages until they expire")
 
     async def stored(self, at_least: int) -> int:
@@ -126,16 +129,14 @@ class Topics:
         queues = self._queues_each(cluster)
         for name in names:
             self._made.append(name)
-            await self.admin.create_topic(name, queues=queues, broker=plan.broker)
+            await self._create(name, queues)
         many = f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]
         end = "is kept" if plan.keep else "is deleted at the end"
         say(f"topic {many} with {queues} queues on each broker: made, {end}")
         return names
 
     async def _find_or_make(self, name: str, cluster: ClusterInfo) -> None:
-        broker = self.plan.broker
-        there = await self.admin.topic_settings(name, broker=broker)
-        if any(there.values()):
+        if await self._is_there(name):
             return
         if self.plan.mode is Mode.PULL:
             raise CommandFailed(
@@ -148,8 +149,31 @@ class Topics:
                 "another --topic"
             )
         queues = self._queues_each(cluster)
-        await self.admin.create_topic(name, queues=queues, broker=broker)
+        await self._create(name, queues)
         say(f"topic {name} was not there: made with {queues} queues on each broker, and it stays")
+
+    async def _is_there(self, name: str) -> bool:
+        """Whether a broker has the topic, or the name servers know it: brokers with accounts tell
+        their topics to administrators only, and measuring an account needs no more than its own."""
+        try:
+            return any((await self.admin.topic_settings(name, broker=self.plan.broker)).values())
+        except PeerError as error:
+            if not is_refusal(error):
+                raise
+        try:
+            await self.admin.route(name)
+        except NoRoute:
+            return False
+        return True
+
+    async def _create(self, name: str, queues: int) -> None:
+        try:
+            await self.admin.create_topic(name, queues=queues, broker=self.plan.broker)
+        except PeerError as error:
+            if not is_refusal(error):
+                raise
+            hint = "administrators make topics: --topic names one that is there"
+            raise CommandFailed(f"{error} ({hint})") from error
 
     def _queues_each(self, cluster: ClusterInfo) -> int:
         brokers = 1 if self.plan.broker else max(1, len(masters(cluster.brokers.values())))
@@ -200,7 +224,8 @@ class Topics:
         each = max(1, min(_FILL_BATCH, _FILL_BATCH_BYTES // size))
         say(f"{plan.stored} messages of {size} bytes are stored for it to pull")
         left = iter(_portions(plan.stored, each, place.write))
-        async with Producer(self.name_servers) as producer:
+        options = plan.security.options(ProducerOptions)
+        async with Producer(self.name_servers, options=options) as producer:
 
             async def send_some() -> None:
                 for count, queue in left:

@@ -17,18 +17,12 @@ from typing import Any, Final
 import msgspec
 
 from aerobee.cli.bench.frames import MessageValues
-from aerobee.cli.bench.load import (
-    Load,
-    LoadSettings,
-    Reader,
-    ReaderSpec,
-    Sender,
-    SenderSpec,
-    reason_of,
-)
+from aerobee.cli.bench.load import Load, LoadSettings, Reader, ReaderSpec, Sender, SenderSpec
 from aerobee.cli.bench.payload import Keys, Payload
 from aerobee.cli.bench.schedule import Schedule
+from aerobee.cli.bench.security import PLAIN, Security
 from aerobee.cli.bench.stats import Stats
+from aerobee.client.errors import CallerError
 from aerobee.client.loop_thread import new_loop
 from aerobee.client.options import local_ip
 from aerobee.client.producing.sender import make_unique_ids
@@ -47,6 +41,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     payload: Payload
     senders: list[SenderSpec]
     readers: list[ReaderSpec]
+    security: Security = PLAIN
 
 
 if sys.platform == "linux":
@@ -108,24 +103,29 @@ class Worker:
             bodies = spec.payload.bodies(spec.settings.seed)
         except OSError as error:
             return {"failed": f"{spec.payload.file} cannot be read: {error.strerror}"}
+        try:
+            # Once: all connections of the process have the same key and the same trust.
+            secured = spec.security.secured()
+        except CallerError as error:
+            return {"failed": str(error)}
         for sender in spec.senders:
             values = _values(spec.settings, sender.address, sender.number)
-            made = Sender(sender, spec.settings, bodies, values, self._stats)
+            made = Sender(sender, spec.settings, bodies, values, self._stats, secured)
             self._loads.append((made, sender))
         for reader in spec.readers:
-            self._loads.append((Reader(reader, spec.settings, self._stats), reader))
+            self._loads.append((Reader(reader, spec.settings, self._stats, secured), reader))
+        return {"failed": await self._connect()}
+
+    async def _connect(self) -> str:
+        """Make all connections; why one could not be made, or ""."""
         turns = asyncio.Semaphore(_CONNECT_AT_ONCE)
 
-        async def connect(load: Load, address: str) -> str:
+        async def connect(load: Load) -> str:
             async with turns:
-                try:
-                    await load.connect()
-                except OSError as error:
-                    return f"cannot connect to {address}: {reason_of(error)}"
-                return ""
+                return await load.connect()
 
-        failures = await asyncio.gather(*(connect(load, one.address) for load, one in self._loads))
-        return {"failed": next((text for text in failures if text), "")}
+        failures = await asyncio.gather(*(connect(load) for load, _ in self._loads))
+        return next((f"cannot connect to {text}" for text in failures if text), "")
 
     def _start(self, at_ns: int) -> None:
         assert self._settings is not None

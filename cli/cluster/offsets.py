@@ -118,6 +118,8 @@ async def reset_offsets(parsed: argparse.Namespace) -> int:
             say(_meant(parsed.to, timestamp_ms))
         _preview(parsed, moves, told)
         if parsed.yes:
+            # Elsewhere clients' own requests do.
+            await admin.check_administered(told)
             for broker in brokers:
                 await _reset(parsed, admin, broker, timestamp_ms, moves)
     _conclude(parsed, moves, told)
@@ -205,7 +207,9 @@ async def clone_offsets(parsed: argparse.Namespace) -> int:
             say(f"the group {parsed.group} is online: its members commit over what it is given")
         remarks = []
         if parsed.yes:
-            for broker in sorted({queue.broker_name for queue in source}):
+            brokers = sorted({queue.broker_name for queue in source})
+            await admin.check_administered(brokers)
+            for broker in brokers:
                 remark = await admin.clone_offsets(
                     broker, parsed.source, parsed.group, parsed.topic
                 )

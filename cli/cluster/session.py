@@ -14,14 +14,14 @@ from aerobee.access.errors import AccountFileError
 from aerobee.access.places import tools_file
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
 from aerobee.client.admin import Admin
-from aerobee.client.connections.routes import HINT
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import (
     CallerError,
     ClientError,
-    ConnectFailed,
+    ConnectionLost,
     NetworkError,
     NoMaster,
+    NoNameServer,
     NoRoute,
     SendFailed,
     WrongPeer,
@@ -29,11 +29,13 @@ from aerobee.client.errors import (
 )
 from aerobee.client.options import ClientOptions
 from aerobee.protocol.names import check_group_name, check_topic_name
+from aerobee.remoting.stats import CloseReason
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 # Brokers and clusters have topics of their names, which need not be legal for any other topic;
 # these commands call `check_topic` where there is no such topic.
 _TAKES_ANY_NAME: Final = frozenset({"topic describe"})
+_WITHOUT_A_WORD: Final = (CloseReason.PEER, CloseReason.RESET)
 _MESSAGE_ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
 
 
@@ -49,15 +51,14 @@ def name_servers(parsed: argparse.Namespace) -> str:
 
 
 def security_of(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Signing and encryption as the flags want them, as options of clients. Of `aerobee bench`,
-    which has none of these flags, the environment alone says."""
+    """Signing and encryption as the flags want them, as options of clients."""
     return {**_account_of(parsed), **_encryption_of(parsed)}
 
 
 def _account_of(parsed: argparse.Namespace) -> dict[str, str]:
     """None where no account is named: by the flag, by AEROBEE_CREDENTIALS, or by the tools.yml that
     RocketMQ's own tools would read."""
-    named = getattr(parsed, "credentials", None) or os.environ.get("AEROBEE_CREDENTIALS")
+    named = parsed.credentials or os.environ.get("AEROBEE_CREDENTIALS")
     path = Path(named) if named else tools_file(os.environ.get("ROCKETMQ_HOME"))
     if path is None:
         return {}
@@ -72,15 +73,16 @@ def _account_of(parsed: argparse.Namespace) -> dict[str, str]:
 
 def _encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
     names = ("trust_store", "certificate", "certificate_key")
-    files = {name: getattr(parsed, name, None) for name in names}
+    files = {name: getattr(parsed, name) for name in names}
     # A file of certificates is given for TLS, and for nothing else.
-    return {"use_tls": getattr(parsed, "tls", False) or any(files.values()), **files}
+    return {"use_tls": parsed.tls or any(files.values()), **files}
 
 
 def admin_of(parsed: argparse.Namespace) -> Admin:
     """An administration client as the flags want it."""
     options = ClientOptions(call_timeout_s=parsed.timeout, **security_of(parsed))
-    return Admin(name_servers(parsed), options)
+    admin_address = getattr(parsed, "admin", None)
+    return Admin(name_servers(parsed), options, admin_address=admin_address)
 
 
 def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
@@ -109,7 +111,7 @@ def client_command(
                 check_topic(topic)
             return asyncio.run(work(parsed))
         except ClientError as error:
-            raise CommandFailed(_text(error), exit_code(error)) from error
+            raise CommandFailed(_text(error, parsed), exit_code(error)) from error
 
     return run
 
@@ -151,9 +153,21 @@ def exit_code(error: ClientError) -> int:
     return USAGE if isinstance(error, CallerError) else REFUSED
 
 
-def _text(error: ClientError) -> str:
+def _text(error: ClientError, parsed: argparse.Namespace) -> str:
     if isinstance(error, NoRoute) and not isinstance(error, NoMaster):
         return f"{error} (aerobee topic list shows the topics there are)"
-    if isinstance(error, ConnectFailed):
-        return f"{str(error).removesuffix(f' ({HINT})')} ({HINT} -n names its name server)"
+    if isinstance(error, NoNameServer):
+        return f"{error.why} (is a broker running? -n names its name server)"
+    if isinstance(error, ConnectionLost) and str(error).endswith(_WITHOUT_A_WORD):
+        return f"{error}{_what_it_may_miss(parsed)}"
     return str(error)
+
+
+def _what_it_may_miss(parsed: argparse.Namespace) -> str:
+    """What a peer may want of a connection that closes it before it has answered."""
+    encryption = _encryption_of(parsed)
+    if not encryption["use_tls"]:
+        return " (does it take nothing but TLS? --tls speaks it)"
+    if encryption["certificate"] is None:
+        return " (does it ask for a certificate? --certificate shows one)"
+    return " (does it trust the certificate that --certificate has? its log says why it closes one)"

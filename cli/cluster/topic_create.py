@@ -52,9 +52,10 @@ async def create_topic(parsed: argparse.Namespace) -> int:
         steps = [_Step(broker, data, _asked(parsed, data)) for broker, data in there.items()]
         if any(step.changes for step in steps) and not parsed.update:
             raise CommandFailed(await _refusal(parsed, steps))
-        for step in steps:
-            if step.before != step.after:
-                await admin.put_topic(step.broker, step.after)
+        wanted = [step for step in steps if step.before != step.after]
+        await admin.check_administered(step.broker for step in wanted)
+        for step in wanted:
+            await admin.put_topic(step.broker, step.after)
     _report(parsed, steps)
     return OK
 

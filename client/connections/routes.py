@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,6 +25,7 @@ from aerobee.client.errors import (
     ClientError,
     ConnectFailed,
     NetworkError,
+    NoNameServer,
     NoRoute,
     peer_error,
     reading,
@@ -44,9 +44,6 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import is_retry_topic
 
 log = logging.getLogger(__name__)
-
-#: For whoever reaches no name server: mostly the broker that has it inside is not there.
-HINT: Final = "is a broker running?"
 
 MakeCommand = Callable[[RequestCode, dict[str, str]], Command]
 
@@ -99,7 +96,7 @@ class RouteCache:
             return answer
         assert failure is not None
         if type(failure) is ConnectFailed:
-            raise ConnectFailed(f"{failure} ({HINT})")
+            raise NoNameServer(str(failure))
         raise failure
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:

@@ -50,6 +50,8 @@ from aerobee.remoting.tls import ShownCertificate, client_context, show
 log = logging.getLogger(__name__)
 
 _SUSPECT_INTERVAL_S: Final = 1.0
+# Of a file that is looked into.
+_PEM_BYTES_MAX: Final = 1 << 20
 # A broker that has gone from the routes is mostly one that restarts: asked for again after so long,
 # then after twice as long each time, up to the usual interval.
 _MISSING_FIRST_S: Final = 1.0
@@ -91,7 +93,7 @@ class Session:
         self.client_id = make_client_id(options, self.local_ip)
         self.tasks = TaskOwner(self.client_id)
         self.pool = ConnectionPool(
-            self.tasks, options.connect_timeout_s, self._greet, self._on_request, _make_tls(options)
+            self.tasks, options.connect_timeout_s, self._greet, self._on_request, make_tls(options)
         )
         self.routes = RouteCache(
             self.pool, self.tasks, self.name_servers, options.call_timeout_s, self.command
@@ -333,7 +335,21 @@ def _make_signer(options: ClientOptions) -> Sign | None:
     return lambda ext, body: signer.signed(ext, body, access_key)
 
 
-def _make_tls(options: ClientOptions) -> ssl.SSLContext | None:
+def _check_key(options: ClientOptions) -> None:
+    """OpenSSL does not say that the key lacks, or in which file."""
+    assert options.certificate is not None
+    path = options.certificate_key or options.certificate
+    try:
+        with open(path, "rb") as file:
+            has_key = b"PRIVATE KEY-----" in file.read(_PEM_BYTES_MAX)
+    except OSError as error:
+        raise CallerError(f"{path!r} cannot be read: {error.strerror}") from None
+    if not has_key:
+        more = "" if options.certificate_key else "; certificate_key (--certificate-key) names one"
+        raise CallerError(f"{path!r} holds no private key in PEM{more}")
+
+
+def make_tls(options: ClientOptions) -> ssl.SSLContext | None:
     """What connections are made with; None for plain ones. CallerError for files that cannot be."""
     if not options.use_tls:
         for name in ("trust_store", "certificate", "certificate_key"):
@@ -354,6 +370,7 @@ def _make_tls(options: ClientOptions) -> ssl.SSLContext | None:
     shown = ShownCertificate(
         options.certificate, options.certificate_key, options.certificate_password
     )
+    _check_key(options)
     try:
         show(context, shown)
     except (OSError, ValueError) as error:

@@ -29,6 +29,13 @@ class NameServerSettings:
         within=(0, _PORT_HIGH),
         why="Port it listens on. 0 turns the embedded name server off.",
     )
+    nameserver_admin_port: int = setting(
+        0,
+        within=(0, _PORT_HIGH),
+        why="""A port of its own, on admin.host, for what administrators change: write permissions,
+        key-value tables, topics deleted. The other port refuses these then; brokers register on
+        either. 0: all is taken on the one port.""",
+    )
     nameserver_kv_path: str = setting(
         "",
         "kvConfigPath",
@@ -175,6 +182,18 @@ class AdminSettings:
 
     section: ClassVar[str] = "admin"
 
+    admin_host: str = setting(
+        "127.0.0.1",
+        why="Address of admin.port and nameserver.admin_port.",
+    )
+    admin_port: int = setting(
+        0,
+        within=(0, _PORT_HIGH),
+        why="""A port of its own for administrators' requests: topics and groups made, changed and
+        deleted, offsets reset, settings and accounts changed. The broker's other ports refuse them
+        then, whoever asks. mqadmin is given it by -b, our commands by --admin. 0: they are taken on
+        all ports.""",
+    )
     remote_config: bool = setting(
         False,
         why="""Let requests (mqadmin updateBrokerConfig, aerobee broker config --set) change the

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from aerobee.client.connections.routes import HINT
-from aerobee.client.errors import ClientError, NoRoute
+from aerobee.client.errors import ClientError, NoNameServer, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.staging import StageClient, StagingOptions
 from aerobee.pipeline.errors import OptionError, no_name_server
@@ -62,11 +61,10 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
     except NoRoute as error:
         hint = f". {_how_to_make(options.topic)}" if error.code is not None else ""
         raise SinkPlanError(f"topic {options.topic!r} cannot be written: {error}{hint}") from error
+    except NoNameServer as error:
+        raise SinkPlanError(no_name_server(options.name_servers, error.why)) from error
     except ClientError as error:
-        cause = str(error).removesuffix(f" ({HINT})")
-        if cause != str(error):
-            raise SinkPlanError(no_name_server(options.name_servers, cause)) from error
-        raise SinkPlanError(f"the write cannot be planned: {cause}") from error
+        raise SinkPlanError(f"the write cannot be planned: {error}") from error
 
 
 async def _plan(

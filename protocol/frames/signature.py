@@ -25,23 +25,27 @@ class Signer:
     """A secret key as its two states of SHA-1, which a signature begins with copies of: what takes
     a key each time takes four times as long."""
 
-    __slots__ = ("inner", "outer")
+    __slots__ = ("_inner", "_outer", "blocks")
 
     def __init__(self, secret_key: str) -> None:
         key = secret_key.encode()
         if len(key) > _BLOCK_BYTES:
             key = hashlib.sha1(key).digest()
         key = key.ljust(_BLOCK_BYTES, b"\0")
-        self.inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key))
-        self.outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
+        #: What both states begin with, inner and outer, for whoever keeps states of its own.
+        self.blocks = bytes(byte ^ 0x36 for byte in key), bytes(byte ^ 0x5C for byte in key)
+        self._inner, self._outer = map(hashlib.sha1, self.blocks)
 
     def signature(self, ext: Mapping[str, str], body: bytes) -> str:
         """What `Signature` must be for these fields and this body."""
-        values = "".join([ext[key] for key in sorted(ext) if key != SIGNATURE])
-        inner, outer = self.inner.copy(), self.outer.copy()
-        inner.update(values.encode("utf-8", "surrogatepass") + body)
+        return self.sign(signed_values(ext) + body).decode()
+
+    def sign(self, content: bytes) -> bytes:
+        """The signature of `signed_values` and a body, for whoever has put them together."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
         outer.update(inner.digest())
-        return base64.b64encode(outer.digest()).decode()
+        return base64.b64encode(outer.digest())
 
     def signed(self, ext: Mapping[str, str], body: bytes, access_key: str) -> dict[str, str]:
         """The ext fields with access key and signature added."""
@@ -58,6 +62,12 @@ class Signer:
         if version <= _LAST_WITHOUT and UNIQUE_KEY_QUERY in ext:
             ext = {key: value for key, value in ext.items() if key != UNIQUE_KEY_QUERY}
         return hmac.compare_digest(self.signature(ext, body).encode(), given)
+
+
+def signed_values(ext: Mapping[str, str]) -> bytes:
+    """What is signed of the fields: their values in the order of their keys."""
+    values = "".join([ext[key] for key in sorted(ext) if key != SIGNATURE])
+    return values.encode("utf-8", "surrogatepass")
 
 
 def signed(ext: Mapping[str, str], body: bytes, access_key: str, secret_key: str) -> dict[str, str]:

@@ -114,14 +114,19 @@ class Lost(AssertionError):
 
 def build() -> None:
     """Compiles the generators and the calibration, when their sources are newer."""
-    CACHE.mkdir(parents=True, exist_ok=True)
     for name in ("rmqload", "neighbourload", "calibrate"):
-        source, program = HERE / f"{name}.c", CACHE / name
-        newest = max(path.stat().st_mtime for path in (source, HERE / "loop.h"))
-        if not program.exists() or program.stat().st_mtime < newest:
-            subprocess.run(
-                ["cc", "-O2", "-pthread", "-o", str(program), str(source), "-lm"], check=True
-            )
+        compile_program(name, name)
+
+
+def compile_program(program: str, name: str, *flags: str) -> None:
+    """Makes `program` of the source `name`.c, when that is newer. `flags` are libraries too."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    source, target = HERE / f"{name}.c", CACHE / program
+    newest = max(path.stat().st_mtime for path in (source, HERE / "loop.h"))
+    if not target.exists() or target.stat().st_mtime < newest:
+        subprocess.run(
+            ["cc", "-O2", "-pthread", "-o", str(target), str(source), "-lm", *flags], check=True
+        )
 
 
 def calibrate() -> dict[str, float]:
@@ -149,7 +154,7 @@ def python_loop_ms() -> tuple[float, float]:
 
 
 def generate(
-    port: int, topic: str, words: str, program: str = "rmqload", /, **options: float
+    port: int, topic: str, words: str, program: str = "rmqload", /, **options: float | str
 ) -> dict[str, Any]:
     """Runs the generator with `words`, the first of them its mode, and returns what it counted.
 

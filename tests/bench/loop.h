@@ -8,6 +8,9 @@
  * (`--rate`) sends when a request is due, on the next connection that has room; its latency counts
  * from when the request was due, whoever was in the way. At the end no more is sent, and all
  * that is under way must be answered: what the server holds then is exactly what was acknowledged.
+ *
+ * Compiled with -DSECURED and OpenSSL's two libraries it also speaks TLS (`--tls 1`, any certificate is
+ * taken), and a protocol may sign (`--access`, `--secret`).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,6 +27,9 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef SECURED
+#include <openssl/ssl.h>
+#endif
 
 #define MAXCONN 4096
 #define BUCKETS 4096 /* log-linear histogram: 64 per power of two */
@@ -31,14 +37,15 @@
 
 static struct {
     const char *mode;
-    int port, conns, window, size, queues, batch, bin, max, keys, requests, pullers;
+    int port, conns, window, size, queues, batch, bin, max, keys, requests, pullers, tls;
     double secs, warmup, rate;
     long long from;
-    const char *host, *topic;
-} opt = {"", 10911, 64, 1, 128, 4, 32, 0, 32, 0, 0, 0, 5, 1, 0, 0, "127.0.0.1", "BenchmarkTest"};
+    const char *host, *topic, *access, *secret;
+} opt = {"", 10911, 64, 1, 128, 4, 32, 0, 32, 0, 0, 0, 0, 5, 1, 0, 0, "127.0.0.1", "BenchmarkTest", NULL, NULL};
 
 typedef struct {
     int fd, number, inflight;
+    void *tls;                  /* the connection's SSL; NULL for a plain one */
     int pulls;                  /* a long-polling reader beside the connections that send */
     double *due;                /* by slot: when its request was to be sent */
     int *ring, first, nfree;    /* free slots, used in the order in which they became free */
@@ -74,9 +81,40 @@ static double percentile(double q) {
     return p >= 6 ? (double)((64UL + sub) << (p - 6)) : (double)(64 + sub) / (1 << (6 - p));
 }
 
+/* write(2) and read(2), through TLS where the connection has it */
+#ifdef SECURED
+static int after_tls(conn_t *c, int n) {
+    int why = n > 0 ? SSL_ERROR_NONE : SSL_get_error(c->tls, n);
+    if (why == SSL_ERROR_NONE || why == SSL_ERROR_ZERO_RETURN) return n > 0 ? n : 0;
+    if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) { fprintf(stderr, "TLS failed: %d\n", why); exit(2); }
+    errno = EAGAIN;
+    return -1;
+}
+static ssize_t give(conn_t *c, const char *from, size_t n) {
+    return c->tls ? after_tls(c, SSL_write(c->tls, from, n)) : write(c->fd, from, n);
+}
+static ssize_t get(conn_t *c, char *to, size_t n) {
+    return c->tls ? after_tls(c, SSL_read(c->tls, to, n)) : read(c->fd, to, n);
+}
+static void encrypt(conn_t *c) {
+    static SSL_CTX *context;
+    if (!context) {
+        context = SSL_CTX_new(TLS_client_method());
+        SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    }
+    c->tls = SSL_new(context);
+    SSL_set_fd(c->tls, c->fd);
+    if (SSL_connect(c->tls) != 1) { fprintf(stderr, "the server takes no TLS\n"); exit(2); }
+}
+#else
+static ssize_t give(conn_t *c, const char *from, size_t n) { return write(c->fd, from, n); }
+static ssize_t get(conn_t *c, char *to, size_t n) { return read(c->fd, to, n); }
+static void encrypt(conn_t *c) { fprintf(stderr, "connection %d: compiled without TLS\n", c->number); exit(2); }
+#endif
+
 static void push(conn_t *c) {
     while (c->outoff < c->outlen) {
-        ssize_t w = write(c->fd, c->out + c->outoff, c->outlen - c->outoff);
+        ssize_t w = give(c, c->out + c->outoff, c->outlen - c->outoff);
         if (w < 0) { if (errno == EAGAIN) break; die("write"); }
         c->outoff += w;
     }
@@ -110,22 +148,22 @@ static void answer(conn_t *c, int slot, int code, long n, long size) {
 static void pump(conn_t *c) {
     for (;;) {
         if (c->incap - c->inlen < 65536) c->in = realloc(c->in, c->incap = c->incap * 2 + 131072);
-        ssize_t r = read(c->fd, c->in + c->inlen, c->incap - c->inlen);
+        ssize_t r = get(c, c->in + c->inlen, c->incap - c->inlen);
         if (r == 0) { fprintf(stderr, "connection closed by the server\n"); exit(2); }
         if (r < 0) { if (errno == EAGAIN) break; die("read"); }
         c->inlen += r;
         size_t p = 0, taken;
         while (p < c->inlen && (taken = take(c, c->in + p, c->inlen - p))) p += taken;
         memmove(c->in, c->in + p, c->inlen - p); c->inlen -= p;
-        if ((size_t)r < 65536) break;
+        if (!c->tls && (size_t)r < 65536) break; /* TLS has 16 KiB at most a time, and may keep more */
     }
 }
 
 /* for opened(): all of it, on a socket that still blocks */
-static void say(int fd, const char *text, size_t length) { if (write(fd, text, length) != (ssize_t)length) die("write"); }
-static void hear(int fd, char *to, size_t length) {
+static void say(conn_t *c, const char *text, size_t length) { if (give(c, text, length) != (ssize_t)length) die("write"); }
+static void hear(conn_t *c, char *to, size_t length) {
     for (size_t got = 0; got < length;) {
-        ssize_t r = read(fd, to + got, length - got);
+        ssize_t r = get(c, to + got, length - got);
         if (r <= 0) die("read");
         got += r;
     }
@@ -137,15 +175,18 @@ static void options(int argc, char **argv) {
         const char *k = argv[i] + 2, *v = argv[i + 1];
 #define INT(name) if (!strcmp(k, #name)) { opt.name = atoi(v); continue; }
 #define DBL(name) if (!strcmp(k, #name)) { opt.name = atof(v); continue; }
-        INT(port) INT(conns) INT(window) INT(size) INT(queues) INT(batch) INT(max) INT(keys) INT(requests) INT(pullers)
+        INT(port) INT(conns) INT(window) INT(size) INT(queues) INT(batch) INT(max) INT(keys) INT(requests) INT(pullers) INT(tls)
         DBL(secs) DBL(warmup) DBL(rate)
         if (!strcmp(k, "host")) { opt.host = v; continue; }
         if (!strcmp(k, "topic")) { opt.topic = v; continue; }
+        if (!strcmp(k, "access")) { opt.access = v; continue; }
+        if (!strcmp(k, "secret")) { opt.secret = v; continue; }
         if (!strcmp(k, "from")) { opt.from = atoll(v); continue; }
         if (!strcmp(k, "header")) { opt.bin = !strcmp(v, "bin"); continue; }
         fprintf(stderr, "unknown option %s\n", argv[i]); exit(2);
     }
     if (opt.conns + opt.pullers > MAXCONN) { fprintf(stderr, "more than %d connections\n", MAXCONN); exit(2); }
+    if (!opt.access != !opt.secret) { fprintf(stderr, "--access and --secret go together\n"); exit(2); }
     if (opt.pullers && opt.window != 1) { fprintf(stderr, "readers have one request in flight\n"); exit(2); }
 }
 static void connect_all(void) {
@@ -159,6 +200,7 @@ static void connect_all(void) {
         c->due = calloc(opt.window, sizeof *c->due); c->ring = calloc(opt.window, sizeof *c->ring);
         for (int k = 0; k < opt.window; k++) c->ring[c->nfree++] = k;
         c->number = i; c->pulls = i >= opt.conns; c->queue = (c->pulls ? i - opt.conns : i) % opt.queues; c->offset = opt.from;
+        if (opt.tls) encrypt(c);
         opened(c);
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
         struct epoll_event e = {EPOLLIN, {.ptr = c}}; epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);

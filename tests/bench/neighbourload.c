@@ -59,7 +59,7 @@ static size_t take_redis(conn_t *c, const char *from, size_t length) {
 static size_t take_nats(conn_t *c, const char *from, size_t length) {
     const char *next, *text = line(from, length, &next);
     if (!text) return 0;
-    if (!strcmp(text, "PING")) { say(c->fd, "PONG\r\n", 6); return next - from; }
+    if (!strcmp(text, "PING")) { say(c, "PONG\r\n", 6); return next - from; }
     if (!strncmp(text, "INFO ", 5) || !strcmp(text, "+OK")) return next - from;
     int number, slot, size;
     if (sscanf(text, "MSG _INBOX.%d.%d 1 %d", &number, &slot, &size) != 3) { fprintf(stderr, "the server says %s\n", text); exit(2); }
@@ -75,8 +75,8 @@ static size_t take(conn_t *c, const char *from, size_t length) { return nats ? t
 static void opened(conn_t *c) {
     if (!nats) return;
     char hello[256], byte;
-    say(c->fd, hello, sprintf(hello, "CONNECT {\"verbose\":false,\"pedantic\":false}\r\nSUB _INBOX.%d.* 1\r\nPING\r\n", c->number));
-    for (const char *wanted = "\nPONG\r\n", *p = wanted; *p;) { hear(c->fd, &byte, 1); p = byte == *p ? p + 1 : wanted + (byte == *wanted); }
+    say(c, hello, sprintf(hello, "CONNECT {\"verbose\":false,\"pedantic\":false}\r\nSUB _INBOX.%d.* 1\r\nPING\r\n", c->number));
+    for (const char *wanted = "\nPONG\r\n", *p = wanted; *p;) { hear(c, &byte, 1); p = byte == *p ? p + 1 : wanted + (byte == *wanted); }
 }
 
 int main(int argc, char **argv) {

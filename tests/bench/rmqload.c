@@ -15,13 +15,20 @@
  * --pullers 0 (send, batch: so many connections read meanwhile what is new, with long polling; one
  * for each queue, and at the end they must have read all that was acknowledged)
  * --requests 0 (0: work for --secs. Otherwise: end when that many requests are answered, without a
- * warm-up; not done within --secs is a failure)
+ * warm-up; not done within --secs is a failure)  --tls 0|1, --access KEY --secret KEY (compiled with
+ * -DSECURED -lssl -lcrypto alone: over TLS, and signed)
  *
  * Prints one JSON object: requests, messages, errors, rates, latency percentiles in microseconds.
  * With --rate the latency counts from the moment the request was due, not from when it was sent.
  * `acked` counts every message acknowledged, warm-up included: a broker holds exactly so many.
  */
+/* what replaces SHA1_Update looks its algorithm up in each call */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include "loop.h"
+#ifdef SECURED
+#include <openssl/evp.h>
+#include <openssl/sha.h>
+#endif
 
 static int pull, batch; /* the mode; send otherwise */
 static unsigned long serial;
@@ -38,8 +45,46 @@ static char *jstr(char *p, const char *s) {
     *p++ = '"'; return p;
 }
 
+#define MOST_FIELDS 16
+/* The fields with AccessKey and Signature beside them: of the values in the order of their keys, then the body. */
+#ifdef SECURED
+static int by_key(const void *a, const void *b) { return strcmp(*(const char **)a, *(const char **)b); }
+/* the state of SHA-1 that HMAC begins with, inside (0x36) or outside (0x5c) */
+static SHA_CTX begun(unsigned char mask) {
+    unsigned char block[64] = {0}; size_t n = strlen(opt.secret); SHA_CTX state;
+    if (n > sizeof block) { fprintf(stderr, "a secret of more than 64 bytes\n"); exit(2); }
+    memcpy(block, opt.secret, n);
+    for (size_t i = 0; i < sizeof block; i++) block[i] ^= mask;
+    SHA1_Init(&state); SHA1_Update(&state, block, sizeof block);
+    return state;
+}
+static int sign(const char *kv[][2], int n, const char *body, size_t bl) {
+    static SHA_CTX inner, outer; static int ready; static char text[32];
+    unsigned char digest[SHA_DIGEST_LENGTH]; SHA_CTX state;
+    if (!ready) { inner = begun(0x36); outer = begun(0x5c); ready = 1; }
+    kv[n][0] = "AccessKey"; kv[n++][1] = opt.access;
+    qsort(kv, n, sizeof *kv, by_key);
+    state = inner;
+    for (int i = 0; i < n; i++) SHA1_Update(&state, kv[i][1], strlen(kv[i][1]));
+    SHA1_Update(&state, body, bl); SHA1_Final(digest, &state);
+    state = outer;
+    SHA1_Update(&state, digest, sizeof digest); SHA1_Final(digest, &state);
+    EVP_EncodeBlock((void *)text, digest, sizeof digest);
+    kv[n][0] = "Signature"; kv[n++][1] = text;
+    return n;
+}
+#else
+static int sign(const char *kv[][2], int n, const char *body, size_t bl) {
+    (void)kv, (void)n, (void)body, (void)bl;
+    fprintf(stderr, "compiled without signatures\n"); exit(2);
+}
+#endif
+
 /* header fields as key/value pairs, then either form of the header, then the body */
-static size_t frame(char *f, int code, int opaque, const char *kv[][2], int n, const char *body, size_t bl) {
+static size_t frame(char *f, int code, int opaque, const char *given[][2], int n, const char *body, size_t bl) {
+    const char *kv[MOST_FIELDS][2];
+    memcpy(kv, given, n * sizeof *kv);
+    if (opt.access) n = sign(kv, n, body, bl);
     char *h = f + 8, *p = h;
     if (opt.bin) {
         p = u16(p, code); *p++ = 12; p = u16(p, 399); p = u32(p, opaque); p = u32(p, 0); p = u32(p, 0);
@@ -135,12 +180,12 @@ static void opened(conn_t *c) {
     char f[8192], qid[24]; uint32_t w;
     sprintf(qid, "%d", c->queue);
     const char *kv[][2] = {{"topic", opt.topic}, {"queueId", qid}};
-    say(c->fd, f, frame(f, 30, 0, kv, 2, "", 0));
-    hear(c->fd, f, 8);
+    say(c, f, frame(f, 30, 0, kv, 2, "", 0));
+    hear(c, f, 8);
     uint32_t total; memcpy(&total, f, 4); total = ntohl(total);
     memcpy(&w, f + 4, 4); w = ntohl(w);
     if (total < 4 || total - 4 > sizeof f - 16) die("the answer to GET_MAX_OFFSET");
-    hear(c->fd, f + 8, total - 4);
+    hear(c, f + 8, total - 4);
     c->offset = extnum(f + 8, w & 0xffffff, "offset", w >> 24, -1);
     if (c->offset < 0) { fprintf(stderr, "queue %d has no end\n", c->queue); exit(2); }
 }

@@ -4,8 +4,11 @@
                                       [--ways our,...] [--spark 4.3]
 
 Both topics have 8 queues and the same bodies of 128 B, sent in batches of a size. Each query runs
-once before it counts; then the ways take turns, so that a slow minute of the machine hurts all.
+before it counts; then the ways take turns, so that a slow minute of the machine hurts all.
 Every sum is compared with what was sent.
+
+The goals come from pairs: a session that reads ours and the tuned one of Kafka's in turn and
+nothing else, so that the JVM has compiled as much of the one as of the other.
 """
 
 from __future__ import annotations
@@ -125,10 +128,11 @@ def read_topic(spark: Any, source: str, options: dict[str, str], expression: str
 class Bench:
     """Two brokers with the same messages, and a Spark session at a time."""
 
-    def __init__(self, root: Path, version: str) -> None:
+    def __init__(self, root: Path, version: str, rows: int) -> None:
         shutil.rmtree(root, ignore_errors=True)
         self._root = root
         self._version = version
+        self.rows = rows
         shape = StoreShape(segment_bytes=256 << 20, queue_segment_bytes=6_000_000)
         self._ours = OurBroker(root / "our", shape)
         self._kafka = KafkaBroker(root / "kafka", QUEUES)
@@ -137,6 +141,7 @@ class Bench:
         try:
             self._ours.start()
             self._kafka.start()
+            self._fill()
         except BaseException:
             self.__exit__()
             raise
@@ -150,27 +155,29 @@ class Bench:
     def driver(self, master: str) -> Driver:
         return new_driver(self._version, self._root, master, sorted(CONNECTOR.glob("*.jar")))
 
-    def fill(self, rows: int) -> None:
-        fill_ours(self._ours, rows)
+    def _fill(self) -> None:
+        fill_ours(self._ours, self.rows)
         driver = self.driver("local[2]")
         try:
-            driver.run(fill_kafka, servers=self._kafka.address, topic=TOPIC, rows=rows)
+            driver.run(fill_kafka, servers=self._kafka.address, topic=TOPIC, rows=self.rows)
         finally:
             driver.close()
 
-    def measure(self, master: str, ways: Sequence[Way], rows: int, runs: int) -> Iterator[Any]:
-        """(query, way, cost) of every run that counts."""
+    def measure(
+        self, master: str, ways: Sequence[Way], runs: int, before: int
+    ) -> Iterator[tuple[str, Way, Cost]]:
+        """Query, way and cost of every run that counts; `before` rounds of them do not."""
         driver = self.driver(master)
         try:
-            for number in range(runs + 1):
+            for number in range(-before, runs):
                 for query, way in product((SUM, NOOP), ways):
-                    cost = self._run(driver, way, query, rows)
-                    if number:
+                    cost = self._run(driver, way, query)
+                    if number >= 0:
                         yield query, way, cost
         finally:
             driver.close()
 
-    def _run(self, driver: Driver, way: Way, query: str, rows: int) -> Cost:
+    def _run(self, driver: Driver, way: Way, query: str) -> Cost:
         if way.source == "kafka":
             broker = self._kafka.pid
             where = {"kafka.bootstrap.servers": self._kafka.address, "subscribe": TOPIC}
@@ -181,29 +188,37 @@ class Bench:
         found, cost = timed(
             driver, read_topic, broker, source=way.source, options=options, expression=query
         )
-        if found not in (None, rows * BODY_BYTES):
-            raise Lost(f"{way.what}: {found} bytes came, {rows * BODY_BYTES} were sent")
+        sent = self.rows * BODY_BYTES
+        if found not in (None, sent):
+            raise Lost(f"{way.what}: {found} bytes came, {sent} were sent")
         return cost
 
 
 def run(
-    rows: int, runs: int, version: str, ways: Sequence[Way] = WAYS, masters: Sequence[str] = MASTERS
+    bench: Bench,
+    runs: int,
+    ways: Sequence[Way] = WAYS,
+    masters: Sequence[str] = MASTERS,
+    before: int = 1,
 ) -> Results:
-    """All runs, each told as it ends."""
+    """All runs in one session for each master, each told as it ends."""
     results: Results = {}
-    with Bench(CACHE / "spark-topic", version) as bench:
-        bench.fill(rows)
-        for master in masters:
-            for query, way, cost in bench.measure(master, ways, rows, runs):
-                runs_of = results.setdefault(master, {}).setdefault(query, {})
-                runs_of.setdefault(way.name, []).append(cost)
-                print(
-                    f"{master} {query:17} {way.what:21} {rows / cost.wall / 1e6:5.2f} M rows/s  "
-                    f"{rows / cost.cpu / 1e6:5.2f} M rows per CPU-second  (JVM {cost.jvm:.2f} s, "
-                    f"Python {cost.python:.2f} s, broker {cost.broker:.2f} s)",
-                    flush=True,
-                )
+    for master in masters:
+        for query, way, cost in bench.measure(master, ways, runs, before):
+            runs_of = results.setdefault(master, {}).setdefault(query, {})
+            runs_of.setdefault(way.name, []).append(cost)
+            print(
+                f"{master} {query:17} {way.what:21} {bench.rows / cost.wall / 1e6:5.2f} M rows/s  "
+                f"{bench.rows / cost.cpu / 1e6:5.2f} M rows per CPU-second  (JVM {cost.jvm:.2f} s, "
+                f"Python {cost.python:.2f} s, broker {cost.broker:.2f} s)",
+                flush=True,
+            )
     return results
+
+
+def filled(rows: int, version: str) -> Bench:
+    """Both brokers with `rows` messages each; entering it starts and fills them."""
+    return Bench(CACHE / "spark-topic", version, rows)
 
 
 def main() -> None:
@@ -215,7 +230,8 @@ def main() -> None:
     parser.add_argument("--masters", default=",".join(MASTERS))
     given = parser.parse_args()
     ways = [way for way in WAYS if way.name in given.ways.split(",")]
-    results = run(given.rows, given.runs, given.spark, ways, given.masters.split(","))
+    with filled(given.rows, given.spark) as bench:
+        results = run(bench, given.runs, ways, given.masters.split(","))
     for master, queries in results.items():
         for query, found in queries.items():
             for name, costs in found.items():

@@ -193,8 +193,9 @@ async def test_a_new_file_and_one_that_goes_come_into_force(guarded: Guarded, wi
         ACCOUNTS + "accounts: 5\n",
         ACCOUNTS.replace(f"secretKey: {SECRET}", f"secretKey: *{OTHER_SECRET}"),
         "\0\0\0",
+        f"accounts:\n- accessKey: {USER}\n  secretKey: {SECRET}\n  topicPerms: [orders=WRITE]\n",
     ],
-    ids=["empty", "nobody", "half written", "damaged", "a secret as an alias", "binary"],
+    ids=["empty", "nobody", "half written", "damaged", "a secret as an alias", "binary", "a word"],
 )
 async def test_what_cannot_be_taken_leaves_the_rules_and_is_a_note(
     guarded: Guarded, wire: Wire, caplog: pytest.LogCaptureFixture, text: str
@@ -225,6 +226,7 @@ async def test_what_cannot_be_taken_leaves_the_rules_and_is_a_note(
     guarded.file.write_text(ACCOUNTS.replace("- orders=PUB|SUB", "- returns=PUB"))
     await until(lambda: may_send(wire, USER, "returns"))
     await until(is_clear)
+    assert "accounts are taken again" in caplog.text
     assert SECRET not in caplog.text
     assert OTHER_SECRET not in caplog.text
 
@@ -255,6 +257,12 @@ async def test_an_account_is_made_changed_and_taken_away(
     assert deleted.code == ResponseCode.SUCCESS
     assert not await may_send(wire, NEWCOMER, "returns", secret=OTHER_SECRET)
     assert NEWCOMER not in guarded.file.read_text()
+    told = [one.getMessage() for one in caplog.records if "by a request" in one.getMessage()]
+    names = ["update_and_create_acl_config"] * 2 + ["delete_acl_config"]
+    assert [
+        f"request={name} account='{ADMIN}' peer=127.0.0.1:" in text
+        for name, text in zip(names, told, strict=True)
+    ] == [True] * 3
     assert SECRET not in caplog.text
     assert OTHER_SECRET not in caplog.text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from aerobee.cli.main import main
 from aerobee.client import Message
 from aerobee.client.blocking import Producer
 from aerobee.client.errors import ClientError
+from aerobee.client.options import ProducerOptions
 from aerobee.config.load import load_settings
 from aerobee.protocol.codes import RequestCode as Code
+from tests.tools import tool
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -38,7 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_block_is_looked_at_here() -> None:
     # Java's is as long as its client needs it; tests/interop has programs that sign with it.
-    assert {kind for kind, _ in BLOCKS} == {"yaml", "console", "properties", "python", "java"}
+    kinds = {"yaml", "console", "properties", "toml", "bash", "python", "java"}
+    assert {kind for kind, _ in BLOCKS} == kinds
 
 
 def test_commands_say_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,6 +64,36 @@ def test_settings_are_known(folder: Path) -> None:
     assert settings.acl_enabled
     assert settings.nameserver_acl_enabled
     assert settings.acl_file == "conf/plain_acl.yml"
+
+
+def test_the_port_for_administrators_is_set_so(tmp_path: Path) -> None:
+    (text,) = blocks("toml")
+    file = tmp_path / "broker.toml"
+    file.write_text(text)
+    settings = load_settings(str(file), environ={}).settings
+    assert (settings.listen_host, settings.admin_host) == ("10.0.0.5", "127.0.0.1")
+    assert f"{settings.admin_host}:{settings.admin_port}" == "127.0.0.1:10913"
+    assert PAGE.count("127.0.0.1:10913") == 2
+    assert PAGE.count(f"{settings.admin_host}:{settings.nameserver_admin_port}") == 2
+
+
+def test_its_certificate_is_taken_and_trusted(folder: Path) -> None:
+    (text,) = blocks("bash")
+    run = subprocess.run(
+        ["bash", "-e", "-c", text.replace("openssl", tool("openssl"))],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    pair = {"tls_certificate_path": folder / "broker.pem", "tls_key_path": folder / "broker.key"}
+    with aerobee.testing.broker(
+        tls_mode="enforcing", **{name: str(path) for name, path in pair.items()}
+    ) as running:
+        options = ProducerOptions(use_tls=True, trust_store=str(folder / "authority.pem"))
+        with Producer(running.name_server, options=options) as producer:
+            producer.send(Message("orders", b"hello"))
 
 
 def test_the_client_is_let_in_and_others_are_not(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import aerobee.testing
+from aerobee.cli.main import main
 from aerobee.client.blocking import Producer, PullConsumer
 from aerobee.client.errors import NetworkError
 from aerobee.client.message import Message
@@ -194,6 +195,30 @@ def test_files_that_changed_are_for_new_connections_and_damage_is_told_by_readin
             return ssl.PEM_cert_to_DER_cert(text) == expected
 
         wait_until(is_shown, 20, "the new certificate is shown")
+
+
+def test_a_command_that_is_closed_without_a_word_says_what_may_be_missing(
+    authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One thing after the other, until it is taken."""
+    asking = {"tls_client_certificate": "require", "tls_trust_path": str(authority.certificate)}
+    own, user = authority.pair("broker"), authority.pair("user")
+    stranger = Authority(tmp_path / "others", "others").pair("stranger")
+    outgoing = {
+        "tls_client_certificate_path": str(user.certificate),
+        "tls_client_key_path": str(user.key),
+    }
+    with aerobee.testing.broker(**settings_of(own, **asking, **outgoing)) as running:
+        command = ["topic", "list", "-n", running.name_server]
+        assert main(command) == 3
+        assert "nothing but TLS? --tls speaks it" in capsys.readouterr().err
+        command += ["--trust-store", str(authority.certificate)]
+        assert main(command) == 3
+        assert "ask for a certificate? --certificate shows one" in capsys.readouterr().err
+        for pair, code in ((stranger, 3), (user, 0)):
+            shown = ["--certificate", str(pair.certificate), "--certificate-key", str(pair.key)]
+            assert main([*command, *shown]) == code
+        assert "does it trust the certificate that --certificate has" in capsys.readouterr().err
 
 
 def _other(authority: Authority) -> Path:

@@ -37,7 +37,6 @@ from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message import record_layout as layout
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.record import decode_record
-from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.store.index.file import HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES
@@ -46,7 +45,7 @@ from tests import native_builds
 from tests.crash.kill_child import COUNT, QUEUES, body_of, say, settings_of
 from tests.crash.link import log_offset_of
 from tests.crash.same_directory import SameDirectory
-from tests.native.replayed import Wire, receive, settled
+from tests.native.replayed import ByHand, Wire, receive, settled
 from tests.unit.store.support import small_settings
 
 
@@ -170,9 +169,10 @@ async def write(directory: Path, flush: str) -> None:
         broker.complete_tables()
         broker.topics.update(TopicConfig("Orders", QUEUES, QUEUES, 6, SINGLE_TAG, 0, False))
         shared = ConnectionSet(RemotingLimits(), "killed", turns=broker.turns)
-        shared.take_head = broker.compiled_requests(form).take
         told = _Told()
-        connection = Connection(shared, broker.main_router)
+        connection = ByHand(
+            shared, broker.main_router, broker.compiled_requests(form), lambda _: None
+        )
         connection.connection_made(told)
         number = 0
         for read in itertools.count():

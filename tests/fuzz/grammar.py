@@ -14,12 +14,14 @@ import random
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 
 from tests.fuzz.seeds import CLIENT, GROUP, TOPIC, Seed
 
+#: Names and values in the order in which they are sent; a name may be there twice.
+Fields: TypeAlias = list[tuple[str, str]]
 I32, I64 = 1 << 31, 1 << 63
 #: What stands where a number is expected.
 NUMBERS = (
@@ -37,6 +39,10 @@ TEXTS = (
     "TAGS\x01a\x02", "DELAY\x0199\x02", "DELAY\x01x\x02", "INNER_MULTI_DISPATCH\x01%LMQ%x,..\x02",
     "TRAN_MSG\x01true\x02", "__STARTDELIVERTIME\x019\x02", "KEYS\x01" + "k " * 2_000 + "\x02",
     "\x01\x02\x01\x02", "REAL_TOPIC\x01../x\x02", "UNIQ_KEY\x01\x02UNIQ_KEY\x01a\x02",
+    # What a file of accounts would take for more than text, and patterns of addresses.
+    "- a: b", "a: |\n  b", "#, #", "&a [*a]", "!!python/object:x", "\u2028\x85", "=PUB", "*.*.*.*",
+    "a=PUB|SUB", TOPIC + "=PUB," + TOPIC + "=DENY", "10.1.2.300", "10.1.{2,3}", "::1-20:*",
+    "conf/acl/../x.yml",
 )  # fmt: skip
 #: Bodies that belong to nothing.
 BODIES = (
@@ -64,6 +70,10 @@ class Grammar:
         self._rng = rng
         self._seeds = seeds
         self._opaque = 0
+        #: How many parts of a request are bent.
+        self._bends: Sequence[int] = (0, 1, 1, 1, 2, 3)
+        #: The sender's, an ordinal of RocketMQ's releases.
+        self._version = 401
 
     def next(self) -> bytes:
         """One connection's bytes."""
@@ -102,7 +112,7 @@ class Grammar:
         rng = self._rng
         seed = rng.choice(self._seeds)
         code, ext, body = seed.code, dict(seed.ext), seed.body
-        for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        for _ in range(rng.choice(self._bends)):
             if ext and rng.random() < 0.8:
                 self._bend_field(ext)
             else:
@@ -112,12 +122,17 @@ class Grammar:
         elif rng.random() < 0.02:
             code = rng.choice(self._seeds).code  # with another request's fields
         self._opaque += 1
+        fields, body = self._presented(ext, body)
         serialization = rng.choice((0, 0, 0, 1, 2))
         write = (self._json, self._binary, self._msgpack)[serialization]
-        header = write(code, ext, 2 if rng.random() < 0.05 else 0)
+        header = write(code, fields, 2 if rng.random() < 0.05 else 0)
         if rng.random() < 0.05:
             header = self.bent(header, 3)
         return self._framed(serialization, header, body)
+
+    def _presented(self, ext: dict[str, str], body: bytes) -> tuple[Fields, bytes]:
+        """The fields in their order, and the body, as they are sent: `signed.py` signs them."""
+        return list(ext.items()), body
 
     def _bend_field(self, ext: dict[str, str]) -> None:
         rng = self._rng
@@ -173,9 +188,9 @@ class Grammar:
 
     # --- the header -----------------------------------------------------------------------------
 
-    def _json(self, code: int, ext: dict[str, str], flag: int) -> bytes:
+    def _json(self, code: int, ext: Fields, flag: int) -> bytes:
         rng = self._rng
-        fields = [f"{json.dumps(name)}:{json.dumps(text)}" for name, text in ext.items()]
+        fields = [f"{json.dumps(name)}:{json.dumps(text)}" for name, text in ext]
         if fields and rng.random() < 0.15:
             place = rng.randrange(len(fields))
             name = fields[place].split(":")[0]
@@ -185,7 +200,7 @@ class Grammar:
                 del fields[place + 1]
         members = [
             f'"code":{code}', f'"flag":{flag}', '"language":"JAVA"', f'"opaque":{self._opaque}',
-            '"serializeTypeCurrentRPC":"JSON"', '"version":401',
+            '"serializeTypeCurrentRPC":"JSON"', f'"version":{self._version}',
             '"extFields":{' + ",".join(fields) + "}",
         ]  # fmt: skip
         if rng.random() < 0.1:
@@ -196,13 +211,14 @@ class Grammar:
             rng.shuffle(members)
         return ("{" + ",".join(members) + "}").encode("utf-8", "surrogatepass")
 
-    def _binary(self, code: int, ext: dict[str, str], flag: int) -> bytes:
+    def _binary(self, code: int, ext: Fields, flag: int) -> bytes:
         fields = b""
-        for name, text in ext.items():
+        for name, text in ext:
             key = name.encode("utf-8", "surrogatepass")[:32_767]
             value = text.encode("utf-8", "surrogatepass")
             fields += struct.pack(">h", len(key)) + key + struct.pack(">i", len(value)) + value
-        fixed = struct.pack(">hBhii", (code + 32_768) % 65_536 - 32_768, 0, 401, self._opaque, flag)
+        code = (code + 32_768) % 65_536 - 32_768
+        fixed = struct.pack(">hBhii", code, 0, self._version, self._opaque, flag)
         remark = self._rng.choice((b"", b"", b"", b"r", b"\xff\xfe"))
         return (
             fixed
@@ -212,15 +228,17 @@ class Grammar:
             + fields
         )
 
-    def _msgpack(self, code: int, ext: dict[str, str], flag: int) -> bytes:
+    def _msgpack(self, code: int, ext: Fields, flag: int) -> bytes:
         packer = msgpack.Packer(unicode_errors="surrogatepass")
-        values: list[Any] = [code, 0, 401, self._opaque, flag, None, ext]
+        values: list[Any] = [code, 0, self._version, self._opaque, flag, None]
+        parts = [*map(packer.pack, values), packer.pack_map_pairs(ext)]
         if self._rng.random() < 0.1:
-            values[self._rng.randrange(7)] = self._rng.choice(
-                (None, "x", b"\xff", [], {}, {1: 2}, -1, 1.5, True, {"a": 1}, {"a": None})
+            parts[self._rng.randrange(7)] = packer.pack(
+                self._rng.choice(
+                    (None, "x", b"\xff", [], {}, {1: 2}, -1, 1.5, True, {"a": 1}, {"a": None})
+                )
             )
-        packed: bytes = packer.pack(values)
-        return packed
+        return bytes(packer.pack_array_header(len(parts))) + b"".join(parts)
 
     # --- the frame ------------------------------------------------------------------------------
 

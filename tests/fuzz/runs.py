@@ -2,7 +2,8 @@
 
 `python -m tests.fuzz.runs --seed N --count N` runs some by hand and prints what it finds;
 `--keep` writes what is new of its kind into `corpus/`. A run begins with the corpus. An input whose
-kind (`target.signature`) is new in this run becomes one of those that are bent further.
+kind (`target.signature`) is new in this run becomes one of those that are bent further. With
+`--accounts` the broker asks for them (`guarded.py`).
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ import base64
 import random
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.crash.recorded_disk import memory_folder
 from tests.fuzz.grammar import Grammar
-from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
+from tests.fuzz.seeds import ACCOUNT_SEEDS, BROKER_SEEDS, NAME_SERVER_SEEDS
 from tests.fuzz.target import Judge, Target, signature
 
 CORPUS = Path(__file__).with_name("corpus")
-PORTS = {"broker": BROKER_SEEDS, "vip": BROKER_SEEDS, "name server": NAME_SERVER_SEEDS}
-#: Of ten batches, whose each is.
-_TURNS = ("broker",) * 6 + ("vip",) + ("name server",) * 3
+_BROKER = BROKER_SEEDS + ACCOUNT_SEEDS
+PORTS = {"broker": _BROKER, "vip": _BROKER, "name server": NAME_SERVER_SEEDS}
 BATCH = 40
 #: Larger ones are made again by any run, and would fill the repository.
 _KEPT_BYTES = 800
@@ -70,18 +72,37 @@ def keep(result: Result) -> int:
     return count
 
 
-async def run(judge: Judge, seed: int, count: int, *, stop_at: int = 5) -> Result:
-    """So many inputs, the corpus first; ends early when `stop_at` of them were wrong."""
+class Plan(NamedTuple):
+    """What a run draws from: a grammar for each port, of ten batches whose each is, and the inputs
+    that go first."""
+
+    grammars: Callable[[random.Random], Mapping[str, Grammar]]
+    turns: Sequence[str]
+    first: Callable[[], Iterable[tuple[str, bytes]]]
+
+
+def _grammars(rng: random.Random) -> dict[str, Grammar]:
+    return {port: Grammar(rng, seeds) for port, seeds in PORTS.items()}
+
+
+#: Of a broker that everybody may ask for everything.
+OPEN = Plan(_grammars, ("broker",) * 6 + ("vip",) + ("name server",) * 3, corpus)
+
+
+async def run(
+    judge: Judge, seed: int, count: int, *, stop_at: int = 5, plan: Plan = OPEN
+) -> Result:
+    """So many inputs; ends early when `stop_at` of them were wrong."""
     rng = random.Random(f"fuzz {seed}")
     result = Result()
-    pool: dict[str, list[bytes]] = {port: [] for port in PORTS}
-    begin: dict[str, list[bytes]] = {port: [] for port in PORTS}
-    for port, data in corpus():
+    grammars = plan.grammars(rng)
+    pool: dict[str, list[bytes]] = {port: [] for port in grammars}
+    begin: dict[str, list[bytes]] = {port: [] for port in grammars}
+    for port, data in plan.first():
         begin[port].append(data)
         pool[port].append(data)
-    grammars = {port: Grammar(rng, seeds) for port, seeds in PORTS.items()}
     while result.inputs < count and len(result.wrong) < stop_at:
-        port = next((name for name, left in begin.items() if left), "") or rng.choice(_TURNS)
+        port = next((name for name, left in begin.items() if left), "") or rng.choice(plan.turns)
         inputs, begin[port] = begin[port][:BATCH], begin[port][BATCH:]
         while len(inputs) < BATCH:
             if pool[port] and rng.random() < 0.2:
@@ -105,10 +126,16 @@ async def run(judge: Judge, seed: int, count: int, *, stop_at: int = 5) -> Resul
     return result
 
 
-async def _by_hand(seed: int, count: int, flush: str) -> Result:
+async def _by_hand(seed: int, count: int, flush: str, *, accounts: bool) -> Result:
     with memory_folder() as folder:
-        async with Target(folder, flush_disk_type=flush) as target:
-            return await run(Judge(target), seed, count)
+        if not accounts:
+            async with Target(folder, flush_disk_type=flush) as target:
+                return await run(Judge(target), seed, count)
+        from tests.fuzz.guarded import SIGNED, Doorkeeper, GuardedTarget
+
+        async with GuardedTarget(folder, flush_disk_type=flush) as guarded:
+            await guarded.furnish()
+            return await run(Doorkeeper(guarded), seed, count, plan=SIGNED)
 
 
 def main() -> int:
@@ -116,10 +143,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**9))
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--flush", default="ASYNC_FLUSH", choices=["ASYNC_FLUSH", "SYNC_FLUSH"])
+    parser.add_argument("--accounts", action="store_true", help="a broker that asks for accounts")
     parser.add_argument("--keep", action="store_true", help="add what is new to the corpus")
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
-    result = asyncio.run(_by_hand(asked.seed, asked.count, asked.flush))
+    if asked.accounts and asked.keep:
+        parser.error("the corpus is that of a broker without accounts")
+    by_hand = _by_hand(asked.seed, asked.count, asked.flush, accounts=asked.accounts)
+    result = asyncio.run(by_hand)
     print(
         f"{result.inputs} inputs, {result.answered} answers, {result.closed} closed, "
         f"{len(result.kinds)} kinds, {len(result.wrong)} wrong; codes {dict(result.answers)}"

@@ -1,7 +1,8 @@
 """A valid request of every code that a broker or a name server handles: where the fuzzing begins.
 
-`test_requests.py` holds that no handled code is without one. Names are few, so that requests meet
-what others have made; the store they go to has its limits of topics and groups low.
+`test_requests.py` and `test_accounts.py` hold that no handled code is without one. Names are few,
+so that requests meet what others have made; the store they go to has its limits of topics and
+groups low.
 """
 
 from __future__ import annotations
@@ -256,6 +257,61 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.STAGE_STATUS, _BATCH_NAME),
     Seed(Code.STAGE_ABORT, _BATCH_NAME),
 )  # fmt: skip
+
+#: What a test's file of accounts has, and what the requests below give.
+ADMIN, OWNER, STRANGER = "administrator", "orders-owner", "only-others"
+EVERYDAY, NEIGHBOUR, NEWCOMER = "everyday-user", "white-neighbour", "newcomer-1"
+GIVEN_SECRET = "a-secret-that-is-given"
+
+#: For administrators of a broker with accounts, in an order in which each can be carried out.
+ACCOUNT_SEEDS: tuple[Seed, ...] = (
+    Seed(
+        Code.UPDATE_AND_CREATE_ACL_CONFIG,
+        {
+            "accessKey": NEWCOMER, "secretKey": GIVEN_SECRET, "whiteRemoteAddress": "192.0.2.1",
+            "admin": "false", "defaultTopicPerm": "DENY", "defaultGroupPerm": "SUB",
+            "topicPerms": f"{TOPIC}=PUB,Other=PUB|SUB", "groupPerms": f"{GROUP}=SUB",
+        },
+    ),
+    Seed(
+        Code.UPDATE_AND_CREATE_ACL_CONFIG,
+        {"accessKey": OWNER, "admin": "false", "topicPerms": f"{TOPIC}=SUB"},
+    ),
+    Seed(
+        Code.UPDATE_AND_CREATE_ACL_CONFIG,
+        {"accessKey": STRANGER, "secretKey": GIVEN_SECRET, "admin": "true"},
+    ),
+    Seed(Code.GET_BROKER_CLUSTER_ACL_INFO, {}),
+    Seed(
+        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        {"globalWhiteAddrs": "192.0.2.*,198.51.100.7", "aclFileFullPath": ""},
+    ),
+    Seed(
+        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        {"globalWhiteAddrs": "", "aclFileFullPath": "conf/plain_acl.yml"},
+    ),
+    Seed(Code.DELETE_ACL_CONFIG, {"accessKey": NEWCOMER}),
+)  # fmt: skip
+#: Such as the compiled form serves: pulls from behind the first message of a queue.
+PLAIN_SEEDS: tuple[Seed, ...] = (
+    Seed(Code.SEND_MESSAGE, _SEND, b"hello"),
+    Seed(Code.SEND_MESSAGE_V2, _SEND_V2, b"hello"),
+    Seed(Code.SEND_BATCH_MESSAGE, {**_SEND_V2, "i": "", "m": "true"}, _BATCH),
+    Seed(Code.PULL_MESSAGE, {**_PULL, "queueOffset": "1"}),
+    Seed(Code.LITE_PULL_MESSAGE, {**_PULL, "queueOffset": "1"}),
+)
+_LISTING = f"INNER_MULTI_DISPATCH\x01%LMQ%other,{TOPIC}\x02"
+#: What reaches more than its fields name.
+LISTING_SEEDS: tuple[Seed, ...] = (
+    Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "b": "Other", "i": _LISTING}, b"listing"),
+    Seed(
+        Code.SEND_BATCH_MESSAGE,
+        {**_SEND_V2, "b": "Other", "i": "", "m": "true"},
+        encode_batch([BatchItem(0, b"plain", b""), BatchItem(0, b"listing", _LISTING.encode())]),
+    ),
+    Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "b": f"%RETRY%{GROUP}"}, b"again"),
+    Seed(Code.PULL_MESSAGE, {**_PULL, "topic": f"%RETRY%{GROUP}"}),
+)
 
 NAME_SERVER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.PUT_KV_CONFIG, {"namespace": "N", "key": "k", "value": "v"}),

@@ -1,8 +1,8 @@
 """A whole daemon and a name server in this loop, spoken to over connections without sockets.
 
-What an input meets is the product's from `Connection.buffer_updated` on: frames, router, handlers,
-tables, store. Only the transport is the tests', so that a hundred thousand inputs need no sockets
-and each can be cut into pieces at will.
+What an input meets is the product's from a socket's read on: the compiled form's requests, frames,
+router, handlers, tables, store. Only the transport is the tests', so that a hundred thousand inputs
+need no sockets and each can be cut into pieces at will.
 
 `Judge` is the oracle. It knows nothing of what a request means; it holds what must be true of any:
 - the bytes mean the same however they are cut into pieces, and the decoder raises nothing;
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.daemon import Daemon
+from aerobee.broker.messages.compiled import CompiledRequests
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.model import Settings
 from aerobee.config.reload import Reload
@@ -42,6 +43,7 @@ from aerobee.remoting.server import RemotingServer
 from aerobee.remoting.stats import CloseReason
 from aerobee.store.message_store import MessageStore
 from aerobee.testing import SMALL
+from tests.native.replayed import ByHand
 
 #: Low, because each topic and group costs a save of its table.
 LIMITS: dict[str, Any] = {
@@ -176,13 +178,18 @@ class Target:
             )
             reload = Reload(chosen_settings, partial(load_changes, file, chosen_settings))
         self._daemon = Daemon(chosen_settings, reload=reload)
-        self._name_server = NameServer("127.0.0.1", 0, folder / "kv.json")
+        self._name_server = self._made_name_server(chosen_settings)
         self._ports: dict[str, tuple[RemotingServer, Handler]] = {}
         self.errors = Errors()
+        #: Reads of which the compiled form has served something.
+        self.short_cuts = 0
         self._peers = 0
         self.to_loop: list[str] = []
         # How long answers are waited for; a control that gets none need not wait so long.
         self.settle_s = _SETTLE_S
+
+    def _made_name_server(self, _settings: Settings) -> NameServer:
+        return NameServer("127.0.0.1", 0, self.folder / "kv.json")
 
     async def __aenter__(self) -> Target:
         self.loop = asyncio.get_running_loop()
@@ -236,10 +243,18 @@ class Target:
         server, handler = self._ports[port]
         self._peers = self._peers % 60_000 + 1
         transport = NoSocket(self.loop, self._peers)
-        connection = Connection(server.connections, handler, ("127.0.0.1", self._peers))
+        peer = ("127.0.0.1", self._peers)
+        compiled = compiled_of(server)
+        if compiled is None:
+            connection = Connection(server.connections, handler, peer)
+        else:
+            connection = ByHand(server.connections, handler, compiled, self._take_note, peer)
         transport.protocol = connection
         connection.connection_made(transport)
         return Heard(data, connection, transport)
+
+    def _take_note(self, taken: int) -> None:
+        self.short_cuts += taken > 0
 
     async def feed(self, heard: Heard, sizes: Sequence[int]) -> None:
         """Hand the input over in pieces of these sizes, the last one again and again."""
@@ -287,6 +302,12 @@ class Target:
             heard.transport.close()
 
 
+def compiled_of(server: RemotingServer) -> CompiledRequests | None:
+    """What serves plain requests for the server's sockets; None where none does."""
+    made = server._make_sockets
+    return None if made is None else getattr(made, "__self__")  # noqa: B009 - of a bound method
+
+
 class Judge:
     """Says what is wrong with what came of inputs. `decoder`: whose reading of the bytes counts."""
 
@@ -305,14 +326,7 @@ class Judge:
             heard.append(one)
             self._read_twice(one)
             before = target.written
-            roll = rng.random()
-            if roll < 0.05 and len(data) < 3_000:
-                sizes: Sequence[int] = (1,)
-            elif roll < 0.5:
-                sizes = [rng.choice((1, 3, 4, 7, 8, 20, 100, 1_000)) for _ in range(6)] + [PIECE]
-            else:
-                sizes = (PIECE,)
-            await target.feed(one, sizes)
+            await target.feed(one, self._pieces(port, data, rng))
             one.take()
             if target.written > before:
                 grown.append(one)
@@ -327,6 +341,15 @@ class Judge:
         await asyncio.sleep(0)
         self._errors_of(heard[-1], "of this batch")
         return heard
+
+    def _pieces(self, _port: str, data: bytes, rng: random.Random) -> Sequence[int]:
+        """The sizes in which an input comes."""
+        roll = rng.random()
+        if roll < 0.05 and len(data) < 3_000:
+            return (1,)
+        if roll < 0.5:
+            return [rng.choice((1, 3, 4, 7, 8, 20, 100, 1_000)) for _ in range(6)] + [PIECE]
+        return (PIECE,)
 
     async def _repeat(self, port: str, heard: Heard) -> None:
         """The log has grown while this input was refused. Does it each time?
@@ -375,10 +398,20 @@ class Judge:
             heard.wrong.append("the decoder holds more than it was given")
         heard.broken = whole.failed is not None
         for one in commands:
-            if not one.flag & 3 and not _is_unanswered(one):
+            if not one.flag & 3 and not self._is_unanswered(heard, one):
                 heard.wanted[one.opaque] += 1
                 if one.code in _LATE:
                     heard.late.add(one.opaque)
+
+    def _is_unanswered(self, _heard: Heard, command: Command) -> bool:
+        """Whether it says that a decision is not known yet: nobody answers (protocol/WIRE.md
+        3.1)."""
+        if command.code != RequestCode.END_TRANSACTION:
+            return False
+        try:
+            return EndTransactionHeader.from_ext(command.ext).commit_or_rollback == UNKNOWN
+        except BadRequest:
+            return False
 
     def _refused_all(self, heard: Heard) -> bool:
         """Whether no request of the input was carried out, as far as its sender was told."""
@@ -411,16 +444,6 @@ class Judge:
         for texts in (self._target.errors.texts, self._target.to_loop):
             heard.wrong += [f"an error {which} was logged: {text[:1_500]}" for text in texts]
             texts.clear()
-
-
-def _is_unanswered(command: Command) -> bool:
-    """Whether it says that a decision is not known yet: nobody answers (protocol/WIRE.md 3.1)."""
-    if command.code != RequestCode.END_TRANSACTION:
-        return False
-    try:
-        return EndTransactionHeader.from_ext(command.ext).commit_or_rollback == UNKNOWN
-    except BadRequest:
-        return False
 
 
 def signature(port: str, heard: Heard) -> str | None:

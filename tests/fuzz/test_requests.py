@@ -39,7 +39,7 @@ from tests.crash.link import SEND, Link, send_fields
 from tests.crash.recorded_disk import memory_folder
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.runs import PORTS, Result, corpus, run
-from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
+from tests.fuzz.seeds import ACCOUNT_SEEDS, BROKER_SEEDS, NAME_SERVER_SEEDS
 from tests.fuzz.target import LIMITS, Judge, Target
 from tests.tools import need
 from tests.unit.store.support import message
@@ -61,16 +61,11 @@ def _report(result: Result) -> str:
     return f"{len(result.wrong)} of {result.inputs} inputs are answered wrongly:\n{shown}"
 
 
-#: Refused by a broker without accounts; with them what is bent here would change who may ask.
-#: contract/test_access_changes.py asks them, wrongly as well.
-_OF_ACCOUNTS = frozenset(range(50, 54))
-
-
 async def test_each_handled_code_has_a_seed(folder: Path) -> None:
     async with Target(folder) as target:
-        seeded = {int(one.code) for one in BROKER_SEEDS}
-        assert target.codes["broker"] == seeded | _OF_ACCOUNTS
-        assert not seeded & _OF_ACCOUNTS
+        # Those of accounts are refused here, and served in test_accounts.py.
+        seeded = {int(one.code) for one in BROKER_SEEDS + ACCOUNT_SEEDS}
+        assert target.codes["broker"] == seeded
         assert target.codes["name server"] == {int(one.code) for one in NAME_SERVER_SEEDS}
 
 

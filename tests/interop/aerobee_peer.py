@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Any
 
 from aerobee.client.consuming.listener import Consumed
 from aerobee.client.consuming.push_consumer import PushConsumer
@@ -128,9 +129,20 @@ def parts(sequences: range) -> Iterator[range]:
         yield range(start, min(start + BATCH, sequences.stop))
 
 
+def access(options: argparse.Namespace) -> dict[str, Any]:
+    """What brokers may ask of whoever comes: a signature, TLS, a certificate."""
+    return {
+        "access_key": options.access_key,
+        "secret_key": options.secret_key,
+        "use_tls": options.tls == "yes",
+        "trust_store": options.trust_store,
+        "certificate": options.certificate,
+        "certificate_key": options.certificate_key,
+    }
+
+
 async def produce(options: argparse.Namespace) -> None:
-    signing = {"access_key": options.access_key, "secret_key": options.secret_key}
-    wanted = ProducerOptions(**signing)
+    wanted = ProducerOptions(**access(options))
     async with Producer(options.namesrv, options.group, wanted) as producer:
         await Sending(options, producer).run()
 
@@ -157,12 +169,7 @@ async def consume(options: argparse.Namespace) -> None:
         return Consumed.SUCCESS
 
     orderly = options.mode == "orderly"
-    push = PushOptions(
-        orderly=orderly,
-        consume_from=ConsumeFrom.FIRST,
-        access_key=options.access_key,
-        secret_key=options.secret_key,
-    )
+    push = PushOptions(orderly=orderly, consume_from=ConsumeFrom.FIRST, **access(options))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, enough.set)
     async with PushConsumer(options.namesrv, options.group, received, push) as consumer:
         await consumer.subscribe(options.topic, options.tag)
@@ -188,6 +195,10 @@ def main() -> None:
     parser.add_argument("--reject-first", default="no", choices=["yes", "no"])
     parser.add_argument("--access-key")
     parser.add_argument("--secret-key")
+    parser.add_argument("--tls", default="no", choices=["yes", "no"])
+    parser.add_argument("--trust-store")
+    parser.add_argument("--certificate")
+    parser.add_argument("--certificate-key")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--interval-ms", type=int, default=0)
     parser.add_argument("--retry-seconds", type=int, default=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.ports import free_port
 from tests.tls import CERTIFICATE, KEY
-from tests.tls.authority import client
+from tests.tls.authority import Authority, client
 from tests.tools import SHORT_LIVED_JAVA
 
 from .kit import CACHE, JAVA_BROKER
@@ -202,13 +202,37 @@ class EncryptedBroker(OurBroker):
 
     kind = "our encrypted"
 
-    def __init__(self, root: Path, **options: object) -> None:
+    def __init__(self, root: Path, tls: dict[str, str] | None = None, **options: object) -> None:
+        """`tls`: what the file says besides."""
         super().__init__(root, **options)  # type: ignore[arg-type]
         self.encryption = client()
-        file = root / "tls.properties"
-        file.write_text(_properties(TLS_PROPERTIES))
-        self.name_server_settings["tls.server.mode"] = "enforcing"
-        self.name_server_settings["tls.config.file"] = str(file)
+        self.name_server_settings |= encrypting(root, tls or {})
+
+
+class SealedBroker(EncryptedBroker):
+    """The same, which asks for a certificate of an authority and for an account, name server and
+    all."""
+
+    kind = "our sealed"
+
+    def __init__(
+        self, root: Path, authority: Authority, accounts: str, account: tuple[str, str]
+    ) -> None:
+        ours, users = authority.pair("broker"), authority.pair("user")
+        tls = {
+            "tls.server.certPath": str(ours.certificate),
+            "tls.server.keyPath": str(ours.key),
+            "tls.server.need.client.auth": "require",
+            "tls.server.authClient": "true",
+            "tls.server.trustCertPath": str(authority.certificate),
+            # For the name server in it.
+            "tls.client.certPath": str(ours.certificate),
+            "tls.client.keyPath": str(ours.key),
+        }
+        super().__init__(root, tls, shape=StoreShape(extra=guarding(root / "home", accounts)))
+        self.name_server_settings["namesrvAclEnable"] = "true"
+        self.encryption = client(authority, users)
+        self.account = account
 
 
 class JavaBroker(Broker):
@@ -278,13 +302,25 @@ def _write_accounts(home: Path, accounts: str) -> None:
     (home / "conf" / "plain_acl.yml").write_text(accounts)
 
 
+def guarding(home: Path, accounts: str) -> dict[str, str]:
+    """Settings of a broker of ours that asks for these accounts, whose file is written."""
+    _write_accounts(home, accounts)
+    return {"aclEnable": "true", "rocketmqHome": str(home)}
+
+
+def encrypting(root: Path, tls: dict[str, str]) -> dict[str, str]:
+    """Settings of one that takes nothing but TLS, by a tls.properties that is written; `tls` is
+    what that says besides."""
+    file = root / "tls.properties"
+    file.write_text(_properties({**TLS_PROPERTIES, **tls}))
+    return {"tls.server.mode": "enforcing", "tls.config.file": str(file)}
+
+
 class GuardedBroker(OurBroker):
     """Ours with accounts; the tests' own requests are an administrator's."""
 
     def __init__(self, root: Path, accounts: str, account: tuple[str, str]) -> None:
-        home = root / "home"
-        _write_accounts(home, accounts)
-        super().__init__(root, StoreShape(extra={"aclEnable": "true", "rocketmqHome": str(home)}))
+        super().__init__(root, StoreShape(extra=guarding(root / "home", accounts)))
         self.account = account
 
 

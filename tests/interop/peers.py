@@ -1,9 +1,10 @@
 """The clients as programs with one command line, and what each of them can do."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.tls.authority import Pair
 from tests.tools import SHORT_LIVED_JAVA
 
 from .brokers import Broker
@@ -22,7 +23,8 @@ class Peer:
 
     `ordered` are the modes whose sends leave in order. `broken_on_java` are those that its users
     cannot use with the Java broker (the C++ batch is stored there as one empty message).
-    `acknowledges` and `reads_properties`: what the client tells its users.
+    `acknowledges` and `reads_properties`: what the client tells its users. `always` is what each
+    command is given besides.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Peer:
     reads_properties: bool = True
     env: tuple[tuple[str, str], ...] = ()
     needs: str = ""  # the part of setup.sh, where it is not named like the peer
+    always: tuple[tuple[str, str], ...] = ()
 
     def produce(
         self, broker: Broker, log: Path, topic: str, count: int, **options: object
@@ -52,7 +55,7 @@ class Peer:
         """A command that not every client has; test_other_languages.py knows who has which."""
         words = [
             word
-            for name, value in options.items()
+            for name, value in {**dict(self.always), **options}.items()
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]
         argv = [*self.argv, command, "--namesrv", broker.name_server, *words]
@@ -121,7 +124,38 @@ PEERS: dict[str, Peer] = {
 }
 
 
-JAVA_TLS = _java("4.9.8", "java-tls", "Peer", "-Dtls.enable=true")
+#: Those that speak TLS; docs/security.md says it of each client, and what the others lack.
+TLS_PEERS = ("java-4.9.8", "java-4.4.0", "java-5.5.0", "aerobee")
+
+
+def encrypted(name: str, trusted: Path | None = None, shown: Pair | None = None) -> Peer:
+    """One of `TLS_PEERS`, which speaks it: it takes servers whose certificate `trusted` vouches for
+    (None: any), and shows a certificate of its own."""
+    if name == "aerobee":
+        words = {"tls": "yes"}
+        if trusted is not None:
+            words["trust_store"] = str(trusted)
+        if shown is not None:
+            words |= {"certificate": str(shown.certificate), "certificate_key": str(shown.key)}
+        return replace(PEERS[name], name="aerobee-tls", always=tuple(words.items()))
+    flags = {"tls.enable": "true"}
+    if trusted is not None:
+        # Of a client in test mode, which is the default, nothing is checked, and nothing shown.
+        flags |= {"tls.test.mode.enable": "false", "tls.client.authServer": "true"}
+        flags["tls.client.trustCertPath"] = str(trusted)
+    if shown is not None:
+        flags |= {"tls.client.certPath": str(shown.certificate)}
+        flags |= {"tls.client.keyPath": str(shown.key)}
+    words_of_java = (f"-D{key}={value}" for key, value in flags.items())
+    return _java(name.removeprefix("java-"), f"{name}-tls", "Peer", *words_of_java)
+
+
+def signing(peer: Peer, account: tuple[str, str]) -> Peer:
+    """The same client, whose requests are signed for an account: access key and secret key."""
+    access_key, secret_key = account
+    keys = (("access_key", access_key), ("secret_key", secret_key))
+    return replace(peer, always=(*peer.always, *keys))
+
 
 LITE_PULL: dict[str, Peer] = {
     version: _java(version, f"lite-{version}", "Lite") for version in ("4.9.8", "5.5.0")

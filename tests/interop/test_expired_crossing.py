@@ -1,7 +1,8 @@
 """One broker deletes what is old; the other opens what is left, and both see the same messages."""
 
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,14 +58,20 @@ def is_trimmed(wire: Wire, store: Path, queue: int) -> bool:
     return 0 < first * UNIT_BYTES < files[0] + SHAPE.queue_segment_bytes
 
 
+@pytest.fixture
+def store() -> Iterator[Path]:
+    """On a disk: a file system in memory, where tests have their files else, is too empty."""
+    with tempfile.TemporaryDirectory(prefix="aerobee-") as folder:
+        disk = shutil.disk_usage(folder)
+        if disk.used / disk.total < 2 * float(FORCE_RATIO):
+            pytest.skip("the disk is too empty to force anything")
+        yield Path(folder) / "store"
+
+
 @pytest.mark.parametrize("kinds", [("our", "java"), ("java", "our")], ids="-".join)
 def test_what_one_broker_left_undeleted_the_other_serves(
-    kinds: tuple[str, str], new_broker: Callable[..., Broker], tmp_path: Path
+    kinds: tuple[str, str], new_broker: Callable[..., Broker], store: Path
 ) -> None:
-    disk = shutil.disk_usage(tmp_path)
-    if disk.used / disk.total < 2 * float(FORCE_RATIO):
-        pytest.skip("the disk is too empty to force anything")
-    store = tmp_path / "store"
     deleting, other = (
         new_broker(kind, kind, shape=OURS if kind == "our" else SHAPE, store=store)
         for kind in kinds

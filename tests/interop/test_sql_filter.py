@@ -34,7 +34,7 @@ EXPRESSIONS, MESSAGES = 250, 12
 STORED = 1_000
 # Pulls that are on their way at a time.
 WINDOW = 50
-PARSE_FAILED, RETRY_IMMEDIATELY = 23, 20
+SYSTEM_BUSY, PARSE_FAILED, RETRY_IMMEDIATELY = 2, 23, 20
 
 
 class Peer:
@@ -149,7 +149,10 @@ def test_corners_are_those_there(peer: Peer, expression: str) -> None:
 
 
 class Consumer:
-    """Pulls of one queue, each with an expression of its own; many are sent before one is read."""
+    """Pulls of one queue, each with an expression of its own; many are sent before one is read.
+
+    One that waited too long for its turn behind the others is sent again, as a consumer would.
+    """
 
     def __init__(self, wire: Wire, topic: str, count: int) -> None:
         self._wire = wire
@@ -164,10 +167,14 @@ class Consumer:
         """As `Peer.ask_kept` of each, T for a message that came and F for one that did not."""
         came = [set[int]() for _ in expressions]
         refused = [""] * len(expressions)
-        waiting = dict(zip(asked, range(len(asked)), strict=True))
+        # Of each pull its expression's place and its offset.
+        waiting = {number: (place, 0) for place, number in enumerate(asked)}
         while waiting:
             number, answer = self._wire.next_answer()
-            place = waiting.pop(number)
+            place, offset = waiting.pop(number)
+            if answer.code == SYSTEM_BUSY:
+                waiting[self._pull(expressions[place], offset)] = place, offset
+                continue
             if answer.code == PARSE_FAILED:
                 refused[place] = answer.remark or "?"
                 continue
@@ -175,7 +182,7 @@ class Consumer:
             if answer.code == SUCCESS:
                 came[place].update(queue_offsets(answer.body))
             if (following := int(answer.ext["nextBeginOffset"])) < self._count:
-                waiting[self._pull(expressions[place], following)] = place
+                waiting[self._pull(expressions[place], following)] = place, following
         return [
             {"refused": why} if why else {"results": letters(found, self._count)}
             for why, found in zip(refused, came, strict=True)

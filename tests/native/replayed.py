@@ -12,19 +12,20 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from aerobee.broker import core
+from aerobee.broker.messages.compiled import CompiledRequests
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.frames import command
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.store.flush.services import CommitLogSync
@@ -95,6 +96,66 @@ class Wire(asyncio.Transport):
     abort = close
 
 
+class ByHand(Connection):
+    """A connection that is told its reads, of which the compiled form takes what is plain as it
+    does of a socket's (`Sockets.read`), one after the other."""
+
+    __slots__ = ("_compiled", "_seen")
+
+    def __init__(
+        self,
+        shared: ConnectionSet,
+        handler: Handler,
+        compiled: CompiledRequests,
+        seen: Callable[[int], None],
+        peer: tuple[str, int] | None = None,
+    ) -> None:
+        """`seen` is told of each read how many of its requests the compiled form took."""
+        super().__init__(shared, handler, peer)
+        self._compiled = compiled
+        self._seen = seen
+
+    def buffer_updated(self, nbytes: int) -> None:
+        shared = self._shared
+        self.last_active = shared.now
+        shared.stats.reads += 1
+        shared.stats.bytes_in += nbytes
+        taken = 0
+        if not (self.decoder.buffered or self.aside or self.holds or shared.turns.late):
+            try:
+                taken = self._take(shared.read_view[:nbytes])
+            except Exception:  # noqa: BLE001 - as the sockets do
+                self.failed()
+                return
+        if taken < nbytes or self.held_bytes:
+            self.decode(taken, nbytes)
+
+    def _take(self, read: memoryview) -> int:
+        compiled, turns = self._compiled, self._shared.turns
+        may_pull = compiled.begin() and not self.overloaded
+        began = turns.clock()
+        taken, answers, waiting, served = compiled.requests.take(
+            read,
+            self.packed_peer,
+            may_pull,
+            compiled.may_wait,
+            self.answer_room,
+            turns.clock,
+            turns.slice_until(began),
+        )
+        if answers:
+            turns.write(self, answers)
+        if waiting:
+            compiled.wait_made(self, waiting)
+        count = sum(times for _, times in served) + len(waiting)
+        self._seen(count)
+        self.commands_in += count
+        self._shared.stats.commands_in += count
+        if served:
+            compiled.served(served, turns.clock() - began)
+        return taken
+
+
 async def replayed(
     folder: Path,
     reads: Sequence[Read],
@@ -141,20 +202,15 @@ async def _replayed(
         # No turn is ever over: what is dispatched between two requests does not go by time.
         broker.turns.clock = lambda: 0.0
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)
-        taken = 0
-        if form is not None:
-            take = broker.compiled_requests(form).take
-
-            def counting(connection: Connection, read: memoryview) -> int:
-                nonlocal taken
-                before = shared.stats.commands_in
-                size = take(connection, read)
-                taken += shared.stats.commands_in - before
-                return size
-
-            shared.take_head = counting
+        compiled = None if form is None else broker.compiled_requests(form)
         wires = [Wire() for _ in range(1 + max(read.connection for read in reads))]
-        connections = [Connection(shared, broker.main_router) for _ in wires]
+        taken: list[int] = []
+        connections = [
+            Connection(shared, broker.main_router)
+            if compiled is None
+            else ByHand(shared, broker.main_router, compiled, taken.append)
+            for _ in wires
+        ]
         for connection, wire in zip(connections, wires, strict=True):
             connection.connection_made(wire)
         for read in reads:
@@ -172,7 +228,7 @@ async def _replayed(
         await broker.close()
         assert store.close()
     return Outcome(
-        [bytes(wire.written) for wire in wires], _files(folder / "store"), counted, taken
+        [bytes(wire.written) for wire in wires], _files(folder / "store"), counted, sum(taken)
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from aerobee.broker import core
 from aerobee.broker.registration.addresses import Advertised, Identity
+from aerobee.broker.router import Router
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
@@ -22,11 +24,14 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.headers.send import SendMessageHeader
+from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.message_store import MessageStore
 from tests.forms import compiled_form
 from tests.native.replayed import SETTINGS
+from tests.tls.authority import client as client_context
+from tests.unit.remoting.conftest import Taking, shaken
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +39,15 @@ def form() -> CompiledForm:
     return compiled_form()
 
 
+@pytest.fixture(params=["plain", "TLS"])
+def encryption(request: pytest.FixtureRequest) -> Encryption | None:
+    return Taking() if request.param == "TLS" else None
+
+
 @contextlib.asynccontextmanager
-async def served(folder: Path, form: CompiledForm) -> AsyncIterator[tuple[int, MessageStore]]:
+async def served(
+    folder: Path, form: CompiledForm, encryption: Encryption | None = None
+) -> AsyncIterator[tuple[int, MessageStore]]:
     """The port of a broker with the topic Orders, and its store."""
     settings = Settings.for_tests(store_path=str(folder / "store"), **SETTINGS)
     store = MessageStore.open(settings, compiled=form.store)
@@ -43,7 +55,9 @@ async def served(folder: Path, form: CompiledForm) -> AsyncIterator[tuple[int, M
     broker = core.BrokerCore(settings, store, identity, BrokerStats(), asyncio.get_running_loop())
     sockets = broker.compiled_requests(form).sockets
     limits = RemotingLimits()
-    server = RemotingServer(broker.main_router, limits, "sockets", broker.turns, sockets)
+    server = RemotingServer(
+        broker.main_router, limits, "sockets", broker.turns, sockets, encryption
+    )
     try:
         broker.complete_tables()
         broker.topics.update(TopicConfig("Orders", 4, 4, 6, SINGLE_TAG, 0, False))
@@ -63,14 +77,15 @@ def send(opaque: int, topic: str = "Orders") -> bytes:
     return Command(code=code, ext=header.to_ext(), body=b"body", opaque=opaque).encode()
 
 
-async def connected(port: int, count: int) -> list[socket.socket]:
+async def connected(port: int, count: int, *, encrypted: bool = False) -> list[socket.socket]:
     """Clients that are known to the server."""
     loop = asyncio.get_running_loop()
     clients = []
     for number in range(count):
-        client = socket.socket()
-        client.setblocking(False)
-        await loop.sock_connect(client, ("127.0.0.1", port))
+        plain = socket.socket()
+        plain.setblocking(False)
+        await loop.sock_connect(plain, ("127.0.0.1", port))
+        client = await shaken(plain, client_context()) if encrypted else plain
         # Asked once, so that what its queue is told later is plain.
         client.send(b"".join(send(1000 * (number + 1) + queue) for queue in range(4)))
         assert len(await answers(client, 4)) == 4
@@ -84,7 +99,10 @@ async def answers(client: socket.socket, count: int) -> list[Command]:
     async with asyncio.timeout(10):
         while len(found) < count:
             try:
-                data = await asyncio.get_running_loop().sock_recv(client, 65536)
+                data = client.recv(65536)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                await asyncio.sleep(0.001)
+                continue
             except ConnectionResetError:
                 break
             if not data:
@@ -94,10 +112,15 @@ async def answers(client: socket.socket, count: int) -> list[Command]:
 
 
 async def test_each_connection_of_a_round_gets_its_own_answers(
-    tmp_path: Path, form: CompiledForm
+    tmp_path: Path,
+    form: CompiledForm,
+    encryption: Encryption | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with served(tmp_path, form) as (port, store):
-        clients = await connected(port, 40)
+    async with served(tmp_path, form, encryption) as (port, store):
+        clients = await connected(port, 40, encrypted=encryption is not None)
+        # From now on the compiled form has all that it needs to know.
+        monkeypatch.delattr(Router, "serve")
         before = store.stats.appended_messages
         for number, client in enumerate(clients):
             client.send(b"".join(send(10 * number + one) for one in range(1 + number % 5)))
@@ -112,7 +135,10 @@ async def test_each_connection_of_a_round_gets_its_own_answers(
 
 
 async def test_a_failure_ends_its_own_connection_and_no_answer_of_it_reaches_another(
-    tmp_path: Path, form: CompiledForm, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    form: CompiledForm,
+    encryption: Encryption | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     get = TopicTable.get
 
@@ -121,8 +147,8 @@ async def test_a_failure_ends_its_own_connection_and_no_answer_of_it_reaches_ano
             raise RuntimeError("a bug")
         return get(self, name)
 
-    async with served(tmp_path, form) as (port, store):
-        good, bad, other = await connected(port, 3)
+    async with served(tmp_path, form, encryption) as (port, store):
+        good, bad, other = await connected(port, 3, encrypted=encryption is not None)
         monkeypatch.setattr(TopicTable, "get", failing)
         before = store.stats.appended_messages
         # All are there before the loop looks again.

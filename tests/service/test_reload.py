@@ -350,15 +350,19 @@ def test_rates_of_the_scrub_change_in_the_middle_of_a_wait(serve: Serve, tmp_pat
     wait_until(lambda: metric(broker.daemon, passes) >= 1, "a pass of the scrub")
 
 
-def test_a_name_server_alone_takes_a_new_level(tmp_path: Path) -> None:
+def test_a_name_server_alone_takes_a_new_level_and_says_what_is_not_its_own(
+    tmp_path: Path,
+) -> None:
     file, log = tmp_path / "n.toml", tmp_path / "log"
     file.write_text('[log]\nlevel = "WARNING"\n')
     with log.open("wb") as stream:
+        words = [*aerobee(), "nameserver", "-c", str(file), "--port", "0"]
         process = subprocess.Popen(
-            [*aerobee(), "nameserver", "-c", str(file), "--port", "0"], stdout=stream, stderr=stream
+            [*words, "--set", "aclEnable=true"], stdout=stream, stderr=stream
         )
     try:
         wait_until(lambda: "ready" in log.read_text(), "the name server is ready")
+        assert "asks for accounts with namesrvAclEnable=true" in log.read_text()
         file.write_text('[log]\nlevel = "INFO"\n')
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: "setting changed" in log.read_text(), "the level was changed")

@@ -73,7 +73,7 @@ def totals(spark: Any, folder: str, name_server: str) -> dict[str, list[Any]]:
 
 
 def test_the_worked_example_counts_each_order_once_over_a_kill(
-    newest: Driver, our_broker: Broker, tmp_path: Path
+    driver: Driver, our_broker: Broker, tmp_path: Path
 ) -> None:
     our_broker.create_topic("orders", 2)
     our_broker.create_topic("order-totals", 2)
@@ -88,17 +88,23 @@ def test_the_worked_example_counts_each_order_once_over_a_kill(
         send_messages(our_broker, messages, queue)
     script = tmp_path / "orders.py"
     script.write_text(program())
-    second = tmp_path / "totals" / "batch=1"
-    with running(script, newest.version, our_broker, tmp_path) as doomed:
+    # 4.0 does not tell where a batch starts, and so reads all in one.
+    is_split = driver.version != "4.0"
+    amid = tmp_path / "totals" / f"batch={1 if is_split else 0}"
+    with running(script, driver.version, our_broker, tmp_path) as doomed:
         wait_until(
-            lambda: second.exists() or doomed.poll() is not None, 300, "a second batch", 0.01
+            lambda: amid.exists() or doomed.poll() is not None,
+            300,
+            "a batch that is under way",
+            0.01,
         )
-    with running(script, newest.version, our_broker, tmp_path) as ended:
+    with running(script, driver.version, our_broker, tmp_path) as ended:
         printed, _ = ended.communicate(timeout=300)
     assert ended.returncode == 0, (tmp_path / "log").read_text()[-3000:]
     assert json.loads(printed.splitlines()[-1]) == wanted
-    found = newest.run(totals, folder=str(tmp_path), name_server=our_broker.name_server)
-    assert len({row[3] for row in found["rows"]}) >= 3
+    found = driver.run(totals, folder=str(tmp_path), name_server=our_broker.name_server)
+    batches = {row[3] for row in found["rows"]}
+    assert len(batches) >= 3 if is_split else batches == {0}
     # Each row of each batch is one message, whatever was killed.
     names = ("shop", "orders", "cents", "batch")
     messages_of = [tuple(json.loads(body)[name] for name in names) for body in found["bodies"]]

@@ -183,10 +183,10 @@ def rows_of(spark: Any, program: str) -> dict[str, int]:
 
 
 def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
-    newest: Driver, place: Place
+    driver: Driver, place: Place
 ) -> None:
     for one in JOBS:
-        code, lines = newest.run(run_job_of, command=place.here(one.text))
+        code, lines = driver.run(run_job_of, command=place.here(one.text))
         assert code == 0, (one.text, lines)
         assert lines
     for number, one in enumerate(STREAMS):
@@ -194,7 +194,7 @@ def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
         text = place.here(one.text).replace("/lake/", f"/lake/{number}/")
         text += "" if "--available-now" in text else " --available-now"
         text += "" if " -n " in text else f" -n {place.broker.name_server}"
-        code, lines = newest.run(run_job_of, command=text)
+        code, lines = driver.run(run_job_of, command=text)
         assert code == 0, (text, lines)
     found: dict[str, int] = {}
     for one in PROGRAMS:
@@ -206,7 +206,7 @@ def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
         if "read_archive(" in text:
             text = text.replace("\nread_archive", "\narchived = read_archive")
             text = text.replace("date = '", "date >= '")
-        found |= newest.run(rows_of, program=BEFORE.get(one.page, "") + place.here(text))
+        found |= driver.run(rows_of, program=BEFORE.get(one.page, "") + place.here(text))
     assert found["filtered"] == COUNT - 10
     assert found["frame"] == 1
     assert found["orders"] == 2  # README's; one more was written by the page of the sink
@@ -214,9 +214,9 @@ def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
     assert found["stream"] == 0  # from now on
 
 
-def test_shells_and_programs_of_the_pages_run(newest: Driver, place: Place) -> None:
-    assert newest.answers()  # PySpark is there
-    command = installed(place.folder, VERSIONS[0])
+def test_shells_and_programs_of_the_pages_run(driver: Driver, place: Place) -> None:
+    assert driver.answers()  # PySpark is there
+    command = installed(place.folder, driver.version)
     (place.folder / "docs").symlink_to(ROOT / "docs")
     (place.folder / "program.py").write_text("print(spark.range(5).count())\n")
     worked = [one.text for one in shown() if one.kind == "python" and "sys.argv" in one.text]
@@ -225,7 +225,7 @@ def test_shells_and_programs_of_the_pages_run(newest: Driver, place: Place) -> N
     for one in campaign.draw("page commands", LAUNCHES):
         done = subprocess.run(
             ["bash", "-c", place.here(one.text)],
-            env=environ(VERSIONS[0], place.folder) | {"PATH": path}, cwd=place.folder,
+            env=environ(driver.version, place.folder) | {"PATH": path}, cwd=place.folder,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=400, check=False,
         )  # fmt: skip
         assert done.returncode == 0, (one.text, done.stdout, done.stderr)

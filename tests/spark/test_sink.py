@@ -24,7 +24,7 @@ from tests.unit.pipeline.sink.test_sink import fields
 from .conftest import require
 from .kit import VERSIONS, Driver, SparkFailed
 from .messages import new_topic
-from .sinks import FILES, files_of, found, messages, sink, tasks, write_batch, write_streams
+from .sinks import FILES, LINES, files_of, found, messages, sink, tasks, write_batch, write_streams
 
 ROWS = Counter(f"row-{n}" for n in range(2000))
 LONG_S = 200.0
@@ -246,9 +246,17 @@ def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
                     mark = marks / phase
                     wait_until(lambda mark=mark: mark.exists() or running.done(), LONG_S, phase)
                     assert not running.done() or running.result()
-                before = found(broker, topics["half"]).total()
+                # What another batch still publishes would be taken for this one's few rows.
+                for phase, files in (("decided", 2), ("half", 1)):
+                    wait_until(
+                        lambda topic=topics[phase], rows=files * LINES: (
+                            found(broker, topic).total() == rows
+                        ),
+                        LONG_S,
+                        f"all rows of {phase}",
+                    )
                 (marks / "go").touch()
-                wait_until(lambda: found(broker, topics["half"]).total() > before, LONG_S, "a row")
+                wait_until(lambda: found(broker, topics["half"]).total() > LINES, LONG_S, "a row")
                 broker.kill()
             finally:
                 driver.kill()
@@ -278,15 +286,17 @@ import os
 from aerobee.broker.staging import publish as stage_publish
 from aerobee.cli.main import main
 stage_publish._SLICE_ROWS = 1
-real = stage_publish.Publisher._schedule
-left = 5
-def schedule(self, after_s=0.0):
+real = stage_publish.Publisher._advance
+left = 4
+def advance(self, intent):
     global left
-    if self._timer is None and self._turns and os.path.exists({go!r}):
-        left -= 1
-        after_s = 0.0 if left > 0 else 3600.0
-    real(self, after_s)
-stage_publish.Publisher._schedule = schedule
+    if not left:
+        self.stop()
+        return False
+    done = real(self, intent)
+    left -= os.path.exists({go!r})
+    return done
+stage_publish.Publisher._advance = advance
 main()
 """
 

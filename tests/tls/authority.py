@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ssl
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,4 +82,22 @@ def client(authority: Authority | None = None, pair: Pair | None = None) -> ssl.
         context.verify_mode = ssl.CERT_REQUIRED
     if pair is not None:
         context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+def hello(context: ssl.SSLContext | None = None) -> bytes:
+    """The first flight of a client."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    side = (context or client()).wrap_bio(to_client, to_server)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        side.do_handshake()
+    return to_server.read()
+
+
+def old_client(version: ssl.TLSVersion) -> ssl.SSLContext:
+    """A client that speaks one version below 1.2."""
+    context = client()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings(action="ignore"):
+        context.minimum_version = context.maximum_version = version
     return context

@@ -168,6 +168,7 @@ class Consume:
         self.output = output
         self.seen: set[bytes] = set()
         self.enough = threading.Event()
+        self.stopped = False
 
     def run(self) -> None:
         broadcast = self.options.broadcast == "yes"
@@ -181,11 +182,19 @@ class Consume:
         # The wrapper has no call for the first offset: a fresh group starts where the broker says.
         consumer.subscribe(self.options.topic, self.received, self.options.tag)
         consumer.start()
-        signal.signal(signal.SIGTERM, lambda *_: self.enough.set())
+        signal.signal(signal.SIGTERM, self.stop)
         self.output.say(ready=1)
-        self.enough.wait(self.options.timeout)
+        # In slices: a signal that comes while the thread begins to wait does not wake it.
+        deadline = time.monotonic() + self.options.timeout
+        while not self.stopped and time.monotonic() < deadline:
+            if self.enough.wait(0.2):
+                break
         time.sleep(0.3)  # the last callback returns, so that its offset is among those stored
         consumer.shutdown()
+
+    def stop(self, *_: object) -> None:
+        """Of a signal: the event's lock may be held by whom it interrupts, so that is not set."""
+        self.stopped = True
 
     def received(self, message: RecvMessage) -> None:
         if self.options.reject_first == "yes" and message.reconsume_times == 0:

@@ -1,6 +1,7 @@
 """Changes of files of accounts: what is given changes, what is wrong changes nothing."""
 
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,12 +163,13 @@ WRONG: list[tuple[str, Callable[[AccountChange], object], str]] = [
     (
         "no secret",
         lambda one: one.put({"accessKey": "account-2", "secretKey": None}),
-        "secretKey must have more than 6 characters",
+        "secretKey is missing",
     ),
     (
         "no text",
         lambda one: one.put({"accessKey": "account-2", "secretKey": "\ud800bcdefgh"}),
-        "half of a pair of surrogates",
+        # libyaml, where it is, is before our own words
+        "half of a pair of surrogates|invalid Unicode character",
     ),
 ]
 
@@ -178,7 +180,7 @@ def test_a_wrong_change_leaves_the_bytes_as_they_were(
 ) -> None:
     with pytest.raises(AccountFileError) as raised:
         make(change(path))
-    assert why in str(raised.value)
+    assert re.search(why, str(raised.value))
     assert "very-secret" not in str(raised.value)
     assert path.read_text() == FILE
 
@@ -235,3 +237,13 @@ def test_a_name_that_is_no_text_is_not_lost(path: Path) -> None:
     with pytest.raises(AccountFileError, match="a name that is no text"):
         change(path).set_white([])
     assert path.read_bytes() == before
+
+
+def test_a_link_stays_one(path: Path, tmp_path: Path) -> None:
+    """As where a volume's files are links that are swapped."""
+    target = tmp_path / "target.yml"
+    path.rename(target)
+    path.symlink_to(target)
+    change(path).delete("account-1")
+    assert path.is_symlink()
+    assert "account-1" not in target.read_text()

@@ -1,6 +1,7 @@
 """All files of a broker together: their order, duplicates, stamps, and what a name may reach."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def text(*keys: str, more: str = "  defaultTopicPerm: SUB\n", secret: str = SECR
 def put(path: Path, content: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
+    path.chmod(0o600)
     return path
 
 
@@ -94,6 +96,22 @@ def test_no_file_and_empty_ones_are_refused(tmp_path: Path) -> None:
     put(files.default, text("account-1", more=""))
     with pytest.raises(AccountFileError, match="nobody may do anything"):
         files.load()
+
+
+def test_of_a_file_that_grants_nothing_by_a_wrong_word_the_word_is_said(tmp_path: Path) -> None:
+    files = AccountFiles(str(tmp_path))
+    put(files.default, text("account-1", more="  topicPerms:\n  - orders=WRITE\n"))
+    with pytest.raises(AccountFileError, match=r":5: account .*'WRITE' is no right and counts as"):
+        files.load()
+
+
+def test_where_a_file_is_missed_is_said_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = rf"^{tmp_path}/conf/my.yml: no file of accounts is there \(ROCKETMQ_HOME is not set\)"
+    with pytest.raises(AccountFileError, match=wanted):
+        AccountFiles("", "conf/my.yml").load()
 
 
 def test_a_file_that_nobody_can_look_at_is_not_passed_over(
@@ -194,3 +212,51 @@ def test_differences_are_said_without_secrets(tmp_path: Path) -> None:
     ]
     assert not any(SECRET in line or "another-secret" in line for line in lines)
     assert list(differences(after, after)) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
+def test_what_is_no_file_keeps_nobody_waiting(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "conf/plain_acl.yml"
+    path.parent.mkdir()
+    make(path)
+    with pytest.raises(AccountFileError, match="is no regular file"):
+        AccountFiles(str(tmp_path)).load()
+
+
+def test_a_stamp_moves_with_rights_and_owner(tmp_path: Path) -> None:
+    path = put(tmp_path / "conf/plain_acl.yml", text("account-1"))
+    files = AccountFiles(str(tmp_path))
+    before = files.stamp()
+    path.chmod(0o000)
+    assert files.stamp() != before
+
+
+def test_a_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
+    path = put(tmp_path / "conf/plain_acl.yml", text("account-1"))
+    files = AccountFiles(str(tmp_path))
+    for mode, warned in ((0o600, []), (0o644, [path]), (0o640, [path])):
+        path.chmod(mode)
+        found = files.load().warnings
+        assert found == tuple(
+            f"{one}: others on this machine can read its secret keys; chmod 600" for one in warned
+        )
+
+
+def test_who_is_let_in_without_a_signature_is_granted_something(tmp_path: Path) -> None:
+    own = text("account-1", more="  whiteRemoteAddress: 10.1.1.1\n")
+    assert rules(tmp_path, own).grants_something
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("globalWhiteRemoteAddresses: ['*']\n", "globalWhiteRemoteAddresses has *"),
+        ("globalWhiteRemoteAddresses: ['*.*.*.*', 10.1.1.1]\n", "has *.*.*.*"),
+        (text("account-1", more="  whiteRemoteAddress: '*'\n"), "account account-1"),
+        ("globalWhiteRemoteAddresses: [10.1.1.*]\n", None),
+        (text("account-1"), None),
+    ],
+)
+def test_what_is_open_to_everybody_is_said(tmp_path: Path, content: str, said: str | None) -> None:
+    found = rules(tmp_path, content).open_to_all
+    assert (found is None) if said is None else (found is not None and said in found)

@@ -121,7 +121,9 @@ def test_without_a_key_nothing_else_is_looked_at(control: AccessControl) -> None
 
 def test_an_unknown_key_is_refused_before_its_signature(control: AccessControl) -> None:
     reason, remark = refusal(control, request(by="nobody" + "x" * 100))
-    assert (reason, remark) == (UNKNOWN_KEY, "No acl config for nobody" + "x" * 58)
+    shown = "No acl config for nobody" + "x" * 58
+    assert reason == UNKNOWN_KEY
+    assert remark == f"{shown}: no file of accounts here has this access key"
 
 
 def test_an_accounts_white_address_needs_its_key_and_no_signature(control: AccessControl) -> None:
@@ -142,7 +144,9 @@ def test_a_wrong_signature_is_refused_before_rights_are_looked_at(control: Acces
 def test_an_administrators_code_is_refused_before_resources(control: AccessControl) -> None:
     reason, remark = refusal(control, request(Code.UPDATE_BROKER_CONFIG, {}))
     assert (reason, remark) == (
-        ADMIN, "Need admin permission for request code=25, but accessKey=account-1 is not",
+        ADMIN,
+        "Need admin permission for request code=25 (update_broker_config), but accessKey=account-1 "
+        "is not",
     )  # fmt: skip
     for by in ("operator", "judged-operator"):
         control.check(request(Code.UPDATE_BROKER_CONFIG, {}, by=by), PEER)
@@ -288,7 +292,7 @@ def test_refusals_are_logged_once_a_minute_by_reason_with_the_peer(
     first = [record.getMessage() for record in caplog.records]
     assert len(first) == 2
     assert "peer=10.3.3.3" in first[0]
-    assert f'reason="{NO_KEY}" refused=1' in first[0]
+    assert f'reason="{NO_KEY}" unlogged=0' in first[0]
     assert "request=send_message_v2" in first[0]
     assert f'reason="{SIGNATURE}"' in first[1]
     clock.now += 59
@@ -296,7 +300,7 @@ def test_refusals_are_logged_once_a_minute_by_reason_with_the_peer(
     assert len(caplog.records) == 2
     clock.now += 1
     refusal(control, request(by=None))
-    assert f'reason="{NO_KEY}" refused=7' in caplog.records[2].getMessage()
+    assert f'reason="{NO_KEY}" unlogged=5' in caplog.records[2].getMessage()
     assert SECRET not in caplog.text
     assert request().ext["Signature"] not in caplog.text
 
@@ -313,3 +317,16 @@ def test_what_a_peer_calls_itself_makes_no_lines_in_the_log(
 
 def test_every_reason_is_counted_from_the_start(control: AccessControl) -> None:
     assert control.refused == dict.fromkeys(REASONS, 0)
+
+
+def test_a_refused_account_has_a_line_of_its_own(
+    control: AccessControl, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While another one is refused all the time; names that are no accounts share one."""
+    caplog.set_level(logging.DEBUG, "aerobee.access")
+    for by in ("nobody-1", "nobody-2", "account-1", "nobody-3", "account-1", "operator"):
+        refusal(control, request(by=by, secret="a-wrong-one"))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3
+    for name, line in zip(("nobody-1", "account-1", "operator"), said, strict=True):
+        assert name in line

@@ -6,11 +6,14 @@ import logging
 import os
 import ssl
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
+from aerobee.config.certificate_dates import expiry
 from aerobee.config.certificates import (
     ServerCertificates,
     outgoing_context,
@@ -22,6 +25,7 @@ from aerobee.config.model import Settings
 from tests.tls.authority import Authority, Pair, client
 
 PASSWORD = "hidden-in-a-file"
+DAY_S = 86400
 
 
 @pytest.fixture
@@ -99,7 +103,11 @@ def wrong(settings: Settings) -> ConfigError:
         ({"tls_key_path": "other"}, "tls.key_path", "is not the key of the certificate in"),
         ({"tls_key_path": "certificate"}, "tls.key_path", "holds no private key in PEM"),
         ({"tls_certificate_path": "key"}, "tls.certificate_path", "holds no certificate in PEM"),
-        ({"tls_key_path": "half"}, "tls.certificate_path", "is damaged, or not whole"),
+        (
+            {"tls_key_path": "half"},
+            "tls.certificate_path",
+            "is damaged or not whole, or the",
+        ),
         ({"tls_key_path": "locked"}, "tls.key_path", "is encrypted, and tls.server.keyPassword"),
         (
             {"tls_key_path": "locked", "tls_key_password": PASSWORD + "!"},
@@ -238,3 +246,64 @@ def test_a_brokers_own_name_server_is_spoken_to_as_it_demands(authority: Authori
     }
     with pytest.raises(ConfigError, match=r"tls\.client_certificate_path"):
         registration_context(settings_of(pair, **asked))
+
+
+def test_what_is_no_file_keeps_nobody_waiting(authority: Authority, tmp_path: Path) -> None:
+    pair = authority.pair("broker")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    assert "is no regular file" in str(wrong(settings_of(Pair(pair.certificate, fifo))))
+
+
+def test_rights_that_are_given_back_are_noticed(authority: Authority) -> None:
+    pair = authority.pair("broker")
+    found = server_certificates(settings_of(pair))
+    assert found is not None
+    marks = found._look_at_files()
+    pair.key.chmod(0o640)
+    assert found._look_at_files() != marks
+
+
+def test_the_end_of_a_certificate_is_said_two_weeks_before_and_when_it_is_there(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = authority.pair("broker", days=30)
+    now = time.time()
+    found = ServerCertificates(settings_of(pair), lambda: now)
+    assert found.expires is not None
+    assert abs(found.expires.timestamp() - now - 30 * DAY_S) < 60
+    end = f"{found.expires:%Y-%m-%d %H:%M} UTC"
+    soon = f"the certificate in {pair.certificate} ends at {end}"
+    over = (
+        f"the certificate in {pair.certificate} has ended at {end}: who checks it does not connect"
+    )
+    for days, said in ((15, None), (17, soon), (29, soon), (31, over), (40, over)):
+        now = found.expires.timestamp() + (days - 30) * DAY_S
+        found.look()
+        assert found.probe_expiry() == said
+        assert found.probe() is None  # the files are as right as before
+    assert [record.message for record in caplog.records] == [soon, over]
+    authority.pair("broker", days=365)
+    now = time.time()
+    found.look()
+    assert found.probe_expiry() is None
+
+
+@pytest.mark.parametrize("years", [1, 30])
+def test_both_ways_to_write_a_time(authority: Authority, years: int) -> None:
+    """Two figures of the year up to 2049, four of them later."""
+    pair = authority.pair("broker", days=years * 365)
+    text = pair.certificate.read_text()
+    wanted = x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc
+    assert expiry("Subject: a text before it\n" + text) == wanted
+    # Of a chain the first is the one that is shown.
+    assert expiry(text + authority.certificate.read_text()) == wanted
+
+
+def test_what_is_no_certificate_has_no_end(authority: Authority) -> None:
+    der_text = der(authority.pair("broker"))
+    for size in range(len(der_text)):
+        with pytest.raises(ValueError, match=r"certificate|time data"):
+            expiry(ssl.DER_cert_to_PEM_cert(der_text[:size]))
+    with pytest.raises(ValueError, match="no certificate in PEM"):
+        expiry("")

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 
-from aerobee.protocol.frames.signature import Signer, signed
+from aerobee.protocol.frames.signature import Signer, signed, signed_values
 
 
 def expected(content: bytes, secret_key: str) -> str:
@@ -16,6 +16,13 @@ def test_values_are_signed_in_the_order_of_their_keys_then_the_body() -> None:
     # Capital letters sort first: AccessKey, Zone, b, topic.
     assert fields["Signature"] == expected(b"the-keyz2tbody", "secret")
     assert fields["AccessKey"] == "the-key"
+
+
+def test_values_that_are_put_together_already_have_the_same_signature() -> None:
+    fields = {"topic": "t\u00fc", "b": "2", "Signature": "of another", "AccessKey": "the-key"}
+    assert signed_values(fields) == "the-key2t\u00fc".encode()
+    signature = Signer("secret").sign(signed_values(fields) + b"body")
+    assert signature.decode() == Signer("secret").signature(fields, b"body")
 
 
 def test_the_signature_itself_is_not_signed() -> None:

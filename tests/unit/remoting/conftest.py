@@ -171,11 +171,12 @@ async def plain_bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     await bench.close()
 
 
-@pytest.fixture(params=["transports", "sockets", "tls"])
+@pytest.fixture(params=["transports", "sockets", "tls", "tls sockets"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    """On the loop's transports, on TLS, and on the compiled form's sockets where it was built."""
-    form = compiled_form() if request.param == "sockets" else None
-    bench = Bench(form, Taking() if request.param == "tls" else None)
+    """On the loop's transports and on our own of TLS, and on the compiled form's sockets of both
+    where it was built."""
+    form = compiled_form() if request.param.endswith("sockets") else None
+    bench = Bench(form, Taking() if request.param.startswith("tls") else None)
     yield bench
     await bench.close()
 

@@ -8,7 +8,6 @@ import logging
 import resource
 import socket
 import ssl
-import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.server import RemotingServer
 from tests.forms import compiled_form
 from tests.tls import CERTIFICATE
-from tests.tls.authority import Authority, client
+from tests.tls.authority import Authority, client, hello, old_client
 from tests.unit.remoting.conftest import Bench, Taking, eventually, shaken
 
 pytestmark = pytest.mark.both_loops
@@ -39,15 +38,6 @@ async def tls(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 def taking(bench: Bench) -> Taking:
     assert isinstance(bench.encryption, Taking)
     return bench.encryption
-
-
-def hello(context: ssl.SSLContext | None = None) -> bytes:
-    """The first flight of a client."""
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    side = (context or client()).wrap_bio(to_client, to_server)
-    with contextlib.suppress(ssl.SSLWantReadError):
-        side.do_handshake()
-    return to_server.read()
 
 
 async def connected(server: RemotingServer, data: bytes = b"") -> socket.socket:
@@ -133,11 +123,7 @@ async def test_rubbish_behind_the_first_byte_is_closed_and_counted(tls: Bench, d
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 async def test_old_versions_are_refused(tls: Bench, version: ssl.TLSVersion) -> None:
     server = await tls.server()
-    context = client()
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    with warnings.catch_warnings(action="ignore"):
-        context.minimum_version = context.maximum_version = version
-    await ended(await connected(server, hello(context)))
+    await ended(await connected(server, hello(old_client(version))))
     assert server.stats.tls.failed == {"old version": 1}
 
 
@@ -244,6 +230,8 @@ async def test_thousands_of_half_handshakes_hold_nobody_up(tls: Bench) -> None:
     if hard < wanted:
         pytest.skip(f"{hard} open files are too few")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    # On a busy machine it takes longer to open them than one of them may take.
+    taking(tls).handshake_s = 300
     held = []
     try:
         server = await tls.server()
@@ -253,7 +241,7 @@ async def test_thousands_of_half_handshakes_hold_nobody_up(tls: Bench) -> None:
             held.append(await connected(server, data[: None if number % 2 else 100]))
         assert await answer_of(server, client()) == 0
         assert await answer_of(server, None) == 0
-        await eventually(lambda: server.open == HALF, 20)
+        await eventually(lambda: server.open == HALF, 60)
         assert server.stats.tls.handshakes == 1
     finally:
         for found in held:

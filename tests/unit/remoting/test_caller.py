@@ -164,5 +164,6 @@ async def test_a_caller_may_use_tls(bench):
 
 async def test_tls_towards_a_plain_server_is_a_connect_error(plain_bench):
     server = await plain_bench.server()
-    with pytest.raises(RemotingConnectError, match=f"cannot connect to .*{server.port}"):
+    with pytest.raises(RemotingConnectError, match=f"cannot connect to .*{server.port}") as error:
         await Caller.connect("127.0.0.1", server.port, 5, tls=client_context(None))
+    assert str(error.value).endswith("in the TLS handshake, as one without TLS does")

@@ -63,7 +63,7 @@ async def test_a_frame_cut_anywhere_is_put_together(bench):
 
 
 async def test_a_frame_larger_than_the_read_buffer_arrives_whole(bench):
-    server = await bench.server(read_buffer_bytes=4096)
+    server = await bench.server(read_buffer_bytes=16384)
     reader, writer = await bench.stream(server)
     body = bytes(range(256)) * 4000
     writer.write(make_request(10, body=body).encode() + make_request(11).encode())

@@ -1,16 +1,21 @@
-"""The transport of TLS connections: what a loop's own promises its protocol."""
+"""The transports of TLS connections, in both forms: what a loop's own promises its protocol."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.tls_transport import TlsTransport
+from tests.forms import compiled_form
 from tests.tls import CERTIFICATE, KEY
 from tests.tls.authority import client
 from tests.unit.remoting.conftest import eventually, shaken
@@ -25,12 +30,14 @@ class Noting(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.transport: Any = None
         self.data = bytearray()
         self.stays = False
         self.error: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.told.append("made")
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.data += data
@@ -50,10 +57,25 @@ class Noting(asyncio.Protocol):
         self.error = exc
 
 
+class NotingConnection(Noting):
+    """The same, as the compiled form's sockets call a connection."""
+
+    packed_peer = b""
+    held_bytes = 0
+    last_active = 0.0
+
+    def __init__(self, shared: ConnectionSet) -> None:
+        super().__init__()
+        self._shared = shared
+
+    def decode(self, taken: int, nbytes: int) -> None:
+        self.data += self._shared.read_view[taken:nbytes]
+
+
 class Ends:
     """Our transport, and the peer's socket, which does not block."""
 
-    def __init__(self, transport: TlsTransport, protocol: Noting, peer: ssl.SSLSocket) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: Noting, peer: ssl.SSLSocket) -> None:
         self.transport = transport
         self.protocol = protocol
         self.peer = peer
@@ -83,12 +105,18 @@ class Ends:
                     await asyncio.sleep(0)
 
 
-@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+FORMS = {"plain": False, "compiled": True}
+
+
+@pytest.fixture(
+    params=[(version, form) for version in VERSIONS.values() for form in FORMS.values()],
+    ids=[f"{version}-{form}" for version in VERSIONS for form in FORMS],
+)
 async def ends(request: pytest.FixtureRequest) -> AsyncIterator[Ends]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE, KEY)
+    context = server_context()
     asking = client()
-    asking.maximum_version = request.param
+    asking.maximum_version = request.param[0]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for one in (ours, theirs):
         one.setblocking(False)
@@ -102,12 +130,33 @@ async def ends(request: pytest.FixtureRequest) -> AsyncIterator[Ends]:
                 await asyncio.sleep(0)
             else:
                 break
-    protocol = Noting()
-    found = Ends(TlsTransport(served, protocol), protocol, await shaking)
-    yield found
-    found.transport.abort()
-    found.peer.close()
-    await eventually(lambda: protocol.told[-1] == "lost")
+    with serving(served, compiled=request.param[1]) as (transport, protocol):
+        found = Ends(transport, protocol, await shaking)
+        yield found
+        found.transport.abort()
+        found.peer.close()
+        await eventually(lambda: protocol.told[-1] == "lost")
+
+
+def server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, KEY)
+    return context
+
+
+@contextlib.contextmanager
+def serving(served: ssl.SSLSocket, *, compiled: bool) -> Iterator[tuple[asyncio.Transport, Noting]]:
+    """The transport of a socket that has shaken hands, and what it tells."""
+    if not compiled:
+        protocol = Noting()
+        yield TlsTransport(served, protocol), protocol
+        return
+    shared = ConnectionSet(RemotingLimits(), "tls")
+    sockets = compiled_form().sockets(asyncio.get_running_loop(), shared)
+    connection = NotingConnection(shared)
+    sockets.open(served, connection)
+    yield connection.transport, connection
+    sockets.close()
 
 
 def digest(data: bytes | bytearray) -> str:
@@ -126,7 +175,7 @@ async def test_much_arrives_whole_both_ways_at_once(ends: Ends) -> None:
 
 
 async def test_a_peer_that_does_not_read_is_told_and_counted(ends: Ends) -> None:
-    ends.transport.set_write_buffer_limits(high=1000)
+    ends.transport.set_write_buffer_limits(high=1000, low=250)
     ends.transport.write(bytes(MANY))
     assert ends.protocol.told == ["made", "pause"]
     assert ends.transport.get_write_buffer_size() > MANY // 2
@@ -136,7 +185,8 @@ async def test_a_peer_that_does_not_read_is_told_and_counted(ends: Ends) -> None
 
 async def test_what_openssl_holds_is_read_after_a_pause(ends: Ends) -> None:
     ends.transport.pause_reading()
-    assert not ends.transport.is_reading()
+    if isinstance(ends.transport, TlsTransport):
+        assert not ends.transport.is_reading()
     await ends.send(bytes(100_000))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -183,3 +233,41 @@ async def test_a_record_that_was_changed_ends_the_connection(ends: Ends) -> None
     raw.detach()
     await eventually(lambda: ends.protocol.told == ["made", "lost"])
     assert isinstance(ends.protocol.error, ssl.SSLError)
+
+
+async def test_records_that_come_in_pieces_and_many_at_once_are_read(ends: Ends) -> None:
+    texts = [bytes([number % 256]) * (1 + 37 * number % 5000) for number in range(300)]
+    for text in texts:
+        await ends.send(text)
+        if len(text) % 3:
+            await asyncio.sleep(0)
+    await eventually(lambda: len(ends.protocol.data) == sum(map(len, texts)))
+    assert digest(ends.protocol.data) == digest(b"".join(texts))
+
+
+@pytest.mark.parametrize("piece", [1, 4, 5, 6, 100])
+@pytest.mark.parametrize("compiled", FORMS.values(), ids=FORMS)
+async def test_a_record_that_comes_in_pieces_is_waited_for(compiled: bool, piece: int) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client().wrap_bio(incoming, outgoing)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for one in (ours, theirs):
+        one.setblocking(False)
+    served = server_context().wrap_socket(ours, server_side=True, do_handshake_on_connect=False)
+    for side in (asking, served, asking, served):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+        theirs.sendall(outgoing.read())
+        with contextlib.suppress(BlockingIOError):
+            incoming.write(theirs.recv(65536))
+    with serving(served, compiled=compiled) as (transport, protocol):
+        for text in (b"first", b"second" * 50):
+            asking.write(text)
+            sealed = outgoing.read()
+            for start in range(0, len(sealed), piece):
+                theirs.sendall(sealed[start : start + piece])
+                await asyncio.sleep(0.001)
+        await eventually(lambda: protocol.data == b"first" + b"second" * 50)
+        transport.abort()
+        await eventually(lambda: protocol.told[-1] == "lost")
+    theirs.close()

@@ -6,6 +6,8 @@ import socket
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from aerobee.broker.monitoring.http import Request
 from aerobee.shards.child import State
 from aerobee.shards.pages import Pages, Place
@@ -38,3 +40,34 @@ async def test_one_that_takes_connections_and_says_nothing_is_stuck() -> None:
         assert (await made.ready(REQUEST)).status == 503
         (about,) = json.loads((await made.shards(REQUEST)).body)["shards"]
         assert (about["state"], about["status"]) == ("stuck", "no answer in 0.2 s")
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[]", b'{"checks": [1]}', b"{}"])
+async def test_a_page_of_another_kind_has_no_notes(body: bytes) -> None:
+    assert "notes" not in await ready_shard(body)
+
+
+async def test_what_a_ready_shard_says_besides_is_shown() -> None:
+    accounts = {"check": "accounts", "ok": False, "note": True, "reason": "damaged"}
+    fine = {"check": "closed to strangers", "ok": True, "note": True}
+    body = json.dumps({"ready": True, "checks": [fine, accounts, {"check": "disk", "ok": True}]})
+    assert (await ready_shard(body.encode()))["notes"] == [accounts]
+
+
+async def ready_shard(body: bytes) -> dict[str, Any]:
+    """What the supervisor says of a shard whose page is this."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n" % len(body))
+        writer.write(b"Connection: close\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        made = pages(server.sockets[0].getsockname()[1])
+        found = await made.ready(REQUEST)
+    assert found.status == 200
+    about: dict[str, Any] = json.loads(found.body)["shards"][0]
+    return about

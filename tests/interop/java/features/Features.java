@@ -8,13 +8,10 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import org.apache.rocketmq.acl.common.AclClientRPCHook;
-import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.exception.RequestTimeoutException;
-import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
@@ -60,13 +57,6 @@ public final class Features {
         client.setHeartbeatBrokerInterval(500);
         client.setPollNameServerInterval(500);
         client.setMqClientApiTimeout(30_000);
-    }
-
-    /** Signs with {@code --access-key} and {@code --secret-key}, if there are any. */
-    static RPCHook hook(Options options) {
-        String key = options.text("access-key", "");
-        return key.isEmpty() ? null
-            : new AclClientRPCHook(new SessionCredentials(key, options.text("secret-key", "")));
     }
 
     /**

@@ -36,7 +36,7 @@ final class Producing implements Features.Client {
     Producing(String name, Options options) throws Exception {
         String group = options.text("group", name);
         boolean trace = options.yes("trace");
-        RPCHook hook = Features.hook(options);
+        RPCHook hook = options.signing();
         if (options.yes("transactions")) {
             TransactionMQProducer deciding = new TransactionMQProducer(null, group, hook, trace, null);
             deciding.setTransactionListener(new Deciding(name));

@@ -23,7 +23,7 @@ final class Pulling implements Features.Client {
     private final DefaultMQPullConsumer consumer;
 
     Pulling(String name, Options options) throws Exception {
-        consumer = new DefaultMQPullConsumer(options.text("group", name), Features.hook(options));
+        consumer = new DefaultMQPullConsumer(options.text("group", name), options.signing());
         consumer.setNamesrvAddr(options.text("namesrv", ""));
         consumer.setInstanceName(options.text("instance", name));
         Features.hasten(consumer);

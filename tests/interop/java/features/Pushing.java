@@ -26,7 +26,7 @@ final class Pushing implements Features.Client {
         this.name = name;
         this.rejectFirst = options.yes("reject-first");
         consumer = new DefaultMQPushConsumer(null, options.text("group", name),
-            Features.hook(options), new AllocateMessageQueueAveragely(), options.yes("trace"), null);
+            options.signing(), new AllocateMessageQueueAveragely(), options.yes("trace"), null);
         consumer.setNamesrvAddr(options.text("namesrv", ""));
         consumer.setInstanceName(options.text("instance", name));
         Features.hasten(consumer);

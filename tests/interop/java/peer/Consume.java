@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -27,7 +28,8 @@ final class Consume {
     }
 
     void run() throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group", "consumers"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.text("group", "consumers"), options.signing(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("namesrv", ""));
         consumer.setInstanceName("peer-" + ProcessHandle.current().pid());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

@@ -1,5 +1,8 @@
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Command line of the form {@code command --name value ...}; every value has a default. */
 final class Options {
@@ -24,5 +27,12 @@ final class Options {
 
     boolean yes(String name) {
         return text(name, "no").equals("yes");
+    }
+
+    /** Signs for the account of {@code --access-key} and {@code --secret-key}; null without one. */
+    RPCHook signing() {
+        String key = text("access-key", "");
+        return key.isEmpty() ? null
+            : new AclClientRPCHook(new SessionCredentials(key, text("secret-key", "")));
     }
 }

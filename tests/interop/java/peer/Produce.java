@@ -29,7 +29,7 @@ final class Produce {
         this.options = options;
         this.topic = options.text("topic", "");
         this.giveUpMs = options.number("retry-seconds", 0) * 1000L;
-        this.producer = new DefaultMQProducer(options.text("group", "producers"));
+        this.producer = new DefaultMQProducer(options.text("group", "producers"), options.signing());
         producer.setNamesrvAddr(options.text("namesrv", ""));
         producer.setInstanceName("peer-" + ProcessHandle.current().pid());
     }

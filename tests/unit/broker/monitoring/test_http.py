@@ -498,7 +498,7 @@ async def test_a_note_is_told_and_leaves_the_broker_ready() -> None:
         "checks": [
             {
                 "check": "accounts",
-                "ok": True,
+                "ok": False,
                 "since": "2026-11-18T11:06:40.000+00:00",
                 "note": True,
                 "reason": "accounts stay as they were",

@@ -20,9 +20,11 @@ from aerobee.cli.bench.frames import (
     send_template,
 )
 from aerobee.cli.bench.payload import Keys, Payload
+from aerobee.cli.bench.security import Account
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.frames.signature import ACCESS_KEY, Signer
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.batch import decode_batch
@@ -32,6 +34,8 @@ BORN_MS = 1_764_000_000_123
 STAMP_NS = 123_456_789_012_345
 # Bytes that mean something to `%`, and the marks of the templates themselves.
 BODY = b"%b 100 % %% <the key.> <sixteen digits> 2123456789"
+# Texts that JSON writes otherwise than they are signed, or that mean something to `%`.
+ACCESS_KEYS = ["bench-sender", 'a "k\u00fcy" of 100 %b']
 SHAPES = [Shape(keyed, stamped) for keyed in (False, True) for stamped in (False, True)]
 
 
@@ -105,6 +109,66 @@ def test_a_pull_is_one(suspend_ms: int, offset: int) -> None:
     # The subscription comes along, and no offset is committed: nobody need know the group.
     assert header.sys_flag == (4 | 2 if suspend_ms else 4)
     assert (header.consumer_group, header.subscription) == (CONSUMER_GROUP, "*")
+
+
+# Signed
+
+
+def account(access_key: str) -> Account:
+    return Account(access_key, Signer("secret"))
+
+
+def check_signed(command: Command, access_key: str) -> None:
+    """A broker would let it in; neither fields nor body could have been others."""
+    assert command.ext[ACCESS_KEY] == access_key
+    signer = Signer("secret")
+    assert signer.has_signed(command.ext, command.body, command.version)
+    assert not signer.has_signed(command.ext, command.body + b"x", command.version)
+    assert not Signer("other").has_signed(command.ext, command.body, command.version)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("access_key", ACCESS_KEYS)
+def test_a_signed_send_is_one(access_key: str, shape: Shape, values: MessageValues) -> None:
+    template = send_template("Orders", 12, len(BODY), shape, account(access_key))
+    for opaque in (FIRST_OPAQUE, LAST_OPAQUE):
+        parts = [digits(opaque), b"%d" % BORN_MS, *values.of(shape, STAMP_NS)]
+        command = decoded(template.fill(parts, BODY))
+        assert (command.code, command.opaque) == (RequestCode.SEND_MESSAGE_V2, opaque)
+        header = SendMessageHeader.from_command(command)
+        assert (header.topic, header.born_timestamp, command.body) == ("Orders", BORN_MS, BODY)
+        check_properties(header.properties, shape)
+        check_signed(command, access_key)
+
+
+@pytest.mark.parametrize("access_key", ACCESS_KEYS)
+def test_a_signed_batch_is_one(access_key: str, values: MessageValues) -> None:
+    body = BatchBody([BODY, BODY[::-1]], SHAPES[-1])
+    template = batch_template("Orders", 0, body.size, account(access_key))
+    parts = [digits(FIRST_OPAQUE), b"%d" % BORN_MS]
+    command = decoded(template.fill(parts, body.fill(STAMP_NS, values)))
+    assert SendMessageHeader.from_command(command).batch
+    assert [item.body for item in decode_batch(command.body)] == [BODY, BODY[::-1]]
+    check_signed(command, access_key)
+
+
+@pytest.mark.parametrize("access_key", ACCESS_KEYS)
+@pytest.mark.parametrize("offset", [0, 9_223_372_036_854_775_807])
+def test_a_signed_pull_is_one(access_key: str, offset: int) -> None:
+    template = pull_template("Orders", 3, 32, 15_000, account(access_key))
+    command = decoded(template.fill((digits(LAST_OPAQUE), offset_digits(offset))))
+    assert PullMessageHeader.from_ext(command.ext).queue_offset == offset
+    check_signed(command, access_key)
+
+
+def test_what_is_signed_for_one_account_is_not_for_another() -> None:
+    one, other, nobody = (
+        send_template("Orders", 0, 0, Shape(), by) for by in (account("a"), account("b"), None)
+    )
+    parts = [digits(FIRST_OPAQUE), b"%d" % BORN_MS, b"A" * 32]
+    fields = [decoded(template.fill(parts)).ext for template in (one, other, nobody)]
+    assert [ext.get(ACCESS_KEY) for ext in fields] == ["a", "b", None]
+    assert "Signature" not in fields[2]
 
 
 def test_bodies_are_the_same_for_the_same_seed() -> None:

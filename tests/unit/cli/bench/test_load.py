@@ -15,14 +15,19 @@ from aerobee.cli.bench.frames import MessageValues
 from aerobee.cli.bench.lane import Lane
 from aerobee.cli.bench.load import Load, LoadSettings, Reader, ReaderSpec, Sender, SenderSpec
 from aerobee.cli.bench.schedule import Schedule
+from aerobee.cli.bench.security import Secured, Security
 from aerobee.cli.bench.stats import Stats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.frames.signature import Signer
 from aerobee.protocol.message.record import StoreMessage, encode_record
+from tests.tls import CERTIFICATE, STRANGER, tls_in_front_of
 
 Kind = TypeVar("Kind", bound=Load)
 MS = 1_000_000
 START_NS = 100 * MS
+PLAIN = Secured()
 
 
 class Clock:
@@ -39,17 +44,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def make_sender(**settings: Any) -> Sender:
+def make_sender(secured: Secured = PLAIN, **settings: Any) -> Sender:
     spec = SenderSpec("127.0.0.1:1", "Orders", [0, 1], 0, 1)
     values = MessageValues(lambda: "A" * 32, lambda: b"k" * 10)
     own: dict[str, Any] = {"in_flight": 1, "timeout_s": 5.0, **settings}
-    return connected(Sender(spec, LoadSettings(**own), [b"body"], values, Stats()))
+    return connected(Sender(spec, LoadSettings(**own), [b"body"], values, Stats(), secured))
 
 
-def make_reader(*, follows: bool, in_flight: int = 1, stamped: bool = False) -> Reader:
+def make_reader(
+    *, follows: bool, in_flight: int = 1, stamped: bool = False, secured: Secured = PLAIN
+) -> Reader:
     spec = ReaderSpec("127.0.0.1:1", "Orders", [(0, 10), (1, 20)], 0, 1, follows)
     settings = LoadSettings(in_flight=in_flight, timeout_s=5.0, stamped=stamped)
-    return connected(Reader(spec, settings, Stats()))
+    return connected(Reader(spec, settings, Stats(), secured))
 
 
 def connected(load: Kind) -> Kind:
@@ -272,7 +279,7 @@ async def test_a_lost_connection_is_made_again_and_what_was_under_way_has_failed
     async with server, asyncio.timeout(30):
         sender = make_sender(in_flight=2)
         sender._address = address
-        await sender.connect()
+        assert await sender.connect() == ""
         sender.begin(None)
         (await opened.get()).close()
         again = await opened.get()
@@ -281,6 +288,62 @@ async def test_a_lost_connection_is_made_again_and_what_was_under_way_has_failed
         assert address in sender.stats.failures["CONNECTION_LOST"][1]
         again.close()
         sender.close()
+
+
+@pytest.mark.parametrize("kind", ["send", "batch", "pull"])
+async def test_every_request_of_an_account_is_signed(kind: str) -> None:
+    secured = Security(access_key="user", secret_key="secret").secured()
+    load = (
+        make_reader(follows=False, in_flight=2, secured=secured)
+        if kind == "pull"
+        else make_sender(secured, in_flight=2, batch=3 if kind == "batch" else 0)
+    )
+    written: list[bytes] = []
+    load._lane._transport = SimpleNamespace(write=written.append)  # type: ignore[assignment]
+    load.begin(None)
+    commands = FrameDecoder().feed(b"".join(written))
+    assert len(commands) == 2
+    for command in commands:
+        assert command.ext["AccessKey"] == "user"
+        assert Signer("secret").has_signed(command.ext, command.body, command.version)
+
+
+async def test_a_connection_is_lost_to_who_is_not_trusted_any_more() -> None:
+    """Made again, it is refused with the reason, and goes on being tried."""
+    opened = asyncio.Queue[asyncio.StreamWriter]()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.put_nowait(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with (
+        server,
+        asyncio.timeout(30),
+        tls_in_front_of(server.sockets[0].getsockname()[1]) as port,
+    ):
+        trusting = Security(use_tls=True, trust_store=str(CERTIFICATE)).secured()
+        sender = make_sender(trusting)
+        sender._address = f"127.0.0.1:{port}"
+        assert await sender.connect() == ""
+        sender.begin(None)
+        sender._tls = Security(use_tls=True, trust_store=str(STRANGER)).secured().tls
+        (await opened.get()).close()
+        await until(lambda: sender.stats.failures.get("CANNOT_CONNECT", (0,))[0] >= 2)
+        remark = sender.stats.failures["CANNOT_CONNECT"][1]
+        assert remark.startswith(f"127.0.0.1:{port}: its certificate is not trusted: self")
+        sender.close()
+
+
+async def test_a_peer_that_takes_no_tls_is_said_to_be_one() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, asyncio.timeout(30):
+        sender = make_sender(Security(use_tls=True).secured())
+        sender._address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert (await sender.connect()).endswith("in the TLS handshake, as one without TLS does")
 
 
 async def test_an_answer_nobody_waits_for_is_dropped() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from aerobee.cli.bench.fleet import specs_of
 from aerobee.cli.bench.plan import Mode, Plan, plan_of
+from aerobee.cli.bench.security import Security
 from aerobee.cli.bench.topics import Place
 from aerobee.cli.output import CommandFailed
 from aerobee.cli.parser import build_parser
@@ -28,6 +29,13 @@ producerRate: 9000
 consumerBacklogSizeGB: 2
 testDurationMinutes: 5
 """
+
+
+@pytest.fixture(autouse=True)
+def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have one."""
+    for name in ("AEROBEE_CREDENTIALS", "ROCKETMQ_HOME"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -137,6 +145,56 @@ def test_options_that_are_none_are_usage_errors(
     assert said in capsys.readouterr().err
 
 
+# Accounts and TLS
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> Path:
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: user\nsecretKey: hidden-key\n")
+    return file
+
+
+@pytest.mark.parametrize("mode", ["send", "batch", "pull", "e2e", "workload"])
+def test_a_plan_signs_with_the_file_that_is_named(
+    mode: str, credentials: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(WORKLOAD)
+    words = (mode, str(file)) if mode == "workload" else (mode,)
+    assert plan_of(parse(*words)).security == Security()
+    plan = plan_of(parse(*words, "--credentials", str(credentials)))
+    assert plan.security == Security(access_key="user", secret_key="hidden-key")
+    assert "hidden-key" not in repr(plan)
+
+
+def test_a_plan_signs_as_the_environment_says(
+    credentials: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AEROBEE_CREDENTIALS", str(credentials))
+    assert plan_of(parse("send")).security.signed
+
+
+def test_a_plan_speaks_tls_where_it_or_a_file_of_certificates_is_named() -> None:
+    assert plan_of(parse("send", "--tls")).security == Security(use_tls=True)
+    plan = plan_of(
+        parse(
+            *("pull", "--trust-store", "trusted.pem", "--certificate", "own.pem"),
+            *("--certificate-key", "own.key"),
+        )
+    )
+    assert plan.security == Security(
+        use_tls=True, trust_store="trusted.pem", certificate="own.pem", certificate_key="own.key"
+    )
+
+
+def test_a_file_without_keys_is_refused_and_not_shown(credentials: Path) -> None:
+    credentials.write_text("secretKey: hidden-key\n")
+    said = refused("send", "--credentials", str(credentials))
+    assert said == f"{credentials}: accessKey and secretKey must be there"
+    assert "nowhere.yml: No such file" in refused("send", "--credentials", "nowhere.yml")
+
+
 # Who does what
 
 
@@ -160,6 +218,12 @@ def test_connections_are_dealt_to_processes_and_brokers() -> None:
     assert {one.connections for one in senders} == {5}
     assert sorted(one.address for one in senders) == ["broker-0:1"] * 3 + ["broker-1:1"] * 2
     assert all(one.queue_ids == [0, 1, 2] for one in senders)
+
+
+def test_every_process_gets_the_keys() -> None:
+    security = Security(access_key="user", secret_key="hidden-key")
+    specs = specs_of(plan(producers=4, processes=2, security=security), [place()])
+    assert [spec.security for spec in specs] == [security, security]
 
 
 def test_every_broker_is_sent_to_and_no_process_is_without_work() -> None:

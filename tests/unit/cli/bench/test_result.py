@@ -21,6 +21,7 @@ from aerobee.cli.bench.result import (
     table,
     warnings,
 )
+from aerobee.cli.bench.security import Security
 from aerobee.cli.bench.stats import Stats
 from aerobee.cli.output import CommandFailed
 
@@ -117,6 +118,14 @@ def test_what_has_no_name_there_stands_apart() -> None:
         {"code": "SYSTEM_BUSY", "requests": 5, "firstRemark": "[too many requests]"}
     ]
     assert own["secondEnds"] == [1.0, 1.5]
+
+
+def test_the_document_says_what_was_secured_and_no_key() -> None:
+    own = made()["aerobee"]
+    assert (own["signed"], own["encrypted"]) == (False, False)
+    own = made(security=Security(access_key="user", secret_key="hidden-key", use_tls=True))
+    assert (own["aerobee"]["signed"], own["aerobee"]["encrypted"]) == (True, True)
+    assert "hidden-key" not in json.dumps(own)
 
 
 def test_pulls_have_latencies_of_their_own() -> None:

@@ -24,6 +24,7 @@ from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_response, make_request, make_response
 from aerobee.protocol.frames.signature import Signer
+from tests.tls import CERTIFICATE, KEY
 
 HEART_BEAT = RequestCode.HEART_BEAT
 MAX_OFFSET = RequestCode.GET_MAX_OFFSET
@@ -273,7 +274,12 @@ async def test_requests_are_signed_with_the_keys_that_are_given(name_server, bro
         ({"certificate": "/x.pem"}, "certificate is for use_tls=True"),
         ({"use_tls": True, "certificate_key": "/x.pem"}, "needs certificate beside it"),
         ({"use_tls": True, "certificate": "/no/such.pem"}, "'/no/such.pem' .*No such file"),
-        ({"use_tls": True, "certificate": __file__}, "cannot be read as PEM, with its key"),
+        ({"use_tls": True, "certificate": __file__}, "certificate_key .* names one"),
+        (
+            {"use_tls": True, "certificate": str(CERTIFICATE), "certificate_key": __file__},
+            "test_session.py' holds no private key in PEM$",
+        ),
+        ({"use_tls": True, "certificate": str(KEY)}, "cannot be read as PEM, with its key"),
     ],
 )
 def test_keys_and_trust_that_cannot_be_are_refused(
