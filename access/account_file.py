@@ -27,9 +27,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -38,11 +38,15 @@ from aerobee.access.addresses import AddressPattern
 from aerobee.access.errors import AccountFileError
 from aerobee.access.rights import DENY, is_right, parse_right
 
+_T = TypeVar("_T")
+
 #: A file that is larger is refused before it is parsed: 20,000 accounts have room in it.
 MAX_BYTES: Final = 8 << 20
 #: Names and list entries of one file, each counted as often as an alias repeats it. As many as a
 #: file of the largest size has without aliases; with some it could have billions.
 MAX_ENTRIES: Final = 1 << 20
+#: Faults that are collected before the rest of a file is left unread.
+MAX_FAULTS: Final = 100
 # A file of accounts has six levels.
 _MAX_DEPTH: Final = 32
 # Of a word that is not known.
@@ -169,12 +173,13 @@ def compose(path: str, content: bytes) -> yaml.Node | None:
 
 
 class _Reader:
-    """Reads one file, and collects warnings."""
+    """Reads one file, and collects warnings, and faults: one of each account, right or address."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._entries_left = MAX_ENTRIES
         self._warnings: list[str] = []
+        self._faults: list[str] = []
 
     def read(self, content: bytes) -> AccountFile:
         node = compose(self._path, content)
@@ -182,15 +187,27 @@ class _Reader:
         for name, (line, _) in members.items():
             if name not in (_WHITE, _ACCOUNTS, _VERSION):
                 self._warn(line, f"{_shown(name)} is no word of a file of accounts")
-        counter, timestamp = self._version(members)
-        return AccountFile(
-            self._path,
-            tuple(self._accounts(members)),
-            tuple(self._white(members)),
-            counter,
-            timestamp,
-            tuple(self._warnings),
-        )
+        try:
+            counter, timestamp = self._version(members)
+            accounts = tuple(self._accounts(members))
+            white = tuple(self._white(members))
+        except AccountFileError as error:
+            raise AccountFileError(*self._faults, *error.faults) from None
+        if self._faults:
+            raise AccountFileError(*self._faults)
+        return AccountFile(self._path, accounts, white, counter, timestamp, tuple(self._warnings))
+
+    def _each(self, nodes: Iterable[yaml.Node], read: Callable[[yaml.Node], _T]) -> Iterator[_T]:
+        """What is read of each; one that is wrong is left out and its fault kept."""
+        for node in nodes:
+            if len(self._faults) >= MAX_FAULTS:
+                return
+            try:
+                found = read(node)
+            except AccountFileError as error:
+                self._faults += error.faults
+            else:
+                yield found
 
     # --- nodes
 
@@ -241,8 +258,8 @@ class _Reader:
 
     def _accounts(self, members: Mapping[str, tuple[int, yaml.Node]]) -> Iterator[Account]:
         known: set[str] = set()
-        for node in self._items(_of(members, _ACCOUNTS), _ACCOUNTS):
-            account = self._account(node)
+        nodes = self._items(_of(members, _ACCOUNTS), _ACCOUNTS)
+        for account in self._each(nodes, self._account):
             if account.access_key in known:
                 self._warn(
                     account.line, f"account {account.access_key} is there twice, the first counts"
@@ -306,32 +323,33 @@ class _Reader:
         self, members: Mapping[str, tuple[int, yaml.Node]], name: str, key: str
     ) -> Iterator[tuple[str, Grant]]:
         known: set[str] = set()
-        for node in self._items(_of(members, name), name):
-            text = self._text(node, f"account {key}: {name}")
-            parts = [part for part in text.split("=") if part]
-            if len(parts) != 2:
-                raise self._wrong(
-                    node, f"account {key}: {name}: {text!r} is not of the form name=PUB|SUB"
-                )
-            line = node.start_mark.line + 1
-            named = parts[0].strip()
-            what = f"account {key}: {name}: {named}"
-            self._check_right(parts[1], line, what)
+        what = f"account {key}: {name}"
+        nodes = self._items(_of(members, name), name)
+        for named, right, line in self._each(nodes, lambda node: self._perm(node, what)):
+            self._check_right(right, line, f"{what}: {named}")
             if named in known:
-                self._warn(line, f"{what} is there twice, the last counts")
+                self._warn(line, f"{what}: {named} is there twice, the last counts")
             if "*" in named:
                 default = "defaultTopicPerm" if name == "topicPerms" else "defaultGroupPerm"
-                self._warn(line, f"{what}: a star stands for itself here; for all it is {default}")
+                star = "a star stands for itself here; for all it is"
+                self._warn(line, f"{what}: {named}: {star} {default}")
             known.add(named)
-            yield named, Grant(parse_right(parts[1]), line)
+            yield named, Grant(parse_right(right), line)
+
+    def _perm(self, node: yaml.Node, what: str) -> tuple[str, str, int]:
+        """Name, text of the right, line."""
+        text = self._text(node, what)
+        parts = [part for part in text.split("=") if part]
+        if len(parts) != 2:
+            raise self._wrong(node, f"{what}: {text!r} is not of the form name=PUB|SUB")
+        return parts[0].strip(), parts[1], node.start_mark.line + 1
 
     def _check_right(self, text: str, line: int, what: str) -> None:
         if not is_right(text):
             self._warn(line, f"{what}: {text.strip()!r} is no right and counts as DENY")
 
     def _white(self, members: Mapping[str, tuple[int, yaml.Node]]) -> Iterator[AddressPattern]:
-        for node in self._items(_of(members, _WHITE), _WHITE):
-            yield self._pattern(node)
+        return self._each(self._items(_of(members, _WHITE), _WHITE), self._pattern)
 
     def _version(self, members: Mapping[str, tuple[int, yaml.Node]]) -> tuple[int, int]:
         for node in self._items(_of(members, _VERSION), _VERSION)[:1]:

@@ -29,4 +29,13 @@ NO_KEY, UNKNOWN_KEY, SIGNATURE, ADMIN, RIGHT = REASONS = (
 
 
 class AccountFileError(Exception):
-    """A file of accounts that cannot be taken; the text names file and line, and no secret."""
+    """A file of accounts that cannot be taken, and each of its `faults`; they name file and line,
+    and no secret. Its text is the first one, and how many there are besides."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__(*faults)
+        self.faults = faults
+
+    def __str__(self) -> str:
+        first, *others = self.faults
+        return f"{first} (and {len(others)} more)" if others else first

@@ -46,4 +46,7 @@ def _read(path: str) -> AccountFile:
     try:
         return read_account_file(path)
     except AccountFileError as error:
-        raise CommandFailed(str(error)) from None
+        *others, last = error.faults
+        for fault in others:
+            say(f"aerobee: {fault}")
+        raise CommandFailed(last) from None

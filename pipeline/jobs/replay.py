@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.jobs.archive import COLUMNS as ARCHIVE_COLUMNS
 from aerobee.pipeline.jobs.archive import read_archive
 from aerobee.pipeline.jobs.inputs import StoreInput
@@ -100,9 +101,14 @@ def replay(
     of the sink.
 
     Frames: `messages` (what is, or would be, sent), `topics` (how many to each). Raises JobFailed
-    when a message would go where nobody may send.
+    when a message would go where nobody may send, and before anything is read when nothing can be
+    sent at all: nobody answers, an option is wrong.
     """
     result = JobResult("replay")
+    options = {"nameServer": name_servers} | (sink or {})
+    if not dry_run:
+        step(spark, f"looking for the brokers of {name_servers}")
+        _check_sink(options)
     step(spark, "selecting messages")
     every, bad = _rows(spark, source)
     rows = _selected(every, topics, begin_ms, end_ms)
@@ -132,7 +138,7 @@ def replay(
         result.lines += ["", "nothing was sent (dry run)"]
     elif found[0]:
         step(spark, f"sending {found[0]:,} messages")
-        _send(messages, {"nameServer": name_servers} | (sink or {}), rate, result)
+        _send(messages, options, rate, result)
     return result
 
 
@@ -219,6 +225,19 @@ def _selected(
     if begin_ms is not None:
         rows = rows.where(stored >= begin_ms)
     return rows if end_ms is None else rows.where(stored < end_ms)
+
+
+def _check_sink(options: dict[str, str]) -> None:
+    """As the write will: what it refuses is not found after hours of reading."""
+    from pyspark.sql.types import StructType
+
+    from aerobee.pipeline.sink.plan import SinkPlanError, plan_write
+    from aerobee.pipeline.sink.schema import SinkSchemaError
+
+    try:
+        plan_write(options, StructType.fromDDL(_SINK_DDL).fields, streaming=False)
+    except (OptionError, SinkPlanError, SinkSchemaError) as error:
+        raise JobFailed(str(error)) from error
 
 
 def _check_targets(topics: Sequence[str]) -> None:

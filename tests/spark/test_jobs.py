@@ -21,6 +21,7 @@ from aerobee.pipeline.jobs.archives.target import Target
 from tests import campaign
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
+from tests.ports import free_port
 from tests.unit.pipeline.jobs.test_jobs_audit import as_fault, plant_anywhere
 from tests.unit.store import audit_support as at
 from tests.unit.store.support import ManualClock, message, small_settings, tree
@@ -615,6 +616,18 @@ def test_what_cannot_be_is_said_in_one_line(newest: Driver, root: Path) -> None:
         found = newest.run(job, arguments=[*arguments, str(root)])
         assert (found["code"], text in found["error"]) == (3, True), found
         assert "\n" not in found["error"]
+
+
+def test_a_replay_looks_for_its_brokers_before_it_reads(newest: Driver, root: Path) -> None:
+    """Which of two faults is said: the other one is found when the store is read."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    arguments = ["replay", str(root), "--where", "colour = 1", "-n", nowhere]
+    for more, text in (
+        ((), f"no name server answers ({nowhere})"),
+        (("--sink", "guarantee=x"), "guarantee"),
+    ):
+        found = newest.run(job, arguments=[*arguments, *more])
+        assert (found["code"], text in found["error"]) == (3, True), found
 
 
 def test_the_store_of_a_java_broker_is_audited_and_rebuilt(

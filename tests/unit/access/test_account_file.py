@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aerobee.access import account_file
 from aerobee.access.account_file import (
     MAX_BYTES,
+    MAX_FAULTS,
     AccountFile,
     parse_account_file,
     read_account_file,
@@ -170,6 +171,34 @@ def test_any_other_word_does_not(text: str) -> None:
 )  # fmt: skip
 def test_damage_is_named_with_its_line(text: str, why: str) -> None:
     assert why in refusal(text)
+
+
+def faults(text: str) -> list[str]:
+    """Each, without the file's name."""
+    with pytest.raises(AccountFileError) as raised:
+        parse(text)
+    return [fault.removeprefix("f.yml:") for fault in raised.value.faults]
+
+
+def test_each_account_right_and_address_that_is_wrong_is_named() -> None:
+    text = (
+        f"{ONE}  topicPerms:\n  - orders\n  - a=PUB\n  - b=c=SUB\n"
+        f"- accessKey: account-2\n"
+        f"- accessKey: account-3\n  secretKey: {SECRET}\n  whiteRemoteAddress: 10.1\n"
+        "globalWhiteRemoteAddresses:\n- 10.1.2.3\n- 10.1.2.300\n- 1\n"
+    )
+    found = faults(text)
+    assert [line.split(":")[0] for line in found] == ["5", "7", "8", "11", "14", "15"]
+    assert "'b=c=SUB' is not of the form" in found[1]
+    assert refusal(text) == f"f.yml:{found[0]} (and 5 more)"
+    assert faults(text.replace("- 10.1.2.3\n", "").replace("- 10.1.2.300\n- 1", " x"))[4:] == [
+        "13: globalWhiteRemoteAddresses must be a list"
+    ]
+
+
+def test_no_more_faults_are_collected_than_somebody_reads() -> None:
+    text = "globalWhiteRemoteAddresses:\n" + "- x\n" * (2 * MAX_FAULTS)
+    assert len(faults(text)) == MAX_FAULTS
 
 
 @pytest.mark.parametrize(

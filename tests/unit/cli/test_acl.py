@@ -84,6 +84,17 @@ def test_check_refuses_what_no_broker_takes(
     assert why in err
 
 
+def test_check_says_each_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = put(tmp_path, FILE.replace("10.1.2.*", "10.1.2.300").replace("=PUB", ""))
+    code, out, err = run(capsys, "check", file)
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        f"aerobee: {file}:7: account account-1: topicPerms: 'orders' is not of the form "
+        "name=PUB|SUB",
+        f"aerobee: {file}:2: '10.1.2.300' is no IP address",
+    ]
+
+
 def test_check_and_explain_of_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "none.yml")
     for arguments in (("check", file), ("explain", file, "--account", "account-1")):
