@@ -30,16 +30,20 @@ def check(parsed: argparse.Namespace) -> int:
 
 
 def explain_account(parsed: argparse.Namespace) -> int:
-    """What an account may do; for a topic or a group if one is named."""
-    for path in parsed.file:
-        file = _read(path)
-        for account in file.accounts:
-            if account.access_key == parsed.account:
-                for line in explain(account, parsed.topic, parsed.group):
-                    print(printable(line))
-                return OK
-    files = " or ".join(parsed.file)
-    raise CommandFailed(f"there is no account {parsed.account} in {files}")
+    """What an account may do; for a topic or a group if one is named. And who needs no account."""
+    files = [_read(path) for path in parsed.file]
+    accounts = (one for file in files for one in file.accounts)
+    account = next((one for one in accounts if one.access_key == parsed.account), None)
+    if account is None:
+        names = " or ".join(parsed.file)
+        raise CommandFailed(f"there is no account {parsed.account} in {names}")
+    for line in explain(account, parsed.topic, parsed.group):
+        print(printable(line))
+    for file in files:
+        for address in file.white:
+            who = f"whoever comes from {address.text}: everything, without an account"
+            print(printable(f"{who} (globalWhiteRemoteAddresses of {file.path})"))
+    return OK
 
 
 def _read(path: str) -> AccountFile:

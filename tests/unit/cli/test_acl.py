@@ -114,6 +114,8 @@ def test_explain_names_the_line_that_decides(
         "  administrator: no",
         f"  send to topic orders: yes (PUB: {file}:7, this line)",
         f"  read topic orders: no (PUB: {file}:7, this line)",
+        "whoever comes from 10.1.2.*: everything, without an account "
+        f"(globalWhiteRemoteAddresses of {file})",
     ]
     code, out, _ = run(capsys, "explain", file, "--account", "account-1", "--group", "readers")
     assert out.splitlines()[2].startswith("  consume in group readers: no (DENY: no line names it")
