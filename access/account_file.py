@@ -349,7 +349,9 @@ class _Reader:
             self._warn(line, f"{what}: {text.strip()!r} is no right and counts as DENY")
 
     def _white(self, members: Mapping[str, tuple[int, yaml.Node]]) -> Iterator[AddressPattern]:
-        return self._each(self._items(_of(members, _WHITE), _WHITE), self._pattern)
+        # An empty one is nobody's.
+        patterns = self._each(self._items(_of(members, _WHITE), _WHITE), self._pattern)
+        return (pattern for pattern in patterns if pattern.text)
 
     def _version(self, members: Mapping[str, tuple[int, yaml.Node]]) -> tuple[int, int]:
         for node in self._items(_of(members, _VERSION), _VERSION)[:1]:

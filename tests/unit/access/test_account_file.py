@@ -95,6 +95,11 @@ def test_a_file_with_nothing_in_it_is_empty(text: str) -> None:
     assert parse(text).accounts == ()
 
 
+def test_an_empty_white_address_is_nobodys() -> None:
+    found = parse("globalWhiteRemoteAddresses:\n- ''\n-\n- 10.1.2.3\n")
+    assert [one.text for one in found.white] == ["10.1.2.3"]
+
+
 @pytest.mark.parametrize("text", ["true", "True", "yes", "on", '"true"'])
 def test_words_that_make_an_administrator(text: str) -> None:
     assert parse(f"{ONE}  admin: {text}\n").accounts[0].admin
