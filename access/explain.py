@@ -48,7 +48,7 @@ def _why(account: Account, need: Need) -> str:
     if grant.line:
         source = f"{account.path}:{grant.line}, {'this line' if named else default}"
     elif need.kind == TOPIC and need.name in HIDDEN_TOPICS:
-        source = "messages of all topics wait there, so that only a line of its own gives a right"
+        source = "messages of all topics lie there, so that only a line of its own gives a right"
     else:
         source = f"no line names it and there is no {default}, which means DENY"
     return f"{right_name(grant.right)}: {source}"

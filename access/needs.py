@@ -159,6 +159,7 @@ _TOPIC = _of_fields(topic=SUB)
 _TOPIC_ANY = _of_fields(topic=ANY)
 _GROUP = _of_fields(consumerGroup=SUB)
 _PULL = _of_fields(topic=SUB, consumerGroup=SUB)
+_PROGRESS = _all_of(_GROUP, _if_there(_of_fields(topic=SUB)))
 _OF_BOTH = _of_fields(topic=SUB, group=SUB)
 
 BROKER_NEEDS: Final[Mapping[int, Needs]] = {
@@ -184,7 +185,7 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.CHECK_CLIENT_CONFIG: _check_client,
     RequestCode.UNREGISTER_CLIENT: _if_there(_GROUP),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
-    RequestCode.QUERY_CONSUMER_OFFSET: _GROUP,
+    RequestCode.QUERY_CONSUMER_OFFSET: _PROGRESS,
     RequestCode.UPDATE_CONSUMER_OFFSET: _PULL,
     RequestCode.LOCK_BATCH_MQ: _lock,
     RequestCode.UNLOCK_BATCH_MQ: _lock,
@@ -195,13 +196,12 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.GET_TOPIC_STATS_INFO: _TOPIC_ANY,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _TOPIC_ANY,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _GROUP,
-    RequestCode.GET_CONSUME_STATS: _GROUP,
+    RequestCode.GET_CONSUME_STATS: _PROGRESS,
     RequestCode.GET_CONSUMER_RUNNING_INFO: _GROUP,
     RequestCode.QUERY_CONSUME_TIME_SPAN: _OF_BOTH,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _OF_BOTH,
     RequestCode.GET_BROKER_RUNTIME_INFO: nothing,
     RequestCode.VIEW_BROKER_STATS_DATA: nothing,
-    RequestCode.GET_BROKER_CONSUME_STATS: nothing,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: nothing,
     **dict.fromkeys(
         (
@@ -229,6 +229,7 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.DELETE_EXPIRED_COMMITLOG,
             RequestCode.RESUME_CHECK_HALF_MESSAGE,
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            RequestCode.GET_BROKER_CONSUME_STATS,
             RequestCode.GET_PRODUCER_CONNECTION_LIST,
             RequestCode.GET_ALL_PRODUCER_INFO,
         ),

@@ -72,10 +72,11 @@ class AccessService:
         """Read the files, changed or not."""
         return self._loop.run_in_executor(self._thread, self._look, True)
 
-    def change(self, path: Path, change: Callable[[], object]) -> asyncio.Future[None]:
-        """Change the file at `path`, which `change` does on the thread, and put the new rules in
-        force before the future is done. It raises what `change` raises, and AccountFileError for
-        rules that could not be in force; the file is as before then."""
+    def change(self, path: Path, change: Callable[[Loaded], object]) -> asyncio.Future[None]:
+        """Change the file at `path`, which `change` does on the thread, given what all files say
+        then, and put the new rules in force before the future is done. It raises what `change`
+        raises, and AccountFileError for rules that could not be in force; the file is as before
+        then."""
         return self._loop.run_in_executor(self._thread, self._change, path, change)
 
     async def close(self) -> None:
@@ -98,16 +99,18 @@ class AccessService:
             return
         self._take_on_loop(loaded)
 
-    def _change(self, path: Path, change: Callable[[], object]) -> None:
+    def _change(self, path: Path, change: Callable[[Loaded], object]) -> None:
         # While another file is wrong nothing is changed: it could not be put in force.
-        self.files.load()
+        found = self.files.load()
         path = path.resolve()
         before = path.read_bytes() if path.exists() else None
-        change()
+        change(found)
         try:
             loaded = self.files.load()
         except AccountFileError:
-            if before is not None:
+            if before is None:
+                path.unlink(missing_ok=True)
+            else:
                 replace_file(path, before, mode=path.stat().st_mode & 0o777)
             raise
         self._seen = loaded.stamp

@@ -44,8 +44,9 @@ WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 OWN_TOPICS = frozenset({STAGE_TOPIC, TIMER_TOPIC})
 #: What is in these has not been delivered to anybody yet, or never will be.
 UNDELIVERED_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, *OWN_TOPICS})
-#: Those, and what waits for its level of delay. Messages there name the topic that they are for.
-HIDDEN_TOPICS = UNDELIVERED_TOPICS | WAITING_TOPICS
+#: Those, what waits for its level of delay, and transactions that nobody has decided: messages of
+#: all topics lie there, and name the one that they are for.
+HIDDEN_TOPICS = UNDELIVERED_TOPICS | WAITING_TOPICS | {CHECK_MAX_TIME_TOPIC}
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS = frozenset(

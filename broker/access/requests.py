@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from aerobee.access.accounts import LONGER_THAN, Account
+from aerobee.access.accounts import LONGER_THAN
 from aerobee.access.errors import AccountFileError
 from aerobee.broker.router import Handler
 from aerobee.config.model import Settings
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     # These import the library for YAML, which a broker without accounts does not need.
     from aerobee.access.account_change import AccountChange
     from aerobee.access.account_file import AccountFile
+    from aerobee.access.account_files import Loaded
     from aerobee.access.service import AccessService
 
 log = logging.getLogger("aerobee.access")
@@ -75,9 +75,12 @@ class AccessRequests:
         if known is None and given["secretKey"] is None:
             raise BadRequest(code, f"account {key} is new, so it needs a secretKey")
         path = service.files.default if known is None else Path(known.path)
-        if known is not None and not given["admin"]:
-            _check_not_last(service, known, code)
-        change = partial(self._change_of(path).put, given)
+
+        def change(found: Loaded) -> None:
+            if not given["admin"]:
+                _check_not_last(found, key, code)
+            self._change_of(path).put(given)
+
         yield from _changed(service, path, change, code)
         return _told(connection, command)
 
@@ -89,9 +92,12 @@ class AccessRequests:
         known = service.loaded.rules.accounts.get(key)
         if known is None:
             raise BadRequest(code, f"there is no account {key}")
-        _check_not_last(service, known, code)
         path = Path(known.path)
-        change = partial(self._change_of(path).delete, key)
+
+        def change(found: Loaded) -> None:
+            _check_not_last(found, key, code)
+            self._change_of(path).delete(key)
+
         yield from _changed(service, path, change, code)
         return _told(connection, command)
 
@@ -106,9 +112,12 @@ class AccessRequests:
         path = service.files.path_of(command.ext.get("aclFileFullPath", ""))
         if path is None:
             raise BadRequest(code, "that is none of this broker's files of accounts")
-        if not addresses:
-            _check_somebody_is_left(service, path, code)
-        change = partial(self._change_of(path).set_white, addresses)
+
+        def change(found: Loaded) -> None:
+            if not addresses:
+                _check_somebody_is_left(found, path, code)
+            self._change_of(path).set_white(addresses)
+
         yield from _changed(service, path, change, code)
         return _told(connection, command)
 
@@ -139,25 +148,28 @@ class AccessRequests:
         return self._service
 
 
-def _check_not_last(service: AccessService, account: Account, code: int) -> None:
+# What a change would take away is looked at just before it, on the thread that makes one after the
+# other: of two administrators who are deleted at once one stays.
+
+
+def _check_not_last(found: Loaded, access_key: str, code: int) -> None:
     """Raises BadRequest when without this administrator nobody could change accounts."""
-    rules = service.loaded.rules
-    others = any(one.admin for one in rules.accounts.values() if one is not account)
-    if account.admin and not others and not rules.white:
-        raise BadRequest(
-            code, f"{account.access_key} is the last administrator: nobody could make another"
-        )
+    administrators = {key for key, one in found.rules.accounts.items() if one.admin}
+    if administrators == {access_key} and not found.rules.white:
+        raise BadRequest(code, f"{access_key} is the last administrator: nobody could make another")
 
 
-def _check_somebody_is_left(service: AccessService, path: Path, code: int) -> None:
+def _check_somebody_is_left(found: Loaded, path: Path, code: int) -> None:
     """Raises BadRequest when the white addresses of a file are all by which accounts can be
     changed."""
-    others = any(one.white for one in service.loaded.files if one.path != str(path))
-    if not others and not any(one.admin for one in service.loaded.rules.accounts.values()):
+    others = any(one.white for one in found.files if one.path != str(path))
+    if not others and not any(one.admin for one in found.rules.accounts.values()):
         raise BadRequest(code, "without white addresses and administrators nobody could make any")
 
 
-def _changed(service: AccessService, path: Path, change: Callable[[], object], code: int) -> Steps:
+def _changed(
+    service: AccessService, path: Path, change: Callable[[Loaded], None], code: int
+) -> Steps:
     """Waits for a change. Raises BadRequest with `code` when it cannot be made."""
     future = service.change(path, change)
     yield future

@@ -56,12 +56,12 @@ ROWS: dict[int, tuple[bytes, list[Need]]] = {
     Code.CHECK_CLIENT_CONFIG: (CHECK, [READERS, SUB_ORDERS]),
     Code.UNREGISTER_CLIENT: (b"", [READERS]),
     Code.GET_CONSUMER_LIST_BY_GROUP: (b"", [READERS]),
-    Code.QUERY_CONSUMER_OFFSET: (b"", [READERS]),
+    Code.QUERY_CONSUMER_OFFSET: (b"", [READERS, SUB_ORDERS]),
     Code.UPDATE_CONSUMER_OFFSET: (b"", [SUB_ORDERS, READERS]),
     Code.LOCK_BATCH_MQ: (LOCK, [READERS]),
     Code.UNLOCK_BATCH_MQ: (LOCK, [READERS]),
     Code.GET_CONSUMER_CONNECTION_LIST: (b"", [READERS]),
-    Code.GET_CONSUME_STATS: (b"", [READERS]),
+    Code.GET_CONSUME_STATS: (b"", [READERS, SUB_ORDERS]),
     Code.GET_CONSUMER_RUNNING_INFO: (b"", [READERS]),
     Code.QUERY_CONSUME_TIME_SPAN: (b"", [SUB_ORDERS, READERS]),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (b"", [SUB_ORDERS, READERS]),
@@ -106,7 +106,7 @@ def test_every_row_is_looked_at_here() -> None:
     assert {
         *(Code.STAGE_INTENT, Code.STAGE_STATUS, Code.STAGE_ABORT, Code.STAGE_CAPABILITY),
         *(Code.GET_BROKER_RUNTIME_INFO, Code.VIEW_BROKER_STATS_DATA),
-        *(Code.GET_BROKER_CONSUME_STATS, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER),
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     } == OPEN
     assert set(NAME_SERVER_NEEDS.values()) == {administrator}
 
