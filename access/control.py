@@ -24,7 +24,7 @@ from aerobee.access.errors import (
     UNKNOWN_KEY,
     AccessDenied,
 )
-from aerobee.access.needs import Needs, TopicAt, administrator
+from aerobee.access.needs import Needs, TopicAt, administrator, of_topic
 from aerobee.access.rights import PUB, right_name
 from aerobee.protocol.codes import request_name
 from aerobee.protocol.errors import BadRequest
@@ -81,6 +81,22 @@ class AccessControl:
         """Of an account that nothing but its signature lets in; None for any other name."""
         account = self._rules.accounts.get(access_key)
         return None if account is None or account.addresses.text else account.signer
+
+    def account_of(self, command: Command) -> str:
+        """The access key in a request that was let in; empty where it has none, or no account's."""
+        account = self._rules.accounts.get(command.ext.get(ACCESS_KEY, ""))
+        return "" if account is None else account.access_key
+
+    def may_see(self, access_key: str, peer: str, topic: str) -> bool:
+        """Whether a producer may be sent a message of a topic to decide about: a client of that
+        account (empty for none) at the address `peer`, who may send to the topic."""
+        rules = self._rules
+        if rules.is_white(peer):
+            return True
+        account = rules.accounts.get(access_key)
+        if account is None:
+            return False
+        return account.addresses.matches(peer) or account.has(of_topic(topic, PUB))
 
     def may(self, access_key: str, command: Command) -> bool:
         """Whether an account has the rights for a request, signature aside."""

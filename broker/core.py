@@ -114,10 +114,10 @@ class BrokerCore:
         self.turns = Turns()
         self._on_loop = LoopCalls(loop)
         self._bodies = BodyReader(loop)
+        self.access = self._build_access()
         self._build_tables()
         self._build_appending()
         self._build_messages()
-        self.access = self._build_access()
         self._build_routers()
 
     def _build_access(self) -> AccessService | None:
@@ -137,6 +137,10 @@ class BrokerCore:
             )
         except AccountFileError as error:
             raise ConfigError("aclEnable", "true", str(error)) from None
+
+    @property
+    def _control(self) -> AccessControl | None:
+        return None if self.access is None else self.access.control
 
     def _topic_at(self, log_offset: int) -> str | None:
         """The topic that the message at a place of the log was sent to; None where none is."""
@@ -280,6 +284,7 @@ class BrokerCore:
             self._appended,
             wall_clock_ms,
             lambda: self.acks.broken,
+            self._control,
         )
 
     def _build_timer(self) -> None:
@@ -385,6 +390,7 @@ class BrokerCore:
             self._bodies,
             self.expressions,
             self.filters,
+            self._control,
         )
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
@@ -412,7 +418,7 @@ class BrokerCore:
             self.turns,
             settings.max_request_bytes,
             _patience_s(settings),
-            None if self.access is None else self.access.control,
+            self._control,
         )
         self.admin_router = Router({**handlers, **pulls}, *serving)
         if settings.admin_port:
@@ -435,7 +441,7 @@ class BrokerCore:
             self.offsets,
             self._pull,
             self.acks,
-            None if self.access is None else self.access.control,
+            self._control,
         )
         self.staging.use(requests)
         return requests

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.expressions import Expressions
 from aerobee.broker.requests.notifications import Notifications
 from aerobee.broker.router import Handler
@@ -61,8 +62,11 @@ class ClientRequests:
         bodies: BodyReader,
         expressions: Expressions,
         filters: FilterTable,
+        access: AccessControl | None = None,
     ) -> None:
+        """`access` says whose heartbeats they are, where accounts are asked for."""
         self._settings = settings
+        self._access = access
         self._clients = clients
         self._topics = topics
         self._groups = groups
@@ -86,6 +90,7 @@ class ClientRequests:
     def heartbeat(self, connection: Connection, command: Command) -> Steps:
         """Record what the client does. Members of a changed group, the sender too, are notified
         before the answer."""
+        account = "" if self._access is None else self._access.account_of(command)
         data = yield from self._bodies.read(HeartbeatData.parse, command.body)
         yield from _check_names(data)
         yield from self._prepare(data.consumers)
@@ -95,7 +100,7 @@ class ClientRequests:
             if connection.closed:
                 # It has left its groups already, and would stay in these.
                 return None
-            heartbeat = Heartbeat(connection, command.language, command.version, part)
+            heartbeat = Heartbeat(connection, command.language, command.version, part, account)
             for group in self._clients.heartbeat(heartbeat):
                 self._notify(group, force=False)
             for consumer in part.consumers:

@@ -53,6 +53,8 @@ class Member(msgspec.Struct, eq=False, gc=False):
     last_heartbeat: float
     # What this member last said the group subscribes to; empty for producers.
     subscriptions: dict[str, str] = {}
+    # The access key of its last heartbeat; empty where no accounts are asked for.
+    account: str = ""
     # What the table has counted for it.
     bytes: int = 0
 
@@ -118,6 +120,8 @@ class Heartbeat:
     language: str
     version: int
     data: HeartbeatData
+    #: The access key of whoever signed it, or empty.
+    account: str = ""
 
 
 class ClientTable:
@@ -319,14 +323,20 @@ class ClientTable:
         if members is None:
             members = self._producers[name] = {}
         member = members.get(id(heartbeat.connection))
-        before = None if member is None else member.client_id
+        if member is not None and (
+            member.client_id != heartbeat.data.client_id or member.account != heartbeat.account
+        ):
+            self._forget_id(member)
         if self._note_member(heartbeat, name, members, {}):
             self._of(heartbeat.connection).producers.add(name)
-        if before != heartbeat.data.client_id:
-            member = members[id(heartbeat.connection)]
-            if before is not None:
-                self._forget_id(before, member)
-            self._producers_by_id.setdefault(member.client_id, {})[member] = None
+        self._note_id(members[id(heartbeat.connection)])
+
+    def _note_id(self, member: Member) -> None:
+        """Have the member found by its client id, unless clients of another account have that:
+        what is sent to it by its id is not for strangers."""
+        known = self._producers_by_id.setdefault(member.client_id, {})
+        if not known or next(iter(known)).account == member.account:
+            known.setdefault(member)
 
     def _note_consumer(self, heartbeat: Heartbeat, data: ConsumerData) -> bool:
         group = self._consumers.get(data.group)
@@ -387,12 +397,14 @@ class ClientTable:
                 heartbeat.language,
                 heartbeat.version,
                 now,
+                account=heartbeat.account,
                 bytes=added,
             )
             self._entries += 1
             return True
         member.bytes += added
         member.client_id = heartbeat.data.client_id
+        member.account = heartbeat.account
         member.last_heartbeat = now
         return False
 
@@ -445,16 +457,17 @@ class ClientTable:
         if members is None or (member := members.pop(id(connection), None)) is None:
             return
         self.bytes -= member.bytes
-        self._forget_id(member.client_id, member)
+        self._forget_id(member)
         self._left(connection, self._groups_of[connection].producers, name)
         if not members:
             del self._producers[name]
 
-    def _forget_id(self, client_id: str, member: Member) -> None:
-        known = self._producers_by_id[client_id]
-        del known[member]
-        if not known:
-            del self._producers_by_id[client_id]
+    def _forget_id(self, member: Member) -> None:
+        known = self._producers_by_id.get(member.client_id, {})
+        if member in known:
+            del known[member]
+            if not known:
+                del self._producers_by_id[member.client_id]
 
     def _drop_consumer(self, connection: Connection, name: str) -> ConsumerGroup | None:
         """Take a member out; returns its group, None when it was not in it."""

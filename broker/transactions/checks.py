@@ -7,6 +7,9 @@ answer. One that was asked about `transactionCheckMax` times, or is older than m
 is put aside in TRANS_CHECK_MAX_TIME_TOPIC. The next round begins `transactionCheckInterval` after
 the end of this one. A round counts as a check whether or not a producer is there, as in RocketMQ.
 
+Where accounts are asked for, only a producer that may send to the message's topic is asked: the
+question carries the message, and any client may say that it is of a group.
+
 A producer whose connection has no room for a question is not asked, and its messages are left for
 another pass soon after: they are not stored again until they can be asked about.
 
@@ -23,6 +26,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable
@@ -94,7 +98,9 @@ class CheckService:
         appended: Callable[[], None],
         clock: Callable[[], float],
         clock_ms: Callable[[], int],
+        access: AccessControl | None,
     ) -> None:
+        self._access = access
         self._rules = rules
         self._turns = turns
         self._store = store
@@ -247,7 +253,7 @@ class CheckService:
         )  # fmt: skip
 
     def _ask(self, offset: int, half: Half, now_ms: int) -> None:
-        connection, is_there = self._choose(half.group)
+        connection, is_there = self._choose(half)
         if connection is None and is_there:
             self._crowded = True
             return
@@ -259,16 +265,23 @@ class CheckService:
         connection.push(check_request(half, copy, place))
         self.counts.asked += 1
 
-    def _choose(self, group: str) -> tuple[Connection | None, bool]:
-        """A connection of a live producer of the group with room for a question, in turns; and
-        whether the group has a live producer at all."""
-        members = self._clients.producers(group)
+    def _choose(self, half: Half) -> tuple[Connection | None, bool]:
+        """A connection of a live producer of its group with room for a question, in turns; and
+        whether the group has a live producer at all that may be asked."""
+        members = self._clients.producers(half.group)
         self._turn += 1
+        is_there = False
         for number in range(len(members)):
-            connection = members[(self._turn + number) % len(members)].connection
+            member = members[(self._turn + number) % len(members)]
+            connection = member.connection
+            if self._access is not None and not self._access.may_see(
+                member.account, connection.peer[0], half.topic
+            ):
+                continue
+            is_there = True
             if not connection.closed and not connection.full:
                 return connection, True
-        return None, bool(members)
+        return None, is_there
 
     def _make_topic(self, name: str) -> None:
         """Have the topic table know a topic of ours; puts do not wait for that."""

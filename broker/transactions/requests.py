@@ -27,6 +27,7 @@ from collections.abc import Callable, Generator
 from time import perf_counter
 from typing import NamedTuple
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.topics import TopicTable
@@ -170,9 +171,11 @@ class TransactionRequests:
         stats: BrokerStats,
         loop: asyncio.AbstractEventLoop,
         clock_ms: Callable[[], int],
+        access: AccessControl | None,
         *,
         sync_flush: bool,
     ) -> None:
+        self._access = access
         self._store = store
         self._table = table
         self._log = transactions
@@ -224,6 +227,9 @@ class TransactionRequests:
             self._loop.call_later(_LOOK_S, written.set_result, None)
             yield written
         try:
+            if self._access is not None:
+                # Whose topic it is about could not be read before.
+                self._access.check(command, connection.peer[0])
             answer = self._end(connection, command, header)
         except Exception:
             self.counts.refused += 1

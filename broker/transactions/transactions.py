@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
@@ -53,7 +54,9 @@ class Transactions:
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
         broken: Callable[[], str | None],
+        access: AccessControl | None = None,
     ) -> None:
+        """`access` says who may decide and be asked, where accounts are asked for."""
         self._settings = settings
         self._loop = loop
         self._store = store
@@ -75,6 +78,7 @@ class Transactions:
             stats,
             loop,
             clock_ms,
+            access,
             sync_flush=settings.sync_flush,
         )
         rules = CheckRules(
@@ -94,6 +98,7 @@ class Transactions:
             appended,
             loop.time,
             clock_ms,
+            access,
         )
 
     def _load(self, offsets: ConsumerOffsets) -> None:

@@ -25,9 +25,10 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.filters.subscription import Subscription
-from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.command import Command, make_request, make_response
 from aerobee.protocol.frames.signature import signed
 from aerobee.protocol.headers.stages import Run, chunk_crc, encode_chunk
+from aerobee.remoting.caller import Caller
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import FORMS, Wire
 
@@ -251,3 +252,42 @@ async def test_nobody_gets_through_who_may_not(door: Door, code: int) -> None:
         assert await door.is_refused(code, OWNER) is None
     if code not in _DESTROY:
         assert await door.is_refused(code, ADMIN) is None
+
+
+class Producer:
+    """A connection whose heartbeats say that it is a producer; it answers what it is pushed."""
+
+    def __init__(self) -> None:
+        self.caller: Caller
+        self.pushed: list[Command] = []
+
+    @classmethod
+    async def join(cls, broker: str, account: str, client_id: str) -> Producer:
+        producer = cls()
+        host, _, port = broker.rpartition(":")
+        producer.caller = await Caller.connect(host, int(port), 60.0, producer._on_request)
+        body = HeartbeatData(client_id, ("askers",), ()).encode()
+        beat = make_request(Code.HEART_BEAT, signed({}, body, account, SECRET), body)
+        answer = await producer.caller.call(beat, 60.0)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return producer
+
+    def _on_request(self, caller: Caller, request: Command) -> None:
+        self.pushed.append(request)
+        caller.reply(make_response(request, ResponseCode.SUCCESS, None).encode())
+
+
+async def test_a_reply_is_not_for_a_stranger_who_takes_the_askers_name(
+    door: Door, guarded: Guarded
+) -> None:
+    asker, stranger = [
+        await Producer.join(guarded.running.broker, account, "asker")
+        for account in (OWNER, STRANGER)
+    ]
+    ext = {**_LONG, "properties": "REPLY_TO_CLIENT\x01asker\x02"}
+    answer = await door.ask(Code.SEND_REPLY_MESSAGE, ext, b"for the asker", by=OWNER)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert [one.body for one in asker.pushed] == [b"for the asker"]
+    assert stranger.pushed == []
+    for producer in (asker, stranger):
+        producer.caller.close()

@@ -324,6 +324,37 @@ def test_producers_are_known_until_they_leave(broker: Broker) -> None:
     assert list(broker.clients.producer_groups()) == []
 
 
+def test_nobody_takes_over_the_client_id_of_another_account(broker: Broker) -> None:
+    def beat(port: int, account: str, peer: Peer | None = None) -> Peer:
+        peer = peer or Peer(port)
+        data = HeartbeatData.parse(heartbeat_body("c1", {}, ["p"]))
+        broker.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data, account))
+        return peer
+
+    def peer_of_id() -> tuple[str, int] | None:
+        member = broker.clients.producer("c1")
+        return member and member.connection.peer
+
+    first, stranger = beat(1, "owner"), beat(2, "stranger")
+    assert peer_of_id() == first.peer
+    # Its own new connection is the one to talk to, whoever else came meanwhile.
+    again = beat(3, "owner")
+    assert peer_of_id() == again.peer
+    broker.requests.connection_closed(first.connection)
+    beat(2, "stranger", stranger)
+    assert peer_of_id() == again.peer
+    # A connection that goes on with another account is another's.
+    beat(3, "somebody", again)
+    assert peer_of_id() == again.peer
+    broker.requests.connection_closed(again.connection)
+    assert peer_of_id() is None
+    beat(2, "stranger", stranger)
+    assert peer_of_id() == stranger.peer
+    broker.requests.connection_closed(stranger.connection)
+    assert peer_of_id() is None
+    assert not broker.clients._producers_by_id
+
+
 def _check_body(kind: str, expression: str) -> bytes:
     subscription = {"topic": "T", "subString": expression, "expressionType": kind}
     return json.dumps({"subscriptionData": subscription}).encode()

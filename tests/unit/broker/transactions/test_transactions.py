@@ -9,6 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from aerobee.access.account_file import parse_account_file
+from aerobee.access.accounts import Rules
+from aerobee.access.control import AccessControl
+from aerobee.access.errors import AccessDenied
+from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.offsets import Admission, ConsumerOffsets
@@ -22,6 +27,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.frames.signature import signed
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.names import (
@@ -39,6 +45,16 @@ from tests.unit.broker.clients_support import NOW_MS, Endless, Producer, Tables,
 from tests.unit.store.support import HOST, ManualClock, bodies, message, read_all, small_settings
 
 GROUP = "PG"
+OWNER, STRANGER, SECRET = "orders-owner", "only-others", "twelve-letters"
+ACCOUNTS = f"""\
+accounts:
+- accessKey: {OWNER}
+  secretKey: {SECRET}
+  topicPerms: [Orders=PUB]
+- accessKey: {STRANGER}
+  secretKey: {SECRET}
+  topicPerms: [others=PUB]
+""".encode()
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 TIMEOUT_MS, INTERVAL_MS = 6_000, 60_000
 
@@ -73,6 +89,7 @@ class Bench:
         }
         self.clock = ManualClock(NOW_MS)
         self.refused: Callable[[StoreMessage], bool] = lambda _: False
+        self.access: AccessControl | None = None
         self.open()
 
     def open(self) -> None:
@@ -104,6 +121,7 @@ class Bench:
             self.store.dispatch,
             self.clock.now_ms,
             lambda: self.broken,
+            self.access,
         )
         self.peer = Producer(1)
 
@@ -133,11 +151,21 @@ class Bench:
 
     # --- what a producer does
 
-    def join(self, port: int = 1) -> Producer:
+    def join(self, port: int = 1, account: str = "") -> Producer:
         producer = Producer(port)
         data = HeartbeatData(f"c{port}", (GROUP,), ())
-        self.clients.heartbeat(Heartbeat(producer.connection, "JAVA", 409, data))
+        self.clients.heartbeat(Heartbeat(producer.connection, "JAVA", 409, data, account))
         return producer
+
+    def use_accounts(self) -> None:
+        """From now on OWNER may send to Orders, and STRANGER to another topic."""
+        accounts = parse_account_file("f.yml", ACCOUNTS).accounts
+        self.access = AccessControl(Rules(accounts), BROKER_NEEDS, self._topic_at, self.time.time)
+        self.restart()
+
+    def _topic_at(self, log_offset: int) -> str | None:
+        record = self.store.record_at(log_offset)
+        return None if record is None else decode_record(record).properties.get("REAL_TOPIC")
 
     def prepare(self, body: bytes = b"m", unique: str = "U", **more: str) -> PutResult:
         own = {"PGROUP": GROUP, "TRAN_MSG": "true", "WAIT": "true"} | more
@@ -606,6 +634,51 @@ def test_ten_thousand_undecided_ones_are_all_asked_about_once(tmp_path: Path) ->
     bench.save_progress()
     assert bench.progress == (20_000, 10_000)
     bench.close()
+
+
+# --- accounts ---------------------------------------------------------------------------------
+
+
+def test_only_who_may_send_to_the_topic_is_asked(bench: Bench) -> None:
+    """A question carries the message, and any client may say that it is of the group."""
+    bench.use_accounts()
+    strangers = [bench.join(1, STRANGER), bench.join(2)]
+    bench.prepare()
+    bench.round()
+    assert (bench.transactions.checks.no_producer, bench.transactions.checks.asked) == (1, 0)
+    owner = bench.join(3, OWNER)
+    for _ in range(3):
+        bench.round()
+    assert len(owner.asked()) == 3
+    # One that has no room is waited for; the others do not stand in for it.
+    owner.full = True
+    bench.round()
+    assert [one.asked() for one in strangers] == [[], []]
+    assert bench.transactions.checks.no_producer == 1
+
+
+def test_who_may_decide_is_looked_at_when_the_message_can_be_read(bench: Bench) -> None:
+    """While a transient pool has it, nobody knows whose topic it is for."""
+    bench.use_accounts()
+    place = bench.prepare()
+    requests = bench.transactions._requests
+
+    def end(by: str) -> Command | None:
+        ext = {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": str(place.queue_offset),
+            "commitLogOffset": str(place.log_offset),
+            "commitOrRollback": str(COMMIT),
+        }
+        kept_back = iter((True, False))
+        requests._is_kept_back = lambda _: next(kept_back)  # type: ignore[method-assign]
+        return bench.call(request(RequestCode.END_TRANSACTION, signed(ext, b"", by, SECRET)))
+
+    with pytest.raises(AccessDenied, match="topic:Orders"):
+        end(STRANGER)
+    assert (bench.delivered(), bench.transactions.ends.refused) == ([], 1)
+    assert code(end(OWNER)) == 0
+    assert bench.delivered() == [b"m"]
 
 
 # --- resuming ---------------------------------------------------------------------------------
