@@ -88,11 +88,7 @@ class AccountChange:
             raise AccountFileError(f"{self._path}: would be larger than {MAX_BYTES >> 20} MiB")
         # What could not be read again is not written.
         parse_account_file(str(self._path), content)
-        try:
-            mode = self._path.stat().st_mode & 0o777
-        except FileNotFoundError:
-            mode = _MODE
-        replace_file(self._path, content, mode=mode)
+        replace_file(self._path, content, keep_mode=True, mode=_MODE)
 
 
 def _check_perms(perms: Sequence[str], what: str) -> None:

@@ -111,7 +111,7 @@ class AccessService:
             if before is None:
                 path.unlink(missing_ok=True)
             else:
-                replace_file(path, before, mode=path.stat().st_mode & 0o777)
+                replace_file(path, before, keep_mode=True)
             raise
         self._seen = loaded.stamp
         self._take_on_loop(loaded)

@@ -44,10 +44,13 @@ def replace_file(
     *,
     backup: Path | None = None,
     keep_spare: bool = False,
+    keep_mode: bool = False,
     mode: int = 0o666,
     sync: Sync = os.fsync,
 ) -> None:
     """Give `path` a new content; returns once it is on the disk.
+
+    With `keep_mode` it has the rights that it had, whatever the umask is; `mode` is for a new file.
 
     What was there before becomes the content of `backup`, unless it was empty: an empty file is a
     damaged one, and must not push out a backup that can be read. With `keep_spare` the file that
@@ -56,8 +59,15 @@ def replace_file(
     temporary = path.with_name(path.name + ".tmp")
     spare = path.with_name(path.name + ".spare")
     is_used = keep_spare and _take_spare(spare, temporary, _size_of(content))
-    write_synced(temporary, content, used=is_used, mode=mode, sync=sync)
+    kept = _mode_of(path) if keep_mode else None
+    if not is_used:
+        # What a crash has left there would keep its own rights, and may be a link to elsewhere.
+        temporary.unlink(missing_ok=True)
+    mode = mode if kept is None else kept
+    write_synced(temporary, content, new=not is_used, used=is_used, mode=mode, sync=sync)
     try:
+        if kept is not None:
+            os.chmod(temporary, kept)
         if backup is not None and path.exists() and path.stat().st_size:
             if keep_spare:
                 _set_aside(backup, spare)
@@ -69,6 +79,13 @@ def replace_file(
             # After a crash it may be the backup again.
             spare.unlink(missing_ok=True)
         raise
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return None
 
 
 def _set_aside(backup: Path, spare: Path) -> None:

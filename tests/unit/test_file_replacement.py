@@ -66,6 +66,34 @@ def test_the_mode_is_the_one_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
 
 
+def test_the_mode_that_was_there_stays_whatever_the_umask_is(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    path.chmod(0o640)
+    before = os.umask(0o077)
+    try:
+        replace_file(path, b"new", keep_mode=True)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+    replace_file(tmp_path / "y", b"new", keep_mode=True, mode=0o600)
+    assert (tmp_path / "y").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_crash_left_gives_the_file_no_rights_and_leads_nowhere(tmp_path: Path) -> None:
+    path, left, elsewhere = tmp_path / "x", tmp_path / "x.tmp", tmp_path / "elsewhere"
+    path.touch(0o600)
+    left.write_bytes(b"half")
+    left.chmod(0o644)
+    replace_file(path, b"secret", keep_mode=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    elsewhere.write_bytes(b"mine")
+    left.symlink_to(elsewhere)
+    replace_file(path, b"secret", keep_mode=True)
+    assert (path.read_bytes(), elsewhere.read_bytes()) == (b"secret", b"mine")
+    assert not path.is_symlink()
+
+
 def test_a_new_file_replaces_none(tmp_path: Path) -> None:
     write_synced(tmp_path / "x", b"mine", new=True)
     with pytest.raises(FileExistsError):
