@@ -27,6 +27,9 @@ log = logging.getLogger("aerobee.remoting")
 _PIECE_BYTES: Final = 64 * 1024
 # For protocols that have no buffer of their own.
 _READ_BYTES: Final = 64 * 1024
+# One read takes no more of them: a record of one byte costs as much time as a full one, and 16 full
+# ones are a buffer. OpenSSL does not read ahead, so what is left is with the kernel, which tells.
+_RECORDS_A_READ: Final = 64
 # asyncio's own.
 _HIGH_WATER_BYTES: Final = 64 * 1024
 
@@ -108,14 +111,16 @@ class TlsTransport(asyncio.Transport):
         self._watch()
 
     def _read_once(self) -> bool:
-        """Take what is there, a buffer at most; whether the peer has ended."""
+        """Take what is there, a buffer or some records at most; whether the peer has ended."""
         protocol = self._protocol
         buffered = isinstance(protocol, asyncio.BufferedProtocol)
         view = memoryview(
             protocol.get_buffer(-1) if buffered else bytearray(_READ_BYTES)  # type: ignore[attr-defined]
         )
         size, ended = 0, False
-        while size < len(view):
+        for _ in range(_RECORDS_A_READ):
+            if size == len(view):
+                break
             try:
                 taken = self._socket.recv_into(view[size:])
             except ssl.SSLWantReadError:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +34,8 @@ class Noting(asyncio.Protocol):
         self.data = bytearray()
         self.stays = False
         self.error: Exception | None = None
+        # Called with each read.
+        self.noted: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.told.append("made")
@@ -41,6 +43,7 @@ class Noting(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.data += data
+        self.noted()
 
     def eof_received(self) -> bool:
         self.told.append("eof")
@@ -69,7 +72,7 @@ class NotingConnection(Noting):
         self._shared = shared
 
     def decode(self, taken: int, nbytes: int) -> None:
-        self.data += self._shared.read_view[taken:nbytes]
+        self.data_received(bytes(self._shared.read_view[taken:nbytes]))
 
 
 class Ends:
@@ -233,6 +236,35 @@ async def test_a_record_that_was_changed_ends_the_connection(ends: Ends) -> None
     raw.detach()
     await eventually(lambda: ends.protocol.told == ["made", "lost"])
     assert isinstance(ends.protocol.error, ssl.SSLError)
+
+
+async def test_a_read_takes_a_bounded_number_of_records(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of one byte takes as long as a large one, and the loop waits for all of a read."""
+    taken, a_read = [0], []
+    recv_into = ssl.SSLSocket.recv_into
+
+    def counting(*given: Any) -> int:
+        count = recv_into(*given)
+        taken[0] += 1
+        return count
+
+    def note() -> None:
+        a_read.append(taken[0])
+        taken[0] = 0
+
+    monkeypatch.setattr(ssl.SSLSocket, "recv_into", counting)
+    ends.protocol.noted = note
+    data = bytes(range(256)) * 8
+    # Hundreds of them are there before the loop looks.
+    for start in range(len(data)):
+        await ends.send(data[start : start + 1])
+    await eventually(lambda: len(ends.protocol.data) == len(data))
+    assert ends.protocol.data == data
+    assert max(a_read) <= 64
+    # There were so many at once, and what was left behind them has come all the same.
+    assert a_read.count(64) > 1
 
 
 async def test_records_that_come_in_pieces_and_many_at_once_are_read(ends: Ends) -> None:
