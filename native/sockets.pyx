@@ -286,8 +286,11 @@ cdef class TlsSocket(Socket):
             self.reads_at |= EPOLLOUT
             self.watch(self.watched | EPOLLOUT)
         except OSError as error:
-            self.end(error)
-            return 0
+            # A damaged record, or the peer has gone: what was read before it is served first.
+            if size:
+                self.owner.loop.call_soon(self._failed, error)
+            else:
+                self.end(error)
         return <int> size
 
     cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
@@ -320,6 +323,9 @@ cdef class TlsSocket(Socket):
         if not self.closing:
             self.connection.eof_received()
             self.close()
+
+    def _failed(self, error):
+        self.end(error)
 
 
 cdef class Sockets:

@@ -111,13 +111,16 @@ class TlsTransport(asyncio.Transport):
         self._watch()
 
     def _read_once(self) -> bool:
-        """Take what is there, a buffer or some records at most; whether the peer has ended."""
+        """Take what is there, a buffer or some records at most; whether the peer has ended.
+
+        OSError of a read that failed is raised behind what was read before it."""
         protocol = self._protocol
         buffered = isinstance(protocol, asyncio.BufferedProtocol)
         view = memoryview(
             protocol.get_buffer(-1) if buffered else bytearray(_READ_BYTES)  # type: ignore[attr-defined]
         )
         size, ended = 0, False
+        failed: OSError | None = None
         for _ in range(_RECORDS_A_READ):
             if size == len(view):
                 break
@@ -128,6 +131,9 @@ class TlsTransport(asyncio.Transport):
             except ssl.SSLWantWriteError:
                 self._read_wants_write = True
                 break
+            except OSError as error:
+                failed = error
+                break
             if not taken:
                 ended = True
                 break
@@ -136,6 +142,8 @@ class TlsTransport(asyncio.Transport):
             protocol.buffer_updated(size)  # type: ignore[attr-defined]
         elif size:
             protocol.data_received(bytes(view[:size]))  # type: ignore[attr-defined]
+        if failed is not None:
+            raise failed
         return ended
 
     # --- writing

@@ -162,6 +162,24 @@ def serving(served: ssl.SSLSocket, *, compiled: bool) -> Iterator[tuple[asyncio.
     sockets.close()
 
 
+#: A record that no key has made.
+DAMAGED = b"\x17\x03\x03\x00\x20" + bytes(32)
+
+
+def send_raw(peer: ssl.SSLSocket, data: bytes) -> None:
+    """Past TLS."""
+    raw = socket.socket(fileno=peer.fileno())
+    raw.send(data)
+    raw.detach()
+
+
+def read_raw(peer: ssl.SSLSocket) -> bytes:
+    raw = socket.socket(fileno=peer.fileno())
+    data = raw.recv(65536)
+    raw.detach()
+    return data
+
+
 def digest(data: bytes | bytearray) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -230,12 +248,24 @@ async def test_the_end_of_the_peer_is_told_once(ends: Ends, says_goodbye: bool) 
     assert ends.protocol.data == b"last"
 
 
-async def test_a_record_that_was_changed_ends_the_connection(ends: Ends) -> None:
-    raw = socket.socket(fileno=ends.peer.fileno())
-    raw.send(b"\x17\x03\x03\x00\x20" + bytes(32))
-    raw.detach()
+@pytest.mark.parametrize("before", [b"", b"whole"], ids=["alone", "behind_a_good_one"])
+async def test_a_record_that_was_changed_ends_the_connection(ends: Ends, before: bytes) -> None:
+    """What came whole before it is served first, as without TLS."""
+    await ends.send(before)
+    send_raw(ends.peer, DAMAGED)
     await eventually(lambda: ends.protocol.told == ["made", "lost"])
+    assert ends.protocol.data == before
     assert isinstance(ends.protocol.error, ssl.SSLError)
+
+
+async def test_an_answer_to_what_came_before_a_changed_record_is_not_sent_in_the_clear(
+    ends: Ends,
+) -> None:
+    ends.protocol.noted = lambda: ends.transport.write(b"answer")
+    await ends.send(b"whole")
+    send_raw(ends.peer, DAMAGED)
+    await eventually(lambda: ends.protocol.told == ["made", "lost"])
+    assert b"answer" not in read_raw(ends.peer)
 
 
 async def test_a_read_takes_a_bounded_number_of_records(
