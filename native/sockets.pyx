@@ -59,6 +59,9 @@ cdef enum:
     # The most that a TLS record has: with room for one, OpenSSL keeps nothing of it back, and epoll
     # knows of all that is to be read.
     RECORD_BYTES = 16384
+    # One read takes no more of them: a record of one byte costs as much time as a full one, and 16
+    # full ones are a buffer.
+    RECORDS_A_READ = 64
     # What OpenSSL is given to write at a time. It takes that whole or not at all, and then wants the
     # same again.
     PIECE_BYTES = 65536
@@ -257,12 +260,15 @@ cdef class TlsSocket(Socket):
 
     cdef int readable(self) except -1:
         cdef Py_ssize_t size = 0, taken
-        cdef int left = 0
+        cdef int left = 0, records = 0
         if self.told:
             return 0
         self.reads_at &= ~EPOLLOUT
         try:
-            while self.owner.buffer.shape[0] - size >= RECORD_BYTES:
+            while (
+                records < RECORDS_A_READ and self.owner.buffer.shape[0] - size >= RECORD_BYTES
+            ):
+                records += 1
                 view = self.owner.view
                 taken = self.socket.recv_into(view[size:] if size else view, RECORD_BYTES)
                 if not taken:
@@ -280,8 +286,11 @@ cdef class TlsSocket(Socket):
             self.reads_at |= EPOLLOUT
             self.watch(self.watched | EPOLLOUT)
         except OSError as error:
-            self.end(error)
-            return 0
+            # A damaged record, or the peer has gone: what was read before it is served first.
+            if size:
+                self.owner.loop.call_soon(self._failed, error)
+            else:
+                self.end(error)
         return <int> size
 
     cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
@@ -314,6 +323,9 @@ cdef class TlsSocket(Socket):
         if not self.closing:
             self.connection.eof_received()
             self.close()
+
+    def _failed(self, error):
+        self.end(error)
 
 
 cdef class Sockets:

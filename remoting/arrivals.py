@@ -10,8 +10,9 @@ whoever serves the connection reads all of it. A server that takes no TLS has no
 Until a whole hello is there an arrival is a descriptor and nothing else: the kernel keeps the bytes
 and wakes us when so many have come (SO_RCVLOWAT). Only then is TLS state made for it, so thousands
 of half hellos cost no memory. Signing with the server's key is the dear part of a handshake, a
-millisecond or several: the handshakes of a crowd begin two a turn of the loop (decision 14), and
-those who are connected are served between them.
+millisecond or several, and the peer has a say in which step that is: it may have to be asked for
+another hello. So each step waits for its turn: a slice of the loop's has a few of them (decision
+14), and those who are connected are served between them.
 
 Arrivals count in the limits of connections (`len`, `count_of`), end in time, and end with the
 server. Loop thread only.
@@ -27,15 +28,18 @@ import ssl
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.stats import TlsFailure, TlsStats
+from aerobee.remoting.turns import SLICE_S
 
 log = logging.getLogger("aerobee.remoting")
 
-# An RSA signature of 4096 bits takes 4 ms, and a turn has eight.
-_BEGUN_A_TURN: Final = 2
+# Two handshakes of the usual two steps, of which the second is cheap. None begins when the slice is
+# over: an RSA signature of 4096 bits alone takes 4 ms, and a turn has eight.
+_STEPS_A_TURN: Final = 4
 # A line about failures of one kind comes at most so often, and counts those in between.
 _REPORT_S: Final = 60.0
 _HANDSHAKE: Final = 0x16
@@ -43,6 +47,9 @@ _CLIENT_HELLO: Final = 1
 # Of a record: type, version, length; then its content, 2^14 bytes at most (RFC 8446, 5.1).
 _RECORD_HEAD: Final = 5
 _RECORD_MAX: Final = 1 << 14
+# Of a hello: type, length; and all of one that offers one cipher and nothing else (4.1.2).
+_HELLO_HEAD: Final = 4
+_HELLO_LEAST: Final = 45
 
 _Peer: TypeAlias = tuple[str, int]
 
@@ -118,8 +125,9 @@ class Arrivals:
         # All that are not handed on yet, the longest here first.
         self._here: dict[_Arrival, None] = {}
         self._addresses: Counter[str] = Counter()
-        self._to_begin: deque[_Arrival] = deque()
-        self._begins: asyncio.Handle | None = None
+        # Those that are ready for a step of their handshake, and are not watched meanwhile.
+        self._to_shake: deque[_Arrival] = deque()
+        self._shakes: asyncio.Handle | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         # When failures of each kind were last logged, and how many were not since then.
@@ -158,10 +166,10 @@ class Arrivals:
         await asyncio.gather(*self._opening, return_exceptions=True)
         for arrival in list(self._here):
             self._end(arrival)
-        for handle in (self._timer, self._begins):
+        for handle in (self._timer, self._shakes):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._begins = None
+        self._timer = self._shakes = None
 
     # --- the first bytes
 
@@ -194,10 +202,7 @@ class Arrivals:
         elif len(head) >= wanted or arrival.hello_bytes >= wanted:
             # Woken before there is as much as was waited for: the peer has ended, or the kernel
             # has no room. TLS finds out.
-            self._watch(arrival)
-            self._to_begin.append(arrival)
-            if self._begins is None:
-                self._begins = self._loop.call_soon(self._begin_some)
+            self._ready(arrival)
         else:
             arrival.hello_bytes = wanted
             arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
@@ -225,48 +230,59 @@ class Arrivals:
 
     # --- handshakes
 
-    def _begin_some(self) -> None:
-        self._begins = None
-        for _ in range(min(_BEGUN_A_TURN, len(self._to_begin))):
-            arrival = self._to_begin.popleft()
-            if arrival in self._here:
-                self._begin(arrival)
-        if self._to_begin:
-            self._begins = self._loop.call_soon(self._begin_some)
+    def _ready(self, arrival: _Arrival) -> None:
+        """Have a step of its handshake done when those in front of it are."""
+        self._watch(arrival)
+        self._to_shake.append(arrival)
+        if self._shakes is None:
+            self._shakes = self._loop.call_soon(self._shake_some)
 
-    def _begin(self, arrival: _Arrival) -> None:
+    def _shake_some(self) -> None:
+        self._shakes = None
+        until = perf_counter() + SLICE_S
+        for _ in range(min(_STEPS_A_TURN, len(self._to_shake))):
+            arrival = self._to_shake.popleft()
+            if arrival in self._here:
+                self._shake(arrival)
+            if perf_counter() >= until:
+                break
+        if self._to_shake:
+            self._shakes = self._loop.call_soon(self._shake_some)
+
+    def _shake(self, arrival: _Arrival) -> None:
+        """One step of a handshake."""
+        if arrival.tls is None:
+            arrival.tls = self._begin(arrival)
+            if arrival.tls is None:
+                return
+        try:
+            arrival.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._watch(arrival, self._ready, reads=True)
+            return
+        except ssl.SSLWantWriteError:
+            self._watch(arrival, self._ready, writes=True)
+            return
+        except OSError as error:
+            self._fail(arrival, *failure_of(error))
+            return
+        self._forget(arrival)
+        self._stats.handshakes += 1
+        with contextlib.suppress(OSError):
+            self._host.open_tls(arrival.tls, arrival.peer)
+
+    def _begin(self, arrival: _Arrival) -> ssl.SSLSocket | None:
+        """Its end of TLS; None when it has failed."""
         arrival.deadline = self._loop.time() + self._encryption.handshake_s
         try:
             arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            arrival.tls = self._encryption.context.wrap_socket(
+            return self._encryption.context.wrap_socket(
                 arrival.socket, server_side=True, do_handshake_on_connect=False
             )
         except OSError as error:
             # The peer has gone in between.
             self._fail(arrival, *failure_of(error))
-            return
-        self._shake(arrival)
-
-    def _shake(self, arrival: _Arrival) -> None:
-        """One step of a handshake."""
-        assert arrival.tls is not None
-        try:
-            arrival.tls.do_handshake()
-        except ssl.SSLWantReadError:
-            if not arrival.reads:
-                self._watch(arrival, self._shake, reads=True)
-            return
-        except ssl.SSLWantWriteError:
-            self._watch(arrival, self._shake, writes=True)
-            return
-        except OSError as error:
-            self._fail(arrival, *failure_of(error))
-            return
-        self._watch(arrival)
-        self._forget(arrival)
-        self._stats.handshakes += 1
-        with contextlib.suppress(OSError):
-            self._host.open_tls(arrival.tls, arrival.peer)
+            return None
 
     # --- plain ones
 
@@ -343,7 +359,10 @@ class Arrivals:
 
 
 def _hello_bytes(head: bytes) -> int | None:
-    """Bytes of the record that begins with `head`, as far as that says; None if it is no hello."""
+    """Bytes to wait for before TLS begins, as far as `head` says; None if it is no hello.
+
+    A hello may be cut into records: so many bytes it has at least then, and TLS waits for others.
+    """
     if len(head) > 1 and head[1] != 3:
         return None
     if len(head) < _RECORD_HEAD:
@@ -353,7 +372,14 @@ def _hello_bytes(head: bytes) -> int | None:
         return None
     if len(head) > _RECORD_HEAD and head[_RECORD_HEAD] != _CLIENT_HELLO:
         return None
-    return _RECORD_HEAD + length
+    first = _RECORD_HEAD + length
+    if len(head) < first:
+        return first
+    hello = _HELLO_LEAST
+    if length >= _HELLO_HEAD:
+        # Its length stands behind its type. One of more than a record is for TLS to refuse.
+        hello = _HELLO_HEAD + int.from_bytes(head[_RECORD_HEAD + 1 : _RECORD_HEAD + 4], "big")
+    return 2 * _RECORD_HEAD + hello if length < hello <= _RECORD_MAX else first
 
 
 # What OpenSSL calls it, in parts of its names of reasons; the first that is found counts.

@@ -27,6 +27,9 @@ log = logging.getLogger("aerobee.remoting")
 _PIECE_BYTES: Final = 64 * 1024
 # For protocols that have no buffer of their own.
 _READ_BYTES: Final = 64 * 1024
+# One read takes no more of them: a record of one byte costs as much time as a full one, and 16 full
+# ones are a buffer. OpenSSL does not read ahead, so what is left is with the kernel, which tells.
+_RECORDS_A_READ: Final = 64
 # asyncio's own.
 _HIGH_WATER_BYTES: Final = 64 * 1024
 
@@ -108,20 +111,28 @@ class TlsTransport(asyncio.Transport):
         self._watch()
 
     def _read_once(self) -> bool:
-        """Take what is there, a buffer at most; whether the peer has ended."""
+        """Take what is there, a buffer or some records at most; whether the peer has ended.
+
+        OSError of a read that failed is raised behind what was read before it."""
         protocol = self._protocol
         buffered = isinstance(protocol, asyncio.BufferedProtocol)
         view = memoryview(
             protocol.get_buffer(-1) if buffered else bytearray(_READ_BYTES)  # type: ignore[attr-defined]
         )
         size, ended = 0, False
-        while size < len(view):
+        failed: OSError | None = None
+        for _ in range(_RECORDS_A_READ):
+            if size == len(view):
+                break
             try:
                 taken = self._socket.recv_into(view[size:])
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLWantWriteError:
                 self._read_wants_write = True
+                break
+            except OSError as error:
+                failed = error
                 break
             if not taken:
                 ended = True
@@ -131,6 +142,8 @@ class TlsTransport(asyncio.Transport):
             protocol.buffer_updated(size)  # type: ignore[attr-defined]
         elif size:
             protocol.data_received(bytes(view[:size]))  # type: ignore[attr-defined]
+        if failed is not None:
+            raise failed
         return ended
 
     # --- writing

@@ -164,3 +164,21 @@ async def test_a_failure_ends_its_own_connection_and_no_answer_of_it_reaches_ano
         assert store.stats.appended_messages - before == 4
         for client in (good, bad, other):
             client.close()
+
+
+async def test_what_came_whole_before_rubbish_is_stored(
+    tmp_path: Path, form: CompiledForm, encryption: Encryption | None
+) -> None:
+    async with served(tmp_path, form, encryption) as (port, store):
+        (client,) = await connected(port, 1, encrypted=encryption is not None)
+        before = store.stats.appended_messages
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # All of it is there before the loop looks again.
+        client.send(b"".join(send(number) for number in range(3)))
+        raw = socket.socket(fileno=client.fileno())
+        raw.send(b"\x17\x03\x03\x00\x20" + b"\xff" * 32)
+        raw.detach()
+        with contextlib.suppress(ssl.SSLError):
+            await answers(client, 4)
+        assert store.stats.appended_messages - before == 3
+        client.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import resource
 import socket
@@ -15,7 +16,9 @@ import pytest
 
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.remoting import arrivals
 from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.turns import SLICE_S
 from tests.forms import compiled_form
 from tests.tls import CERTIFICATE
 from tests.tls.authority import Authority, client, hello, old_client
@@ -250,33 +253,160 @@ async def test_thousands_of_half_handshakes_hold_nobody_up(tls: Bench) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_crowd_begins_its_handshakes_a_few_a_turn(
-    tls: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between them the loop turns, so others are served."""
-    loop = asyncio.get_running_loop()
-    turns, begun = [0], []
-    wrap = ssl.SSLContext.wrap_socket
+#: Steps of handshakes in one turn of the loop (decision 21).
+STEPS_A_TURN = 4
 
-    def count(*given, **named):
-        if named.get("server_side"):
-            begun.append(turns[0])
-        return wrap(*given, **named)
+
+@pytest.fixture
+async def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """In which turn of the loop each step of a server's handshake was done."""
+    loop = asyncio.get_running_loop()
+    turns, found = [0], []
+    step = ssl.SSLSocket.do_handshake
+
+    def count(side: ssl.SSLSocket) -> None:
+        if side.server_side:
+            found.append(turns[0])
+        step(side)
 
     def turn() -> None:
         turns[0] += 1
         loop.call_soon(turn)
 
-    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", count)
-    server = await tls.server()
+    monkeypatch.setattr(ssl.SSLSocket, "do_handshake", count)
     turn()
-    held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(25)]
-    for found in held:
-        found.sendall(hello())
-    await eventually(lambda: len(begun) == 25)
-    assert max(map(begun.count, begun)) <= 2
-    for found in held:
-        found.close()
+    return found
+
+
+class Shaking:
+    """A client whose flights are sent by hand."""
+
+    def __init__(self, server: RemotingServer) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", server.port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._side = client().wrap_bio(self._incoming, self._outgoing)
+        self.done = False
+
+    def flight(self) -> bytes:
+        """What it says next."""
+        try:
+            self._side.do_handshake()
+            self.done = True
+        except ssl.SSLWantReadError:
+            pass
+        return self._outgoing.read()
+
+    async def hear(self) -> None:
+        self._incoming.write(await asyncio.get_running_loop().sock_recv(self.socket, 65536))
+
+    async def finish(self) -> None:
+        async with asyncio.timeout(10):
+            while not self.done:
+                await self.hear()
+                self.socket.sendall(self.flight())
+        self.socket.close()
+
+
+async def test_a_crowd_shakes_hands_a_few_steps_a_turn(tls: Bench, steps: list[int]) -> None:
+    """Between them the loop turns, so others are served."""
+    server = await tls.server()
+    crowd = [Shaking(server) for _ in range(25)]
+    for one in crowd:
+        one.socket.sendall(one.flight())
+    await eventually(lambda: len(steps) == 25)
+    for one in crowd:
+        await one.finish()
+    await eventually(lambda: server.stats.tls.handshakes == 25)
+    assert max(map(steps.count, steps)) <= STEPS_A_TURN
+
+
+async def test_a_crowd_that_is_asked_again_shakes_hands_a_few_steps_a_turn(
+    tls: Bench, steps: list[int]
+) -> None:
+    """The second hello has the dear step behind it, and all of them come at once."""
+    # Not among those that a client offers by itself.
+    taking(tls).context.set_ecdh_curve("secp384r1")
+    server = await tls.server()
+    crowd = [Shaking(server) for _ in range(25)]
+    for one in crowd:
+        one.socket.sendall(one.flight())
+        await one.hear()
+    flights = [one.flight() for one in crowd]
+    assert all(flights)
+    assert not any(one.done for one in crowd)
+    steps.clear()
+    for one, flight in zip(crowd, flights, strict=True):
+        one.socket.sendall(flight)
+    await eventually(lambda: len(steps) == 25)
+    assert max(map(steps.count, steps)) <= STEPS_A_TURN
+    # And the last flights.
+    for one in crowd:
+        await one.hear()
+    steps.clear()
+    for one in crowd:
+        one.socket.sendall(one.flight())
+    await eventually(lambda: server.stats.tls.handshakes == 25)
+    assert max(map(steps.count, steps)) <= STEPS_A_TURN
+    for one in crowd:
+        await one.finish()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 50], ids=lambda cut: f"at_{cut}")
+async def test_a_crowd_of_hellos_in_two_records_shakes_hands_a_few_steps_a_turn(
+    tls: Bench, steps: list[int], cut: int
+) -> None:
+    server = await tls.server()
+    crowd = [Shaking(server) for _ in range(25)]
+    rest = []
+    for one in crowd:
+        hello = one.flight()[5:]
+        one.socket.sendall(record(hello[:cut]))
+        rest.append(record(hello[cut:]))
+    await eventually(lambda: server.open == 25)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    # Nothing is made for half of a hello.
+    assert not steps
+    for one, data in zip(crowd, rest, strict=True):
+        one.socket.sendall(data)
+    await eventually(lambda: len(steps) == 25)
+    for one in crowd:
+        await one.finish()
+    await eventually(lambda: server.stats.tls.handshakes == 25)
+    assert max(map(steps.count, steps)) <= STEPS_A_TURN
+
+
+def record(content: bytes) -> bytes:
+    return b"\x16\x03\x01" + len(content).to_bytes(2, "big") + content
+
+
+async def test_a_hello_of_many_small_records_is_put_together(tls: Bench) -> None:
+    server = await tls.server()
+    one = Shaking(server)
+    hello = one.flight()[5:]
+    for start in range(0, len(hello), 20):
+        one.socket.sendall(record(hello[start : start + 20]))
+        await asyncio.sleep(0)
+    await one.finish()
+    await eventually(lambda: server.stats.tls.handshakes == 1)
+
+
+async def test_steps_that_take_long_are_fewer_a_turn(
+    tls: Bench, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that signs slowly takes no more of a turn than others of their size."""
+    now = itertools.count()
+    monkeypatch.setattr(arrivals, "perf_counter", lambda: next(now) * SLICE_S)
+    server = await tls.server()
+    crowd = [Shaking(server) for _ in range(10)]
+    for one in crowd:
+        one.socket.sendall(one.flight())
+    await eventually(lambda: len(steps) == 10)
+    assert max(map(steps.count, steps)) == 1
+    for one in crowd:
+        await one.finish()
 
 
 async def test_another_certificate_is_for_those_who_come_after(tls: Bench, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +34,8 @@ class Noting(asyncio.Protocol):
         self.data = bytearray()
         self.stays = False
         self.error: Exception | None = None
+        # Called with each read.
+        self.noted: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.told.append("made")
@@ -41,6 +43,7 @@ class Noting(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.data += data
+        self.noted()
 
     def eof_received(self) -> bool:
         self.told.append("eof")
@@ -69,7 +72,7 @@ class NotingConnection(Noting):
         self._shared = shared
 
     def decode(self, taken: int, nbytes: int) -> None:
-        self.data += self._shared.read_view[taken:nbytes]
+        self.data_received(bytes(self._shared.read_view[taken:nbytes]))
 
 
 class Ends:
@@ -159,6 +162,24 @@ def serving(served: ssl.SSLSocket, *, compiled: bool) -> Iterator[tuple[asyncio.
     sockets.close()
 
 
+#: A record that no key has made.
+DAMAGED = b"\x17\x03\x03\x00\x20" + bytes(32)
+
+
+def send_raw(peer: ssl.SSLSocket, data: bytes) -> None:
+    """Past TLS."""
+    raw = socket.socket(fileno=peer.fileno())
+    raw.send(data)
+    raw.detach()
+
+
+def read_raw(peer: ssl.SSLSocket) -> bytes:
+    raw = socket.socket(fileno=peer.fileno())
+    data = raw.recv(65536)
+    raw.detach()
+    return data
+
+
 def digest(data: bytes | bytearray) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -227,12 +248,53 @@ async def test_the_end_of_the_peer_is_told_once(ends: Ends, says_goodbye: bool) 
     assert ends.protocol.data == b"last"
 
 
-async def test_a_record_that_was_changed_ends_the_connection(ends: Ends) -> None:
-    raw = socket.socket(fileno=ends.peer.fileno())
-    raw.send(b"\x17\x03\x03\x00\x20" + bytes(32))
-    raw.detach()
+@pytest.mark.parametrize("before", [b"", b"whole"], ids=["alone", "behind_a_good_one"])
+async def test_a_record_that_was_changed_ends_the_connection(ends: Ends, before: bytes) -> None:
+    """What came whole before it is served first, as without TLS."""
+    await ends.send(before)
+    send_raw(ends.peer, DAMAGED)
     await eventually(lambda: ends.protocol.told == ["made", "lost"])
+    assert ends.protocol.data == before
     assert isinstance(ends.protocol.error, ssl.SSLError)
+
+
+async def test_an_answer_to_what_came_before_a_changed_record_is_not_sent_in_the_clear(
+    ends: Ends,
+) -> None:
+    ends.protocol.noted = lambda: ends.transport.write(b"answer")
+    await ends.send(b"whole")
+    send_raw(ends.peer, DAMAGED)
+    await eventually(lambda: ends.protocol.told == ["made", "lost"])
+    assert b"answer" not in read_raw(ends.peer)
+
+
+async def test_a_read_takes_a_bounded_number_of_records(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of one byte takes as long as a large one, and the loop waits for all of a read."""
+    taken, a_read = [0], []
+    recv_into = ssl.SSLSocket.recv_into
+
+    def counting(*given: Any) -> int:
+        count = recv_into(*given)
+        taken[0] += 1
+        return count
+
+    def note() -> None:
+        a_read.append(taken[0])
+        taken[0] = 0
+
+    monkeypatch.setattr(ssl.SSLSocket, "recv_into", counting)
+    ends.protocol.noted = note
+    data = bytes(range(256)) * 8
+    # Hundreds of them are there before the loop looks.
+    for start in range(len(data)):
+        await ends.send(data[start : start + 1])
+    await eventually(lambda: len(ends.protocol.data) == len(data))
+    assert ends.protocol.data == data
+    assert max(a_read) <= 64
+    # There were so many at once, and what was left behind them has come all the same.
+    assert a_read.count(64) > 1
 
 
 async def test_records_that_come_in_pieces_and_many_at_once_are_read(ends: Ends) -> None:
