@@ -69,7 +69,9 @@ cdef inline int plain_end(const uint8_t *at, int position, int size) noexcept no
 
 
 cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text) noexcept nogil:
-    """The JSON text that begins at `position`; the place behind it, -1 if there is none."""
+    """The JSON text that begins at `position`; the place behind it, -1 if there is none, or if it
+    escapes anything but what separates properties, U+0001 and U+0002: nothing else is known of
+    escapes here, so a wrong one would pass."""
     if position >= size or at[position] != 34:
         return -1
     position += 1
@@ -82,26 +84,23 @@ cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text)
         if at[position] == 34:
             text.size = <int> (at + position - text.at)
             return position + 1
-        if at[position] != 92:
+        if at[position] != 92 or size - position < 6 or memcmp(at + position + 1, b"u000", 4) != 0:
+            return -1
+        if not 49 <= at[position + 5] <= 50:
             return -1
         text.escaped = True
-        position += 2
+        position += 6
 
 
 cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
-    """The bytes of a JSON text that escapes nothing but what separates properties; -1: it does, or
-    has more than `most`."""
+    """The bytes of a JSON text, as `scan_text` takes it; -1: it has more than `most`."""
     cdef int position = 0, size = 0
     cdef uint8_t c
     while position < text.size:
         c = text.at[position]
         position += 1
         if c == 92:
-            if text.size - position < 5 or memcmp(text.at + position, b"u000", 4) != 0:
-                return -1
             c = text.at[position + 4] - 48
-            if c != 1 and c != 2:
-                return -1
             position += 5
         if size == most:
             return -1

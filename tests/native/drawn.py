@@ -44,7 +44,7 @@ def traffic(
 ) -> list[Read]:
     """Reads with so many requests in all, a part of them hurt; first the topics and the group are
     made."""
-    reads = [Read(0, one, awaited=True) for one in _made()]
+    reads = [Read(0, one, awaited=True) for one in topics_made()]
     streams = [
         [
             _hurt(chance, frame) if chance.random() < hurt else frame
@@ -61,7 +61,7 @@ def traffic(
 
 def staged(chance: random.Random, batches: int) -> list[Read]:
     """Reads in which batches are staged in chunks and decided, and messages are sent meanwhile."""
-    reads = [Read(0, one, awaited=True) for one in _made()]
+    reads = [Read(0, one, awaited=True) for one in topics_made()]
     for number in range(batches):
         chunks = [_rows_of_chunk(chance) for _ in range(chance.randint(1, 3))]
         stage = f"{chance.getrandbits(128):032x}"
@@ -108,7 +108,7 @@ def _rows_of_chunk(chance: random.Random) -> tuple[int, bytes]:
     return sum(run.rows for run in runs), encode_chunk(runs)
 
 
-def _made() -> Iterator[bytes]:
+def topics_made() -> Iterator[bytes]:
     for number, topic in enumerate(TOPICS):
         ext = {
             "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",

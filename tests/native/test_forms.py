@@ -7,6 +7,7 @@ import asyncio
 import random
 import re
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from aerobee.native.form import CompiledForm
 from tests import campaign
 from tests.forms import compiled_form
-from tests.native.drawn import staged, traffic
+from tests.native.drawn import staged, topics_made, traffic
 from tests.native.replayed import Outcome, Read, replayed
 
 _SUITE = "forms of the hot path"
@@ -104,6 +105,33 @@ def _untimed(outcome: Outcome) -> tuple[list[bytes], bytes, dict[str, Any]]:
     staged, sent = outcome.answers
     counted = {**outcome.counted, "connections": outcome.counted["connections"] | {"bytes_out": 0}}
     return re.findall(rb'"code":(\d+)', staged), sent, counted
+
+
+#: Of JSON, of fastjson's dialect, and of none.
+_ESCAPES = (
+    *(b"\\u0001", b"\\u0002", b"\\u0003", b"\\u0031", b"\\u00e4", b"\\ud83d\\ude00", b"\\ud83d"),
+    *(b"\\n", b"\\/", b"\\\\", b'\\"', b"\\x41", b"\\x", b"\\q", b"\\u", b"\\u000", b"\\u00g1"),
+)
+
+
+@pytest.mark.parametrize("field", ["a", "d", "z", "i"])
+def test_escapes_come_to_the_same(tmp_path: Path, form: CompiledForm, field: str) -> None:
+    """In fields that the compiled form reads and in those that it does not: a header that is no
+    JSON stores nothing, wherever it is wrong."""
+    members = (
+        b'"a":"makers","b":"Orders","c":"TBW102","d":"4","e":"0","f":"0","g":"1700000000000",'
+        b'"h":"0","i":"KEYS\\u0001k","j":"0","k":"false","m":"false"'
+    )
+    reads = [Read(0, made, awaited=True) for made in topics_made()]
+    # The first one makes the queue's file, which is not the compiled form's.
+    for connection, escape in enumerate((b"", *_ESCAPES)):
+        header = b'{"code":310,"extFields":{"%s":"%s",%s},"flag":0,"opaque":7,"version":399}' % (
+            (field.encode(), escape, members)
+        )
+        frame = struct.pack(">ii", 4 + len(header), len(header)) + header
+        reads.append(Read(connection, frame, awaited=not escape))
+    # Those with what separates properties.
+    assert compare(tmp_path / "store", form, reads, field) == 2
 
 
 def test_hurt_requests_come_to_the_same(tmp_path: Path, form: CompiledForm) -> None:
