@@ -284,11 +284,12 @@ class Sequences:
         """Whether the first claim is to a slot just given, and the next goes on with the sequence.
 
         Of two claims to one slot the first is kept, unless the queue's own entry names the second.
-        For slot 0 it is a new beginning instead, of a topic that had one message.
+        For slot 0 it is a new beginning instead, of a topic that had one message; and for another
+        one of a topic taken out, if lost records explain what is missing.
         """
         if run.length < 2 or self._read_from is None or run.first == 0:
             return False
-        if state.expected != run.first + 1:
+        if state.expected != run.first + 1 or self._may_begin_anew(queue, state, run):
             return False
         entry = queue.entry(run.first)
         return entry is None or entry.log_offset != run.log_offset
@@ -297,7 +298,7 @@ class Sequences:
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 <= claim.first - expected <= self.lost:
             return claim.first == expected or state.expected is not None
-        if claim.first <= self.lost and self._may_begin_anew(queue, state, claim):
+        if self._may_begin_anew(queue, state, claim):
             return True
         if state.later is not None:
             # The numbering began anew, and its first records are damaged: their entries say so.
@@ -308,9 +309,12 @@ class Sequences:
         return entry is not None and entry.log_offset == claim.log_offset
 
     def _may_begin_anew(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
-        """Whether the claim is the queue's first since its topic's queues were taken out."""
+        """Whether the claim is the queue's first since its topic's queues were taken out, and lost
+        records explain that its number is not 0."""
         taken_out_at = self._renumbered.get(queue.topic)
-        return taken_out_at is not None and state.log_end <= taken_out_at <= claim.log_offset
+        if taken_out_at is None or claim.first > self.lost:
+            return False
+        return state.log_end <= taken_out_at <= claim.log_offset
 
     def _likely(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         """Whether to believe a single claim that nothing followed."""

@@ -136,18 +136,20 @@ def test_new_numbering_is_believed_though_its_first_records_are_damaged(
 
 
 @pytest.mark.parametrize("with_offsets_file", [True, False])
+@pytest.mark.parametrize(("before", "kept"), [(5, [b"kept"]), (2, [b"kept", b"kept too"])])
 def test_new_numbering_whose_entries_are_gone_too_is_believed_by_the_note_of_its_deletion(
-    tmp_path: Path, with_offsets_file: bool
+    tmp_path: Path, before: int, kept: list[bytes], with_offsets_file: bool
 ) -> None:
     """Killed before it was dispatched. Nothing but our offsets file says then that the number is
-    no damage; without it the message is set aside, and the old ones stay in their slots."""
+    no damage; without it the log ends at the damaged record, and the old ones stay in their slots.
+    Of two old ones the second has the number of the first that is left."""
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running))
     store.put(message(b"of another topic", topic="Others"))
-    old = fill(store, 5)
+    old = fill(store, before)
     assert store.delete_topic("Orders") == 1
-    store.put(message(b"lost"))
-    store.put(message(b"kept"))
+    for body in (b"lost", *kept):
+        store.put(message(body))
     store.dispatch()
     lost = read_all(store)[0]
     root = adopt(kill_image(running, tmp_path / "killed"))
@@ -157,7 +159,7 @@ def test_new_numbering_whose_entries_are_gone_too_is_believed_by_the_note_of_its
     if not with_offsets_file:
         (root / "offsets").unlink()
     store = MessageStore.open(small_settings(root))
-    assert bodies(store) == ([*old[:1], b"kept"] if with_offsets_file else old)
+    assert bodies(store) == ([*old[:1], *kept] if with_offsets_file else old)
     assert store.close()
 
 
