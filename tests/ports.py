@@ -12,6 +12,9 @@ from collections.abc import Iterator
 
 _FIRST, _END = 20_000, 32_000
 _STEP = 4
+# Between two workers' places: what is above one of the first's, as the ports of shards are, is none
+# of the second's, who might take it between the moments.
+_APART = 4
 
 
 def free_port(*above: int) -> int:
@@ -27,7 +30,9 @@ def _places() -> Iterator[int]:
     """This process' share of the places, from one on that other runs hardly begin at."""
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    share = range(_FIRST, _END, _STEP)[number::count]
+    places = range(_FIRST, _END, _STEP)
+    size = len(places) // count
+    share = places[number * size : (number + 1) * size - _APART]
     begin = os.getpid() * 37 % len(share)
     return itertools.cycle([*share[begin:], *share[:begin]])
 
