@@ -5,15 +5,15 @@ from __future__ import annotations
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 
-# Clients and their users look for this name, with which every refusal of the reference begins.
-_JAVA_NAME = "org.apache.rocketmq.acl.common.AclException"
+#: Clients and their users look for this name, with which every refusal of the reference begins.
+JAVA_NAME = "org.apache.rocketmq.acl.common.AclException"
 
 
 class AccessDenied(BadRequest):
     """A request that its sender may not make; `reason` is one of `REASONS`, for counting."""
 
     def __init__(self, reason: str, remark: str) -> None:
-        super().__init__(ResponseCode.SYSTEM_ERROR, f"{_JAVA_NAME}: {remark}")
+        super().__init__(ResponseCode.SYSTEM_ERROR, f"{JAVA_NAME}: {remark}")
         self.reason = reason
 
 

@@ -9,13 +9,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from aerobee.access.errors import JAVA_NAME
 from aerobee.client.connections.session import make_tls
 from aerobee.client.errors import ClientError
 from aerobee.client.options import ClientOptions, OptionsT
 from aerobee.protocol.frames.signature import Signer
-
-# Brokers of both kinds begin each refusal of an account, or of its rights, with Java's name for it.
-_REFUSAL: Final = "org.apache.rocketmq.acl.common.AclException"
 
 
 class Account(NamedTuple):
@@ -79,4 +77,4 @@ PLAIN: Final = Security()
 
 def is_refusal(error: ClientError) -> bool:
     """Whether a broker refused the account, or found that it lacks the right."""
-    return (error.remark or "").startswith(_REFUSAL)
+    return (error.remark or "").startswith(JAVA_NAME)
