@@ -20,8 +20,8 @@ cdef class Socket:
     cdef object socket, connection, unsent
     cdef bytes born_host
     cdef int fd
-    # What epoll tells of it, and at which of its events it is read.
-    cdef uint32_t watched, reads_at
+    # What epoll tells of it.
+    cdef uint32_t watched
     # Ended by us or by a failure; and that its connection has been, or is going to be, told.
     cdef bint closing, told
     # Above `high` bytes of unsent output, until there are no more than `low`.
@@ -36,7 +36,22 @@ cdef class Socket:
 
 
 cdef class TlsSocket(Socket):
-    pass
+    cdef object tls, incoming, outgoing, failed
+    # Of the record that is coming: a part of its head, or how much of its body is to come still.
+    cdef uint8_t head[5]
+    cdef int head_bytes
+    cdef Py_ssize_t body_left
+    # How many records may begin in this read still.
+    cdef int records
+    # What was sealed and has not left, from where on, and of how many bytes of data it is made.
+    cdef bytes sealed
+    cdef Py_ssize_t sealed_at, sealed_of
+    # The connection wants no reads now; TLS itself has something to say first; the peer has ended.
+    cdef bint paused, owing, ended
+    cdef Py_ssize_t part(self, Py_ssize_t room) noexcept
+    cdef Py_ssize_t take(self, Py_ssize_t part) except -1
+    cdef bint flush(self) except -1
+    cdef int look_at_debts(self) except -1
 
 
 cdef class Sockets:
@@ -48,6 +63,8 @@ cdef class Sockets:
     # Where reads go, as both forms want it.
     cdef uint8_t[::1] buffer
     cdef object view
+    # What the kernel has of a TLS connection.
+    cdef uint8_t[::1] raw
     # What was ready when it was last asked, and how far that is done.
     cdef epoll_event events[MOST_EVENTS]
     cdef int count, next

@@ -9,8 +9,8 @@ to the connection as the loop's own transports would bring it.
 A `Socket` is used as a transport of asyncio's is (`remoting/connection.py`): its connection is told
 that it is open, that it is full, that it is empty again, and once that it is gone. Loop thread only.
 
-A `TlsSocket` does the same over TLS whose handshake is done: Python's own `ssl` reads and writes, and
-what it has read is served in the round like all else. `remoting/tls_transport.py` is its other form.
+A `TlsSocket` does the same over TLS whose handshake is done: what its session has read is served in
+the round like all else. `remoting/tls_transport.py` is its other form.
 """
 
 import ssl
@@ -20,7 +20,7 @@ from collections import deque
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
-from libc.string cimport strerror
+from libc.string cimport memcpy, strerror
 from posix.unistd cimport close as c_close
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -28,6 +28,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 
 from aerobee.native.requests cimport Requests
 
+from aerobee.remoting import tls_session
 from aerobee.remoting import turns as turns_of_loop
 
 cdef extern from "sys/epoll.h" nogil:
@@ -47,24 +48,11 @@ cdef extern from "sys/epoll.h" nogil:
 cdef extern from "sys/socket.h" nogil:
     cdef enum:
         MSG_NOSIGNAL
+        MSG_PEEK
     Py_ssize_t c_recv "recv"(int fd, void *to, size_t size, int flags)
     Py_ssize_t c_send "send"(int fd, const void *data, size_t size, int flags)
 
-cdef extern from "sys/ioctl.h" nogil:
-    cdef enum:
-        FIONREAD
-    int ioctl(int fd, unsigned long request, void *found)
-
 cdef enum:
-    # The most that a TLS record has: with room for one, OpenSSL keeps nothing of it back, and epoll
-    # knows of all that is to be read.
-    RECORD_BYTES = 16384
-    # One read takes no more of them: a record of one byte costs as much time as a full one, and 16
-    # full ones are a buffer.
-    RECORDS_A_READ = 64
-    # What OpenSSL is given to write at a time. It takes that whole or not at all, and then wants the
-    # same again.
-    PIECE_BYTES = 65536
     # Answers leave after so many of them, or so many bytes: who waits for one need not wait for all
     # of a round, and what was copied is still in the processor's cache.
     ANSWERS_A_SENDING = 32
@@ -74,6 +62,11 @@ cdef enum:
 
 cdef double SLICE_S = turns_of_loop.SLICE_S
 cdef double LONG_S = turns_of_loop.LONG_S
+cdef Py_ssize_t HEAD_BYTES = tls_session.HEAD_BYTES
+cdef Py_ssize_t RECORD_BYTES = tls_session.RECORD_BYTES
+cdef Py_ssize_t PART_BYTES = tls_session.PART_BYTES
+cdef Py_ssize_t UNSEEN_BYTES = tls_session.UNSEEN_BYTES
+cdef int RECORDS_A_READ = tls_session.RECORDS_A_READ
 
 
 cdef object failure(int number):
@@ -88,7 +81,6 @@ cdef class Socket:
         self.fd = socket.fileno()
         self.unsent = deque()
         self.high, self.low = 65536, 16384
-        self.reads_at = EPOLLIN | EPOLLHUP | EPOLLERR
 
     def get_extra_info(self, name, default=None):
         if name == "socket":
@@ -248,7 +240,7 @@ cdef class Socket:
             if self.closing:
                 self.say_goodbye()
                 return self.end(None)
-            self.watch(self.watched & ~(EPOLLOUT & ~self.reads_at))
+            self.watch(self.watched & ~EPOLLOUT)
         if self.full and self.unsent_bytes <= self.low:
             self.full = False
             self.connection.resume_writing()
@@ -256,76 +248,182 @@ cdef class Socket:
 
 
 cdef class TlsSocket(Socket):
-    """As a `Socket`, of an `ssl.SSLSocket` that has shaken hands and does not block."""
+    """As a `Socket`, of a session of TLS that has shaken hands. What `remoting/tls_session.py` says of
+    reading and sending is done here, to the same rules."""
+
+    def __init__(self, Sockets owner, session, connection):
+        Socket.__init__(self, owner, session.socket, connection)
+        self.tls, self.incoming, self.outgoing = session.tls, session.incoming, session.outgoing
+
+    def pause_reading(self):
+        self.paused = True
+        Socket.pause_reading(self)
+
+    def resume_reading(self):
+        self.paused = False
+        if not self.owing:
+            Socket.resume_reading(self)
 
     cdef int readable(self) except -1:
-        cdef Py_ssize_t size = 0, taken
-        cdef int left = 0, records = 0
+        cdef Py_ssize_t size = 0, asked = UNSEEN_BYTES, part, taken, opened
         if self.told:
             return 0
-        self.reads_at &= ~EPOLLOUT
+        self.records = RECORDS_A_READ
+        view = self.owner.view
         try:
-            while (
-                records < RECORDS_A_READ and self.owner.buffer.shape[0] - size >= RECORD_BYTES
-            ):
-                records += 1
-                view = self.owner.view
-                taken = self.socket.recv_into(view[size:] if size else view, RECORD_BYTES)
-                if not taken:
-                    # Once more nothing would tell of: what was read is served first.
-                    self.owner.loop.call_soon(self._ended)
+            while self.records > 0:
+                part = min(self.part(self.owner.buffer.shape[0] - size), asked)
+                if part <= 0:
                     break
-                size += taken
-                # Cheaper than to be told by an exception.
-                if ioctl(self.fd, FIONREAD, &left) == 0 and not left:
+                asked = PART_BYTES
+                taken = self.take(part)
+                # To be told by an exception costs 5 us, and OpenSSL keeps no whole record back.
+                while not self.ended and self.incoming.pending:
+                    try:
+                        opened = self.tls.read(RECORD_BYTES, view[size:] if size else view)
+                    except ssl.SSLWantReadError:
+                        break
+                    size += opened
+                    self.ended = not opened
+                if taken < part or self.ended:
                     break
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLWantWriteError:
-            # An answer of TLS itself that finds no room: reading goes on when there is some.
-            self.reads_at |= EPOLLOUT
-            self.watch(self.watched | EPOLLOUT)
+            if self.outgoing.pending:
+                self.flush()
+                self.look_at_debts()
         except OSError as error:
-            # A damaged record, or the peer has gone: what was read before it is served first.
+            self.failed = error
+        if self.ended or self.failed is not None:
             if size:
-                self.owner.loop.call_soon(self._failed, error)
+                # What was read is served first.
+                self.owner.loop.call_soon(self._ended)
             else:
-                self.end(error)
+                self._ended()
         return <int> size
 
+    cdef Py_ssize_t part(self, Py_ssize_t room) noexcept:
+        """What the kernel may be asked for, so that its data finds room."""
+        if not self.body_left:
+            return room
+        # The rest of a record may bring all that a record can have.
+        return room - RECORD_BYTES + self.body_left if room >= RECORD_BYTES else 0
+
+    cdef Py_ssize_t take(self, Py_ssize_t part) except -1:
+        """Hand OpenSSL what is there, `part` bytes and `records` records at most; how many bytes
+        the kernel gave."""
+        cdef uint8_t *raw = &self.owner.raw[0]
+        cdef Py_ssize_t size = self.head_bytes, end = self.body_left, seen, taken
+        cdef bint looks = part > UNSEEN_BYTES
+        memcpy(raw, self.head, size)
+        seen = c_recv(self.fd, raw + size, part, MSG_PEEK if looks else 0)
+        if seen < 0:
+            if errno == EAGAIN or errno == EINTR:
+                return 0
+            raise failure(errno)
+        if seen == 0:
+            self.ended = True
+            return 0
+        size += seen
+        while end + HEAD_BYTES <= size and (self.records > 0 or not looks):
+            end += HEAD_BYTES + (raw[end + 3] << 8 | raw[end + 4])
+            self.records -= 1
+        taken = seen
+        self.body_left = max(0, end - size)
+        self.head_bytes = 0
+        if end < size and looks and self.records == 0:
+            taken -= size - end
+        elif end < size:
+            self.head_bytes = <int> (size - end)
+            memcpy(self.head, raw + end, self.head_bytes)
+        # The same bytes once more, over themselves: now the kernel has done with them.
+        if looks and c_recv(self.fd, raw + size - seen, taken, 0) != taken:
+            raise OSError(0, "the kernel had more bytes when it was asked first")
+        if end:
+            self.incoming.write(PyMemoryView_FromMemory(<char *> raw, min(end, size), PyBUF_READ))
+        return taken
+
+    cdef int writable(self) except -1:
+        if self.owing:
+            try:
+                self.flush()
+            except OSError as error:
+                return self.end(error)
+            self.look_at_debts()
+            if self.owing:
+                return 0
+        return Socket.writable(self)
+
     cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
-        cdef Py_ssize_t sent = 0, piece
+        cdef Py_ssize_t sent, part
         if self.told:
-            # Behind the goodbye Python's socket would send it in the clear.
             return -1
         try:
+            if not self.flush():
+                return 0
+            sent, self.sealed_of = self.sealed_of, 0
             while sent < size:
-                piece = min(size - sent, PIECE_BYTES)
-                self.socket.send(PyMemoryView_FromMemory(<char *> data + sent, piece, PyBUF_READ))
-                sent += piece
-        except ssl.SSLWantWriteError:
-            pass
+                part = min(size - sent, RECORD_BYTES)
+                self.tls.write(PyMemoryView_FromMemory(<char *> data + sent, part, PyBUF_READ))
+                if not self.flush():
+                    self.sealed_of = part
+                    break
+                sent += part
         except OSError as error:
-            # One that wants to read first as well: nothing is negotiated anew here.
             self.end(error)
             return -1
         return sent
 
+    cdef bint flush(self) except -1:
+        """Send what is sealed; whether all of it has left."""
+        cdef Py_ssize_t sent
+        while True:
+            if self.sealed is None:
+                if not self.outgoing.pending:
+                    return True
+                self.sealed, self.sealed_at = self.outgoing.read(), 0
+            sent = c_send(
+                self.fd, <const uint8_t *> self.sealed + self.sealed_at,
+                len(self.sealed) - self.sealed_at, MSG_NOSIGNAL,
+            )
+            if sent < 0:
+                if errno == EAGAIN or errno == EINTR:
+                    return False
+                raise failure(errno)
+            self.sealed_at += sent
+            if self.sealed_at == len(self.sealed):
+                self.sealed = None
+
+    cdef int look_at_debts(self) except -1:
+        """Read no more while TLS itself has something to say for which there is no room."""
+        cdef bint owing = bool(
+            self.outgoing.pending or (self.sealed is not None and not self.sealed_of)
+        )
+        if owing == self.owing:
+            return 0
+        self.owing = owing
+        if owing:
+            self.watch((self.watched & ~EPOLLIN) | EPOLLOUT)
+        elif not (self.paused or self.closing):
+            self.watch(self.watched | EPOLLIN)
+        return 0
+
     cdef int say_goodbye(self) except -1:
         """Send the alert that says that nothing was cut off; the peer's own is not waited for."""
         try:
-            self.socket.unwrap()
+            self.tls.unwrap()
         except (OSError, ValueError):
+            pass
+        try:
+            self.flush()
+        except OSError:
             pass
         return 0
 
     def _ended(self):
-        if not self.closing:
+        if self.failed is not None:
+            self.end(self.failed)
+        elif not self.closing:
             self.connection.eof_received()
             self.close()
-
-    def _failed(self, error):
-        self.end(error)
 
 
 cdef class Sockets:
@@ -339,6 +437,7 @@ cdef class Sockets:
         self.turns, self.clock = shared.turns, shared.turns.clock
         self.high_water = shared.limits.outbound_high_water_bytes
         self.buffer = self.view = shared.read_view
+        self.raw = bytearray(HEAD_BYTES + PART_BYTES)
         self.open_sockets, self.owed = [], []
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
@@ -349,16 +448,15 @@ cdef class Sockets:
         if self.epoll > 0:
             c_close(self.epoll)
 
-    def open(self, socket, connection):
-        """Serve an accepted socket from now on, or one of `ssl` that has shaken hands. Raises
+    def open(self, arrived, connection):
+        """Serve an accepted socket from now on, or that of TLS that has shaken hands. Raises
         OSError."""
         cdef Socket one
-        socket.setblocking(False)
-        if isinstance(socket, ssl.SSLSocket):
-            assert self.buffer.shape[0] >= RECORD_BYTES
-            one = TlsSocket(self, socket, connection)
+        if isinstance(arrived, tls_session.TlsSession):
+            one = TlsSocket(self, arrived, connection)
         else:
-            one = Socket(self, socket, connection)
+            one = Socket(self, arrived, connection)
+        one.socket.setblocking(False)
         while len(self.open_sockets) <= one.fd:
             self.open_sockets.append(None)
         self.open_sockets[one.fd] = one
@@ -404,7 +502,7 @@ cdef class Sockets:
             self.next += 1
             if found is not None:
                 one = found
-                if one.watched & EPOLLIN and events & one.reads_at:
+                if one.watched & EPOLLIN and events & (EPOLLIN | EPOLLHUP | EPOLLERR):
                     began = self.read(one, began)
                 if one.watched & EPOLLOUT and events & (EPOLLOUT | EPOLLHUP | EPOLLERR):
                     one.writable()
@@ -417,7 +515,8 @@ cdef class Sockets:
         """Read a socket once, and serve what came; the time then."""
         cdef Py_ssize_t taken = 0, size = one.readable()
         if not size:
-            return began
+            # TLS may have taken much that brings no data.
+            return self.clock()
         connection = one.connection
         self.reads += 1
         self.bytes_in += size

@@ -33,6 +33,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.stats import TlsFailure, TlsStats
+from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.turns import SLICE_S
 
 log = logging.getLogger("aerobee.remoting")
@@ -76,7 +77,7 @@ class Host(Protocol):
     async def open_plain(self, arrived: socket.socket, peer: _Peer, /) -> None:
         """Serve a plain socket from now on."""
 
-    def open_tls(self, arrived: ssl.SSLSocket, peer: _Peer, /) -> None:
+    def open_tls(self, arrived: TlsSession, peer: _Peer, /) -> None:
         """Serve a socket from now on whose handshake is done."""
 
 
@@ -98,7 +99,7 @@ class _Arrival:
         self.peer = peer
         self.deadline = deadline
         self.hello_bytes = 0
-        self.tls: ssl.SSLSocket | None = None
+        self.tls: TlsSession | None = None
         # Hands it on, if it is plain.
         self.task: asyncio.Task[None] | None = None
         # What the loop looks for.
@@ -217,7 +218,7 @@ class Arrivals:
         writes: bool = False,
     ) -> None:
         """Have the loop call `then` when the socket is ready for that; by default for nothing."""
-        fd = (arrival.tls or arrival.socket).fileno()
+        fd = arrival.socket.fileno()
         if arrival.reads:
             self._loop.remove_reader(fd)
         if arrival.writes:
@@ -251,38 +252,23 @@ class Arrivals:
 
     def _shake(self, arrival: _Arrival) -> None:
         """One step of a handshake."""
-        if arrival.tls is None:
-            arrival.tls = self._begin(arrival)
-            if arrival.tls is None:
-                return
         try:
-            arrival.tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._watch(arrival, self._ready, reads=True)
-            return
-        except ssl.SSLWantWriteError:
-            self._watch(arrival, self._ready, writes=True)
-            return
+            if arrival.tls is None:
+                arrival.deadline = self._loop.time() + self._encryption.handshake_s
+                arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                arrival.tls = TlsSession(self._encryption.context, arrival.socket)
+            done = arrival.tls.shake()
         except OSError as error:
             self._fail(arrival, *failure_of(error))
+            return
+        if not done:
+            owing = arrival.tls.is_owing
+            self._watch(arrival, self._ready, reads=not owing, writes=owing)
             return
         self._forget(arrival)
         self._stats.handshakes += 1
         with contextlib.suppress(OSError):
             self._host.open_tls(arrival.tls, arrival.peer)
-
-    def _begin(self, arrival: _Arrival) -> ssl.SSLSocket | None:
-        """Its end of TLS; None when it has failed."""
-        arrival.deadline = self._loop.time() + self._encryption.handshake_s
-        try:
-            arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            return self._encryption.context.wrap_socket(
-                arrival.socket, server_side=True, do_handshake_on_connect=False
-            )
-        except OSError as error:
-            # The peer has gone in between.
-            self._fail(arrival, *failure_of(error))
-            return None
 
     # --- plain ones
 
@@ -342,10 +328,7 @@ class Arrivals:
             return
         self._watch(arrival)
         self._forget(arrival)
-        # Wrapped, the first has no descriptor any more.
         arrival.socket.close()
-        if arrival.tls is not None:
-            arrival.tls.close()
 
     def _forget(self, arrival: _Arrival) -> None:
         if arrival not in self._here:

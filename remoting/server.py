@@ -13,7 +13,6 @@ import asyncio
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text, plain_address
 from aerobee.remoting.stats import CloseReason, ServerStats
+from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.tls_transport import TlsTransport
 from aerobee.remoting.turns import Turns
 
@@ -44,9 +44,8 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 class Sockets(Protocol):
     """Transports of accepted sockets other than the loop's own (`aerobee/native`)."""
 
-    def open(self, socket: socket.socket, connection: Connection, /) -> None:
-        """Serve a socket from now on, or an `ssl.SSLSocket` that has shaken hands. Raises
-        OSError."""
+    def open(self, arrived: socket.socket | TlsSession, connection: Connection, /) -> None:
+        """Serve a socket from now on, or that of TLS that has shaken hands. Raises OSError."""
 
     def close(self) -> None:
         """Serve no more; called when all connections have ended."""
@@ -212,7 +211,7 @@ class RemotingServer:
             arrived.close()
             raise
 
-    def open_tls(self, arrived: ssl.SSLSocket, peer: tuple[str, int]) -> None:
+    def open_tls(self, arrived: TlsSession, peer: tuple[str, int]) -> None:
         """Serve a socket from now on whose handshake is done; closed when it raises OSError."""
         connection = Connection(self.connections, self._handler, peer)
         try:
@@ -221,7 +220,7 @@ class RemotingServer:
             else:
                 TlsTransport(arrived, connection)
         except OSError:
-            arrived.close()
+            arrived.socket.close()
             raise
 
 

@@ -93,6 +93,9 @@ SUITES: dict[str, Suite] = {
     ),
     "hostile sockets": Suite(200, 2_000, "inputs", "what a socket adds does not depend on them"),
     "guided inputs": Suite(20_000, 20_000, "inputs", "in campaigns only: atheris is a tool of few"),
+    "records of TLS": Suite(
+        40, 2_000, "connections", "in both forms, a third of them damaged and a third cut anywhere"
+    ),
     "hostile records": Suite(2_000, 20_000, "inputs", "the flips of R8 come on top"),
     # --- tests/crash ---
     "power cut": Suite(

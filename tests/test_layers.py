@@ -64,7 +64,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("self_signed", "certificate_dates", "certificates"),
     ),
     "remoting": (
-        *("errors", "limits", "stats", "peers", "tls", "tls_transport", "calls", "budget", "turns"),
+        *("errors", "limits", "stats", "peers", "tls", "tls_session", "tls_transport"),
+        *("calls", "budget", "turns"),
         *("connection_set", "connection", "serving", "caller", "blocking", "arrivals", "server"),
     ),
     "store": (

@@ -36,7 +36,6 @@ import logging
 import os
 import re
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -47,6 +46,7 @@ from aerobee.remoting.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.peers import plain_address
 from aerobee.remoting.stats import TlsStats
+from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.tls_transport import TlsTransport
 
 log = logging.getLogger("aerobee.broker.http")
@@ -260,7 +260,7 @@ class HttpServer:
             raise
         self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
-    def open_tls(self, arrived: ssl.SSLSocket, _peer: tuple[str, int]) -> None:
+    def open_tls(self, arrived: TlsSession, _peer: tuple[str, int]) -> None:
         """Serve a socket from now on whose handshake is done; closed when it raises OSError."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
@@ -268,7 +268,7 @@ class HttpServer:
         try:
             transport = TlsTransport(arrived, protocol)
         except OSError:
-            arrived.close()
+            arrived.socket.close()
             raise
         self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 

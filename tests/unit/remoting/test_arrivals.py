@@ -18,6 +18,7 @@ from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting import arrivals
 from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.turns import SLICE_S
 from tests.forms import compiled_form
 from tests.tls import CERTIFICATE
@@ -262,18 +263,17 @@ async def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """In which turn of the loop each step of a server's handshake was done."""
     loop = asyncio.get_running_loop()
     turns, found = [0], []
-    step = ssl.SSLSocket.do_handshake
+    step = TlsSession.shake
 
-    def count(side: ssl.SSLSocket) -> None:
-        if side.server_side:
-            found.append(turns[0])
-        step(side)
+    def count(session: TlsSession) -> bool:
+        found.append(turns[0])
+        return step(session)
 
     def turn() -> None:
         turns[0] += 1
         loop.call_soon(turn)
 
-    monkeypatch.setattr(ssl.SSLSocket, "do_handshake", count)
+    monkeypatch.setattr(TlsSession, "shake", count)
     turn()
     return found
 

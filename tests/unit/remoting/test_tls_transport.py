@@ -7,72 +7,22 @@ import contextlib
 import hashlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerobee.remoting.connection_set import ConnectionSet
-from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.tls_transport import TlsTransport
-from tests.forms import compiled_form
-from tests.tls import CERTIFICATE, KEY
 from tests.tls.authority import client
-from tests.unit.remoting.conftest import eventually, shaken
+from tests.tls.key_updates import CIPHER, ClientRecords
+from tests.unit.remoting.conftest import eventually
+from tests.unit.remoting.tls_ends import Noting, server_context, serving, shaken_pair
 
 pytestmark = pytest.mark.both_loops
 
 MANY = 8 << 20
-
-
-class Noting(asyncio.Protocol):
-    """Keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.transport: Any = None
-        self.data = bytearray()
-        self.stays = False
-        self.error: Exception | None = None
-        # Called with each read.
-        self.noted: Callable[[], None] = lambda: None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.told.append("made")
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        self.noted()
-
-    def eof_received(self) -> bool:
-        self.told.append("eof")
-        return self.stays
-
-    def pause_writing(self) -> None:
-        self.told.append("pause")
-
-    def resume_writing(self) -> None:
-        self.told.append("resume")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.told.append("lost")
-        self.error = exc
-
-
-class NotingConnection(Noting):
-    """The same, as the compiled form's sockets call a connection."""
-
-    packed_peer = b""
-    held_bytes = 0
-    last_active = 0.0
-
-    def __init__(self, shared: ConnectionSet) -> None:
-        super().__init__()
-        self._shared = shared
-
-    def decode(self, taken: int, nbytes: int) -> None:
-        self.data_received(bytes(self._shared.read_view[taken:nbytes]))
 
 
 class Ends:
@@ -117,49 +67,15 @@ FORMS = {"plain": False, "compiled": True}
     ids=[f"{version}-{form}" for version in VERSIONS for form in FORMS],
 )
 async def ends(request: pytest.FixtureRequest) -> AsyncIterator[Ends]:
-    context = server_context()
     asking = client()
     asking.maximum_version = request.param[0]
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    for one in (ours, theirs):
-        one.setblocking(False)
-    served = context.wrap_socket(ours, server_side=True, do_handshake_on_connect=False)
-    shaking = asyncio.create_task(shaken(theirs, asking))
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                served.do_handshake()
-            except ssl.SSLWantReadError:
-                await asyncio.sleep(0)
-            else:
-                break
+    served, peer = await shaken_pair(asking)
     with serving(served, compiled=request.param[1]) as (transport, protocol):
-        found = Ends(transport, protocol, await shaking)
+        found = Ends(transport, protocol, peer)
         yield found
         found.transport.abort()
         found.peer.close()
         await eventually(lambda: protocol.told[-1] == "lost")
-
-
-def server_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE, KEY)
-    return context
-
-
-@contextlib.contextmanager
-def serving(served: ssl.SSLSocket, *, compiled: bool) -> Iterator[tuple[asyncio.Transport, Noting]]:
-    """The transport of a socket that has shaken hands, and what it tells."""
-    if not compiled:
-        protocol = Noting()
-        yield TlsTransport(served, protocol), protocol
-        return
-    shared = ConnectionSet(RemotingLimits(), "tls")
-    sockets = compiled_form().sockets(asyncio.get_running_loop(), shared)
-    connection = NotingConnection(shared)
-    sockets.open(served, connection)
-    yield connection.transport, connection
-    sockets.close()
 
 
 #: A record that no key has made.
@@ -273,10 +189,10 @@ async def test_a_read_takes_a_bounded_number_of_records(
 ) -> None:
     """A record of one byte takes as long as a large one, and the loop waits for all of a read."""
     taken, a_read = [0], []
-    recv_into = ssl.SSLSocket.recv_into
+    read = ssl.SSLObject.read
 
-    def counting(*given: Any) -> int:
-        count = recv_into(*given)
+    def counting(*given: Any) -> Any:
+        count = read(*given)
         taken[0] += 1
         return count
 
@@ -284,7 +200,7 @@ async def test_a_read_takes_a_bounded_number_of_records(
         a_read.append(taken[0])
         taken[0] = 0
 
-    monkeypatch.setattr(ssl.SSLSocket, "recv_into", counting)
+    monkeypatch.setattr(ssl.SSLObject, "read", counting)
     ends.protocol.noted = note
     data = bytes(range(256)) * 8
     # Hundreds of them are there before the loop looks.
@@ -295,6 +211,48 @@ async def test_a_read_takes_a_bounded_number_of_records(
     assert max(a_read) <= 64
     # There were so many at once, and what was left behind them has come all the same.
     assert a_read.count(64) > 1
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["silent", "answered"])
+@pytest.mark.parametrize("compiled", FORMS.values(), ids=FORMS)
+async def test_updates_of_keys_let_the_loop_turn(
+    compiled: bool, answered: bool, tmp_path: Path
+) -> None:
+    """OpenSSL takes all that it can get in one call, and each costs as much as a request."""
+    asking = client()
+    asking.keylog_filename = str(tmp_path / "keys")
+    served, peer = await shaken_pair(asking)
+    assert peer.cipher()[0] == CIPHER  # type: ignore[index]
+    records = ClientRecords(tmp_path / "keys")
+    turns = [0]
+    loop = asyncio.get_running_loop()
+
+    def turn() -> None:
+        turns[0] += 1
+        if turns[0] >= 0:
+            loop.call_soon(turn)
+
+    with serving(served, compiled=compiled) as (transport, protocol):
+        # All of it lies there before the loop looks.
+        flood = [records.key_update(answered=answered) for _ in range(640)]
+        send_raw(peer, b"".join([*flood, records.data(b"whole")]))
+        turn()
+        # The answers to them are room that is wanted before it goes on.
+        await eventually(lambda: not received(peer) and protocol.data == b"whole")
+        assert turns[0] >= 640 // 64
+        transport.write(b"answer")
+        await eventually(lambda: received(peer) == b"answer")
+        turns[0] = -1 << 31
+        transport.abort()
+        await eventually(lambda: protocol.told[-1] == "lost")
+    peer.close()
+
+
+def received(peer: ssl.SSLSocket) -> bytes:
+    try:
+        return peer.recv(100)
+    except ssl.SSLWantReadError:
+        return b""
 
 
 async def test_records_that_come_in_pieces_and_many_at_once_are_read(ends: Ends) -> None:
@@ -315,10 +273,10 @@ async def test_a_record_that_comes_in_pieces_is_waited_for(compiled: bool, piece
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for one in (ours, theirs):
         one.setblocking(False)
-    served = server_context().wrap_socket(ours, server_side=True, do_handshake_on_connect=False)
-    for side in (asking, served, asking, served):
+    served = TlsSession(server_context(), ours)
+    for step in (asking.do_handshake, served.shake, asking.do_handshake, served.shake):
         with contextlib.suppress(ssl.SSLWantReadError):
-            side.do_handshake()
+            step()
         theirs.sendall(outgoing.read())
         with contextlib.suppress(BlockingIOError):
             incoming.write(theirs.recv(65536))
