@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from aerobee import __version__
 from aerobee.cli.bench.parser import add_bench
 from aerobee.cli.client_arguments import add_admin, add_client
-from aerobee.cli.parser_types import assignment, duration, port, seconds, shards, text
+from aerobee.cli.parser_types import (
+    assignment,
+    delay,
+    delay_level,
+    port,
+    seconds,
+    shards,
+    text,
+)
 from aerobee.cli.store.parser import add_store
 from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
@@ -54,6 +62,13 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, text) from error
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
+        if (
+            self._subparsers is not None
+            and first.startswith("-")
+            and first not in self._option_string_actions
+        ):
+            self.error(f"{first} goes behind the command, as in: {self.prog} COMMAND ... {first}")
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
         if unknown and self._subparsers is None:
@@ -371,7 +386,7 @@ def _add_send(group: "Commands") -> None:
     )
     add(
         "--delay-level",
-        type=count,
+        type=delay_level,
         default=0,
         metavar="N",
         help=f"have the broker deliver it later, level 1 to 18: {_DELAYS}, "
@@ -387,7 +402,7 @@ def _add_send(group: "Commands") -> None:
     )
     when.add_argument(
         "--delay",
-        type=duration,
+        type=delay,
         metavar="SPAN",
         help="have the broker deliver it after that: seconds, or such as 90s, 15m, 2h, 3d",
     )

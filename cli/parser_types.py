@@ -5,6 +5,9 @@ import argparse
 from aerobee.pipeline.jobs.argument_values import count, whole
 from aerobee.shards import SHARDS_MAX
 
+# Those of client/message.py, which no command opens before it runs; a test compares them.
+MAX_DELAY_S = 40 * 86_400
+MAX_DELAY_LEVEL = 18
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -63,4 +66,20 @@ def duration(argument: str) -> float:
         ) from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0, such as 90s, 15m, 2h or 3d: {argument}")
+    return value
+
+
+def delay(argument: str) -> float:
+    """A time span that a broker may be asked to keep a message for."""
+    value = duration(argument)
+    if value > MAX_DELAY_S:
+        raise argparse.ArgumentTypeError(f"must be at most 40 days (40d), not {argument}")
+    return value
+
+
+def delay_level(argument: str) -> int:
+    """One of RocketMQ's levels; 0 is none."""
+    value = count(argument)
+    if value > MAX_DELAY_LEVEL:
+        raise argparse.ArgumentTypeError(f"must be 0 to {MAX_DELAY_LEVEL}, not {argument}")
     return value

@@ -15,6 +15,9 @@ from aerobee.nearest_name import nearest_name
 # Our own errors as the JVM tells them, from a planning process or a task: the name with its module.
 _OURS: Final = re.compile(r"\baerobee\.pipeline\.(?:\w+\.)*([A-Z]\w*): (.+)")
 
+#: Of PySpark: they write what is raised besides, with all frames of Java, as one line of JSON.
+LOUD_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
 
 class OptionError(ValueError):
     """An option that is unknown, missing, given twice, or has a value it cannot have."""

@@ -24,7 +24,12 @@ from aerobee.protocol.frames.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from aerobee.protocol.frames.header_decode import decode_header
 from aerobee.protocol.frames.header_encode import MSGPACK
 from aerobee.protocol.frames.signature import Signer
-from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingTimeout
+from aerobee.remoting.errors import (
+    RemotingClosed,
+    RemotingConnectError,
+    RemotingTimeout,
+    connect_failure,
+)
 from aerobee.remoting.tls import ShownCertificate, client_context
 
 _WORDS = struct.Struct(">iI")
@@ -56,8 +61,11 @@ class BlockingCaller:
             plain = socket.create_connection((host.strip("[]"), int(port)), options.timeout_s)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = _secured(plain, options) if options.use_tls else plain
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise RemotingConnectError(f"cannot connect to {address}: {error}") from error
+        except OSError as error:
+            why = connect_failure(error, host, over_tls=options.use_tls)
+            raise RemotingConnectError(f"cannot connect to {address}: {why}") from error
         self._input = self._socket.makefile("rb", buffering=_BUFFER_BYTES)
 
     def __enter__(self) -> Self:

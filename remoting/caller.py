@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import ssl
 from collections.abc import Callable
 
 from aerobee.protocol.frames.command import Command
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
-from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingUntrusted
+from aerobee.remoting.errors import (
+    RemotingClosed,
+    RemotingConnectError,
+    RemotingUntrusted,
+    connect_failure,
+)
 from aerobee.remoting.limits import KIB, RemotingLimits
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.stats import CloseReason
@@ -31,27 +34,9 @@ OnClose = Callable[["Caller", str], None]
 CALLER_LIMITS = RemotingLimits(read_buffer_bytes=64 * KIB)
 
 
-# As which a loop tells that the peer has gone.
-_ENDED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
-
-
 def caller_set(limits: RemotingLimits = CALLER_LIMITS, name: str = "caller") -> ConnectionSet:
     """A set that several callers of one loop may share: one buffer, one timer, common counters."""
     return ConnectionSet(limits, name, full_stops_reading=False)
-
-
-def connect_failure(error: OSError, host: str, *, over_tls: bool = False) -> str:
-    """Why no connection could be made, in words for people: the loops have several for the same."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    if over_tls and isinstance(error, _ENDED):
-        return "it closed the connection in the TLS handshake, as one without TLS does"
-    # The numbers of these two are none of the system's errors.
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {error}"
-    if isinstance(error, socket.gaierror):
-        return f"the host {host} is not known ({error.strerror})"
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 class Caller:

@@ -6,6 +6,13 @@ have acted on the request. Busy: this process has too many requests waiting on o
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
+
+# As which a loop tells that the peer has gone.
+_ENDED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
+
 
 class RemotingError(Exception):
     """Base of everything remoting/ raises to its callers."""
@@ -33,3 +40,17 @@ class RemotingBusy(RemotingError):
 
 class RemotingListenError(RemotingError):
     """A server could not take its port."""
+
+
+def connect_failure(error: OSError, host: str, *, over_tls: bool = False) -> str:
+    """Why no connection could be made, in words for people: the loops have several for the same."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if over_tls and isinstance(error, _ENDED):
+        return "it closed the connection in the TLS handshake, as one without TLS does"
+    # The numbers of these two are none of the system's errors.
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error}"
+    if isinstance(error, socket.gaierror):
+        return f"the host {host} is not known ({error.strerror})"
+    return os.strerror(error.errno) if error.errno else str(error)

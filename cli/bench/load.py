@@ -40,7 +40,7 @@ from aerobee.client.options import split_address
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES, TOTAL_SIZE_POSITION
-from aerobee.remoting.caller import connect_failure
+from aerobee.remoting.errors import connect_failure
 
 _NS: Final = 1_000_000_000
 _NO_ANSWER: Final = "NO_ANSWER"

@@ -242,7 +242,12 @@ async def _start(consumer: PullConsumer, queue: MessageQueue, where: str) -> int
         return await consumer.max_offset(queue)
     if is_offset(where):
         return max(int(where), await consumer.min_offset(queue))
-    return await consumer.offset_at(queue, parse_time(where))
+    time_ms = parse_time(where)
+    offset = await consumer.offset_at(queue, time_ms)
+    # That is the nearest message, which may be one from before: the last, for a time to come.
+    nearest = await consumer.pull(queue, offset, max_messages=1)
+    earlier = [one for one in nearest.messages if one.store_timestamp_ms < time_ms]
+    return earlier[0].queue_offset + 1 if earlier else offset
 
 
 @client_command

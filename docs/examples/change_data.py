@@ -19,9 +19,11 @@ no change of a row (other messages, DDL, TRUNCATE, a key that is missing) is kep
 import argparse
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Sequence
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
@@ -146,7 +148,12 @@ def main() -> None:
     given = arguments()
     folder = os.path.abspath(given.folder)
     spark = SparkSession.builder.appName(f"changes of {given.topic}").getOrCreate()
-    schema = StructType.fromDDL(given.schema)
+    try:
+        schema = StructType.fromDDL(given.schema)
+    except PySparkException as error:
+        sys.exit(f"--schema {given.schema!r} is no DDL: {str(error).splitlines()[0]}")
+    if unknown := [key for key in given.key if key not in schema.names]:
+        sys.exit(f"--key {unknown[0]} is no column of --schema: {', '.join(schema.names)}")
     no_key = " OR ".join(f"`{key}` IS NULL" for key in given.key)
 
     def merge(batch: DataFrame, number: int) -> None:
@@ -159,6 +166,11 @@ def main() -> None:
         state = merged(read_state(spark, folder), found.where(f"NOT ({no_key})"), given.key)
         state.write.parquet(f"{folder}/states/{name}")
         switch(folder, name)
+        count = found.count()
+        bad = found.where(no_key).count()
+        print(
+            f"batch {number}: {count - bad} changes merged, {bad} rows unapplied", file=sys.stderr
+        )
         found.unpersist()
 
     source = spark.readStream.format("rocketmq").option("topic", given.topic)

@@ -111,8 +111,9 @@ def _explained(error: Exception, mode: str) -> JobFailed:
 
 
 def _first_cause(text: str) -> str:
-    """What a text of Spark says before its frames; of a Python traceback in it the last line."""
-    text = text.split("\n\tat ")[0]
+    """What a text of Spark says before its state and frames; of a Python traceback in it the last
+    line."""
+    text = text.split("\n\tat ")[0].split(" SQLSTATE: ")[0]
     _, is_python, traceback = text.partition("Traceback (most recent call last):")
     causes = _LAST_LINE.findall(traceback) if is_python else []
     return " ".join((causes[-1] if causes else text).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import sys
@@ -10,9 +11,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from aerobee.pipeline.errors import LOUD_LOGGERS
 from aerobee.pipeline.jobs.result import JobFailed
 
 if TYPE_CHECKING:
@@ -37,9 +40,14 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
                 raise ImportError(f"No module named {module!r}")
     except ImportError as error:
         raise JobFailed(f"{NEEDED} ({error})") from error
+    for loud in LOUD_LOGGERS:
+        logging.getLogger(loud).disabled = True
     builder = SparkSession.builder.appName(f"aerobee pipeline {name}")
     if master or not _is_submitted():
         builder = builder.master(master or "local[*]")
+        if (master or "local").startswith("local"):
+            # Spark's ports, its pages too, are nobody's else; they have no password.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = {
         "spark.sql.session.timeZone": "UTC",
         # Spark's warnings are about this machine, not the store; its errors come with pages of
@@ -53,6 +61,14 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
     spark = builder.getOrCreate()
     _ship_wheel(spark)
     return spark
+
+
+def spark_version() -> str:
+    """Of the PySpark that is installed, "" where none is."""
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        return ""
 
 
 def _ship_wheel(spark: SparkSession) -> None:

@@ -13,12 +13,10 @@ import traceback
 from types import TracebackType
 from typing import Final
 
-from aerobee.pipeline.errors import sentence_in
+from aerobee.pipeline.errors import LOUD_LOGGERS, sentence_in
 from aerobee.pipeline.missing_column import missing_column
 
 _OURS: Final = "aerobee.pipeline."
-# Of PySpark: they write what is raised besides, with all frames of Java, as one line of JSON.
-_LOUD: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def sentence_of(error: BaseException) -> str | None:
@@ -42,7 +40,7 @@ def show_ours_in_one_line(file: str | None = None) -> None:
         place = f" ({file}, line {lines[-1]})" if lines else ""
         print(f"aerobee: {sentence}{place}", file=sys.stderr, flush=True)
 
-    for name in _LOUD:
+    for name in LOUD_LOGGERS:
         logging.getLogger(name).disabled = True
     sys.excepthook = hook
 

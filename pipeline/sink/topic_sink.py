@@ -58,7 +58,11 @@ def make_writer(
     """For `DataSource.writer` and `streamWriter`. Raises what planning finds wrong."""
     if overwrite:
         asked, allowed = (
-            ("outputMode complete", '"append" or "update"')
+            (
+                "outputMode complete",
+                '"append"; an aggregation\'s rows are sent from foreachBatch, in outputMode '
+                '"update" (docs/pipeline.md has one)',
+            )
             if streaming
             else ("mode overwrite", '.mode("append")')
         )

@@ -42,9 +42,7 @@ _KINDS: Final = ("Offsets", "Timestamp", "OffsetsByTimestamp")
 _WHAT: Final = ("topic", "subscribe", "subscribePattern", "assign")
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
-_STREAM_ONLY: Final = (
-    "startStateLocation", "commitOffsetsToBroker", "minOffsetsPerTrigger", "maxTriggerDelay",
-)  # fmt: skip
+_STREAM_ONLY: Final = ("startStateLocation", "commitOffsetsToBroker")
 _TRIGGER_DELAY_MS: Final = 15 * 60_000
 SOURCE_OPTIONS: Final = (
     *ACCESS_OPTIONS, *_WHAT, "subExpression", "expressionType",

@@ -218,6 +218,32 @@ def test_a_directory_of_a_batch_that_is_not_ours_is_left_alone(
     foreign.rmdir()
     lake.done(our_broker, topic, table)
     assert lake.sums(table)["different"] == 2
+    # A file beside the batches is a part of the table for whoever reads it.
+    added = table / "added.parquet"
+    shutil.copy(next(table.glob("batch=*/*.parquet")), added)
+    said = lake.refused(our_broker, topic, table)
+    assert f"{table} holds what no stream wrote, such as added.parquet: readers would" in said
+    added.unlink()
+    lake.done(our_broker, topic, table)
+
+
+def test_a_start_that_is_refused_leaves_no_table(
+    lake_of: Callable[[str], Lake], our_broker: Broker, tmp_path: Path
+) -> None:
+    lake = lake_of("parquet")
+    topic, table, bad = new_topic(our_broker, queues=1), tmp_path / "table", tmp_path / "bad"
+    send(our_broker, topic, [b"1"])
+    lake.done(our_broker, topic, bad)
+    text = ("--body", "text")
+    said = lake.refused(our_broker, topic, table, *text, "--bad-to", str(bad))
+    assert f"table {bad} is written by the stream" in said
+    assert "name another --bad-to" in said
+    lake.done(our_broker, topic, table, *text)
+    assert lake.sums(table)["different"] == 1
+    # Without its checkpoint nobody knows how far it is.
+    (table / "_aerobee" / "checkpoint").rename(tmp_path / "elsewhere")
+    said = lake.refused(our_broker, topic, table, *text)
+    assert f"checkpoint, {table}/_aerobee/checkpoint, is gone: put it back" in said
 
 
 @pytest.mark.parametrize("lake", DEAR, indirect=True)

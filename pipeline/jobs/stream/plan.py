@@ -62,6 +62,7 @@ class TablePlan:
     compact_bytes: int | None = None
     add_columns: bool = False
     existing: bool = False
+    option: str = "--to"  # that named it
 
     @property
     def is_directory(self) -> bool:
@@ -212,7 +213,9 @@ def _bad_table(parsed: argparse.Namespace, table: TablePlan) -> TablePlan | None
     inside = f"{place}/".startswith(f"{table.place}/") or f"{table.place}/".startswith(f"{place}/")
     if place == table.place or (table.is_directory and inside):
         raise JobFailed(f"--bad-to {parsed.bad_to}: must lie apart from --to", USAGE)
-    return TablePlan(parsed.format, place, files=parsed.files, existing=parsed.existing)
+    return TablePlan(
+        parsed.format, place, files=parsed.files, existing=parsed.existing, option="--bad-to"
+    )
 
 
 def _checkpoint(text: str | None, table: TablePlan) -> str:
@@ -307,6 +310,8 @@ def _body(parsed: argparse.Namespace) -> BodyPlan:
 def _schema_text(kind: str, given: str) -> str:
     """What the file says; DDL is given as it is. Of protobuf the path itself."""
     if kind == "json" and not os.path.isfile(given):
+        if "/" in given and not re.search(r"\s", given) and not given.startswith("{"):
+            raise JobFailed(f"--schema {given}: there is no such file", USAGE)
         return given
     try:
         with open(given, "rb") as opened:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
-from aerobee.pipeline.jobs.session import open_session
+from aerobee.pipeline.jobs.session import open_session, spark_version
 from aerobee.pipeline.jobs.stream.failures import as_arguments, stream_failure
 from aerobee.pipeline.jobs.stream.plan import StreamPlan, TablePlan, as_uri, read_plan
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
@@ -43,7 +43,7 @@ def run_stream(
     `explained` makes the sentence of an error that is not of streams alone.
     """
     from aerobee.pipeline.jobs.stream.memory import only_run
-    from aerobee.pipeline.jobs.stream.tables.packages import no_packages, settings_of
+    from aerobee.pipeline.jobs.stream.tables.packages import check_asked, no_packages, settings_of
 
     conf = key_values(parsed.conf, "--conf")
     check_master(parsed.master)
@@ -52,6 +52,7 @@ def run_stream(
     with only_run(plan), Stopping() as stopping:
         try:
             if spark is None:
+                check_asked(plan, parsed.packages, spark_version())
                 settings = settings_of(plan, parsed.packages, conf)
                 spark = open_session(f"stream {plan.what}", parsed.master, settings)
             # The session has set its own ways with signals.
@@ -129,16 +130,19 @@ class Batches:
         kept = schema.jsonValue() if schema is not None else memory.schema
         # Who the stream is must be known before a table is marked with it.
         memory.keep(kept, {})
-        rows = self.decoded.all(self.decoded.rows).schema
-        tables = {plan.table.place: self._table.begin(rows, memory.table(plan.table.place))}
+        tables = {plan.table.place: (self._table, self.decoded.all(self.decoded.rows).schema)}
         if plan.bad_table is not None:
             from aerobee.pipeline.jobs.stream.bodies import bad_rows
 
             self._bad = _table(spark, plan, plan.bad_table, memory)
-            rows = bad_rows(self.decoded.rows).schema
-            known = memory.table(plan.bad_table.place)
-            tables[plan.bad_table.place] = self._bad.begin(rows, known)
-        memory.keep(kept, tables)
+            tables[plan.bad_table.place] = (self._bad, bad_rows(self.decoded.rows).schema)
+        # One that is refused leaves no other one made.
+        for place, (table, rows) in tables.items():
+            table.check(rows, memory.table(place))
+        begun = {
+            place: table.begin(rows, memory.table(place)) for place, (table, rows) in tables.items()
+        }
+        memory.keep(kept, begun)
         #: The error of a batch, at first hand.
         self.failed: Exception | None = None
 

@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from aerobee import testing
-from aerobee.cli import output
+from aerobee.cli import output, parser_types
 from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
 from aerobee.cli.times import exact_time, parse_time
+from aerobee.client import message
 from aerobee.config.model import BY_NAME
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
@@ -207,7 +208,6 @@ def test_a_cancel_of_what_cannot_wait_is_refused_before_anything_is_sent(
         ["send", "T", "x", "--deliver-at", "tomorrow"],
         ["send", "T", "x", "--deliver-at", "12"],
         ["send", "T", "x", "--property", "DELAY=abc"],
-        ["send", "T", "x", "--delay", "41d"],
         ["send", "T", "x", "--delay", "1s", "--delay-level", "1"],
     ],
 )
@@ -221,6 +221,8 @@ def test_a_time_or_a_cancel_that_means_nothing_exits_2(run: Run, arguments: list
     [
         (["--delay", "5y"], "--delay: must be seconds, or a number with s, m, h or d behind it"),
         (["--delay", "-5"], "--delay: must be above 0"),
+        (["--delay", "41d"], "--delay: must be at most 40 days (40d), not 41d"),
+        (["--delay-level", "19"], "--delay-level: must be 0 to 18, not 19"),
         (["--delay-level", "abc"], "--delay-level: must be a whole number, not abc"),
     ],
 )
@@ -240,8 +242,6 @@ def test_the_help_of_send_says_what_the_delay_levels_mean(
     levels = BY_NAME["message_delay_levels"].default
     help_text = " ".join(capsys.readouterr().out.split())
     assert f"level 1 to 18: {levels}," in help_text
-    assert main(["message", "send", "t", "x", "--delay-level", "19", *NOBODY]) == 2
-    assert capsys.readouterr().err == "aerobee: delay_level must be 0 to 18, got 19\n"
 
 
 def test_pull_takes_a_condition_on_properties(capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,6 +311,14 @@ def test_pull_filters_by_tags_queue_and_start(run: Run) -> None:
     assert bodies("--from", "latest") == []
     assert bodies("--queue", "0") == []
     assert bodies("--from", "2001-01-01T00:00") == [str(number) for number in range(6)]
+    # The broker's answer to such a time is the last message.
+    assert bodies("--from", "2099-01-01T00:00") == []
+    stored = [
+        int(str(m["store_timestamp_ms"]))
+        for m in lines(run("message", "pull", "filtered", "--json")[1])
+    ]
+    found = bodies("--from", str(stored[3]))
+    assert found == [str(n) for n in range(6) if stored[n] >= stored[3]]
 
 
 def test_what_is_not_there_exits_1(run: Run) -> None:
@@ -446,6 +454,20 @@ def test_names_of_brokers_and_clusters_are_described_whatever_they_are(
         capsys.readouterr()
         assert main(["message", "pull", "Orders", "--broker", "node1.example.org", *servers]) == 0
         assert capsys.readouterr().out.endswith("  x\n")
+
+
+def test_an_option_in_front_of_the_command_is_told_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["-n", "127.0.0.1:1", "topic", "list"])
+    assert ended.value.code == 2
+    assert "-n goes behind the command, as in: aerobee COMMAND ... -n" in capsys.readouterr().err
+
+
+def test_the_longest_delays_are_the_clients() -> None:
+    assert parser_types.MAX_DELAY_S == message.MAX_DELAY_S
+    assert parser_types.MAX_DELAY_LEVEL == message.MAX_DELAY_LEVEL
 
 
 @pytest.mark.parametrize("command", ["pull", "tail"])

@@ -6,6 +6,7 @@ there is none of Delta or Iceberg for Spark 4.3.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXTENSIONS: Final = "spark.sql.extensions"
+# In a Maven name: the minor version of Spark, before Scala's.
+_MADE_FOR: Final = re.compile(r"_(\d+\.\d+)_2\.\d+:")
 
 
 class Package(NamedTuple):
@@ -75,6 +78,19 @@ def settings_of(plan: StreamPlan, packages: str | None, conf: Mapping[str, str])
         both = [packages, *filter(None, [conf.get("spark.jars.packages")])]
         settings["spark.jars.packages"] = ",".join(both)
     return settings
+
+
+def check_asked(plan: StreamPlan, packages: str | None, version: str) -> None:
+    """Before they are brought: raises JobFailed for a table's package of another Spark."""
+    if plan.table.format not in PACKAGES or not version:
+        return
+    for one in (packages or "").split(","):
+        made_for = _MADE_FOR.search(one)
+        if made_for is not None and not version.startswith(f"{made_for[1]}."):
+            remedy = missing(plan.table.format, version)
+            raise JobFailed(
+                f"--packages {one} is for Spark {made_for[1]}, and this is {version}: {remedy}"
+            )
 
 
 def check_packages(spark: SparkSession, plan: StreamPlan) -> None:

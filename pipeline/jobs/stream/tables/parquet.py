@@ -85,8 +85,8 @@ class ParquetTable(Table):
         from pyspark.sql.types import StructType
 
         kept = self._notes.latest()
+        self._check_names(begun=kept is not None)
         if kept is None:
-            self._check_empty()
             return None
         return Found(
             kept["id"],
@@ -95,21 +95,32 @@ class ParquetTable(Table):
             tuple(kept["partition_by"]),
         )
 
-    def _check_empty(self) -> None:
-        names = self._folder.names("")
-        others = sorted(name for name in names if not name.startswith(_HIDDEN))
-        if others:
+    def _check_names(self, *, begun: bool) -> None:
+        """A reader takes all that lies there; whose a batch is, is asked when that is written."""
+        for name in sorted(self._folder.names("")):
+            if name.startswith(_HIDDEN) or (begun and name.startswith(_BATCH)):
+                continue
+            remedy = (
+                "readers would count it; move it away"
+                if begun
+                else f"name another {self._plan.option} for {self._stream.what}"
+            )
             raise JobFailed(
-                f"table {self._name} holds what no stream wrote, such as {others[0]}: name another "
-                f"--to for {self._stream.what}"
+                f"table {self._name} holds what no stream wrote, such as {name}: {remedy}"
             )
 
     def _foreign(self, found: Found) -> str:
         kept = self._notes.latest() or {}
+        if kept.get("checkpoint") == self._stream.checkpoint:
+            return (
+                f"table {self._name} has rows of a stream whose checkpoint, "
+                f"{self._stream.checkpoint}, is gone: put it back, or name another "
+                f"{self._plan.option} and have {self._stream.what} read from the beginning"
+            )
         return (
             f"table {self._name} is written by the stream from {kept.get('what')} with checkpoint "
-            f"{kept.get('checkpoint')}: a Parquet directory has one writer, so name another --to "
-            f"for {self._stream.what}"
+            f"{kept.get('checkpoint')}: a Parquet directory has one writer, so name another "
+            f"{self._plan.option} for {self._stream.what}"
         )
 
     def _create(self, schema: StructType) -> None:
@@ -134,5 +145,5 @@ class ParquetTable(Table):
         if not self._notes.write(document):
             raise JobFailed(
                 f"another stream began to write to {self._name} at the same time; name another "
-                f"--to for {self._stream.what}"
+                f"{self._plan.option} for {self._stream.what}"
             )

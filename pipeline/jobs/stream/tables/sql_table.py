@@ -47,7 +47,7 @@ class SqlTable(Table):
         if others:
             raise JobFailed(
                 f"{self._name} is no {self.called} table, and not empty: it holds {others[0]}; "
-                f"name another --to for {self._stream.what}"
+                f"name another {self._plan.option} for {self._stream.what}"
             )
 
 

@@ -73,8 +73,9 @@ class Table(ABC):
     def _add(self, fields: Sequence[StructField]) -> None:
         """Add columns to it."""
 
-    def begin(self, schema: StructType, known: str | None) -> str:
-        """The table's id, `known` if this stream wrote to it before."""
+    def check(self, schema: StructType, known: str | None) -> Found | None:
+        """The table, if it is there. Raises JobFailed if rows of this stream cannot go there;
+        changes nothing. `known` is the table's id if this stream wrote to it before."""
         found = self._find()
         if found is None:
             if known is not None:
@@ -82,21 +83,31 @@ class Table(ABC):
                     f"table {self._name} is gone, to which {self._stream.what} was written before; "
                     f"restore it, or remove checkpoint {self._stream.checkpoint} to fill a new one"
                 )
-            self._create(schema)
-            found = self._find()
-            assert found is not None
+            return None
         self._id = found.id if known is None else known
         self._check_same(found)
-        if known is None and found.stream != self._stream.id:
-            if found.stream is None and found.is_empty:
-                self._mark()
-            elif not self._plan.existing:
-                raise JobFailed(self._foreign(found))
+        if known is None and not self._is_free(found) and not self._plan.existing:
+            raise JobFailed(self._foreign(found))
         self._check_partitions(found)
+        self._new_columns(found, schema)
+        return found
+
+    def begin(self, schema: StructType, known: str | None) -> str:
+        """Check the table, make it if there is none, and mark it as this stream's; its id."""
+        if self.check(schema, known) is None:
+            self._create(schema)
+        found = self.check(schema, known)
+        assert found is not None
+        if known is None and found.stream is None and found.is_empty:
+            self._mark()
         new = self._new_columns(found, schema)
         if new:
             self._add(new)
         return self._id
+
+    def _is_free(self, found: Found) -> bool:
+        """Whether it is this stream's already, or nobody's."""
+        return found.stream == self._stream.id or (found.stream is None and found.is_empty)
 
     @property
     def _name(self) -> str:
@@ -105,8 +116,8 @@ class Table(ABC):
     def _foreign(self, found: Found) -> str:
         whose = "is another stream's" if found.stream else "has rows of somebody else"
         return (
-            f"table {self._name} {whose}: name another --to for {self._stream.what}, or "
-            "say --existing to append to it"
+            f"table {self._name} {whose}: name another {self._plan.option} for "
+            f"{self._stream.what}, or say --existing to append to it"
         )
 
     def _check_same(self, found: Found) -> None:

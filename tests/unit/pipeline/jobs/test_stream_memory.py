@@ -15,7 +15,12 @@ from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.failures import stream_failure
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
 from aerobee.pipeline.jobs.stream.run import watch
-from aerobee.pipeline.jobs.stream.tables.packages import missing, no_packages, settings_of
+from aerobee.pipeline.jobs.stream.tables.packages import (
+    check_asked,
+    missing,
+    no_packages,
+    settings_of,
+)
 
 from .test_stream_plan import plan
 
@@ -124,6 +129,14 @@ def test_packages_and_settings_are_said_with_the_words_that_bring_them() -> None
     gone = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
     assert "with --packages g:a:1: what it says" in str(no_packages(gone, "g:a:1"))
     assert no_packages(gone, None) is None
+
+
+def test_a_package_of_another_spark_is_told_before_it_is_brought() -> None:
+    made, delta = plan("--to /T --topic a --format delta"), "io.delta:delta-spark_4.2_2.13:4.4.0"
+    check_asked(made, f"g:a:1,{delta}", "4.2.1")
+    check_asked(made, None, "4.3.0")
+    with pytest.raises(JobFailed, match=rf"{delta} is for Spark 4.2, and this is 4.3.0: there is"):
+        check_asked(made, f"g:a:1,{delta}", "4.3.0")
 
 
 def progress(number: int, counts: tuple[int, int] | None, end: int = 0, last: int = 0) -> Any:
