@@ -24,11 +24,12 @@ right that it reads as DENY, a text that YAML reads as something else, is a warn
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import yaml
@@ -55,6 +56,7 @@ _SHOWN: Final = 64
 _QUOTED: Final = re.compile(r"""(['"]).{2,}\1""")
 _MAP, _LIST, _TEXT = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str"
 NULL, BOOL, _INT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int"))
+_MERGE: Final = "tag:yaml.org,2002:merge"
 #: Texts of a BOOL that mean yes, in any case.
 TRUE: Final = frozenset({"true", "yes", "on"})
 # And those of a text that mean either.
@@ -70,14 +72,16 @@ _OF_ACCOUNT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AccountFile:
-    """What one file says. `counter` and `timestamp` are its data version, the time in ms."""
+    """What one file says. `counter` and `timestamp` are its data version, the time in ms; `causes`
+    are those of the warnings by which somebody may have less than the file seems to give."""
 
     path: str
     accounts: tuple[Account, ...] = ()
     white: tuple[AddressPattern, ...] = ()
     counter: int = 0
     timestamp: int = 0
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
 
 
 def read_account_file(path: str) -> AccountFile:
@@ -162,14 +166,38 @@ def compose(path: str, content: bytes) -> yaml.Node | None:
     except yaml.YAMLError as error:
         # The text of the error shows lines of the file, and those may hold secrets.
         mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
+        if mark is None:
+            raise AccountFileError(f"{path}{_where_no_text(content)}") from None
+        line = f":{mark.line + 1}"
         problem = getattr(error, "problem", None) or "it cannot be read"
         problem = _QUOTED.sub("...", _LIBYAML.get(problem, problem))
         raise AccountFileError(f"{path}{line}: no YAML: {problem}") from None
     except (ValueError, OverflowError) as error:
-        # No UTF-8, or numbers of escapes and versions that are none.
+        # Numbers of escapes and versions that are none.
         raise AccountFileError(f"{path}: no YAML: {type(error).__name__}") from None
     return node
+
+
+def _where_no_text(content: bytes) -> str:
+    """What begins a file that is no text, behind its path: its line, and the first wrong byte,
+    which is not shown, as it may be one of a secret."""
+    said = "the file must be UTF-8 text"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return f": no YAML: it begins as UTF-16 and is damaged; {said}"
+    what, at = "no UTF-8", len(content)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        at = error.start
+        text = content[:at].decode()
+    if (found := _Loader.NON_PRINTABLE.search(text)) is not None:
+        what = "NUL" if found.group() == "\0" else "no printable character"
+        at = len(text[: found.start()].encode())
+    if at == len(content):
+        return f": no YAML: it cannot be read; {said}"
+    line_start = content.rfind(b"\n", 0, at) + 1
+    line = content.count(b"\n", 0, at) + 1
+    return f":{line}: no YAML: byte {at - line_start + 1} of this line is {what}; {said}"
 
 
 class _Reader:
@@ -179,6 +207,7 @@ class _Reader:
         self._path = path
         self._entries_left = MAX_ENTRIES
         self._warnings: list[str] = []
+        self._causes: list[str] = []
         self._faults: list[str] = []
 
     def read(self, content: bytes) -> AccountFile:
@@ -195,7 +224,8 @@ class _Reader:
             raise AccountFileError(*self._faults, *error.faults) from None
         if self._faults:
             raise AccountFileError(*self._faults)
-        return AccountFile(self._path, accounts, white, counter, timestamp, tuple(self._warnings))
+        said = tuple(self._warnings), tuple(self._causes)
+        return AccountFile(self._path, accounts, white, counter, timestamp, *said)
 
     def _each(self, nodes: Iterable[yaml.Node], read: Callable[[yaml.Node], _T]) -> Iterator[_T]:
         """What is read of each; one that is wrong is left out and its fault kept."""
@@ -217,6 +247,9 @@ class _Reader:
         self._count(node)
         found: dict[str, tuple[int, yaml.Node]] = {}
         for key, value in node.value:
+            if key.tag == _MERGE:
+                # No warning: RocketMQ reads them, and what is merged may take rights away.
+                raise self._wrong(key, "merges (<<) are not read; write out what is merged")
             name = self._text(key, "a name")
             if name in found:
                 raise self._wrong(key, f"{_shown(name)} is there twice")
@@ -246,6 +279,7 @@ class _Reader:
             self._warn(
                 node.start_mark.line + 1,
                 f"{what} is no text to YAML, and RocketMQ may read another one; put it in quotes",
+                takes=False,
             )
         return text
 
@@ -306,10 +340,18 @@ class _Reader:
 
     def _pattern(self, node: yaml.Node | None) -> AddressPattern:
         try:
-            return AddressPattern(self._optional(node, "an address"))
+            pattern = AddressPattern(self._optional(node, "an address"))
         except ValueError as error:
             assert node is not None
             raise self._wrong(node, str(error)) from None
+        if node is not None and (meant := pattern.means_more):
+            self._warn(
+                node.start_mark.line + 1,
+                f"address {pattern.text!r} means {meant}: as with RocketMQ, what follows the first "
+                "range is not looked at",
+                takes=False,
+            )
+        return pattern
 
     def _default(self, members: Mapping[str, tuple[int, yaml.Node]], name: str, key: str) -> Grant:
         if name not in members:
@@ -332,7 +374,7 @@ class _Reader:
             if "*" in named:
                 default = "defaultTopicPerm" if name == "topicPerms" else "defaultGroupPerm"
                 star = "a star stands for itself here; for all it is"
-                self._warn(line, f"{what}: {named}: {star} {default}")
+                self._warn(line, f"{what}: {named}: {star} {default}", takes=False)
             known.add(named)
             yield named, Grant(parse_right(right), line)
 
@@ -366,8 +408,12 @@ class _Reader:
     def _wrong(self, node: yaml.Node, what: str) -> AccountFileError:
         return AccountFileError(f"{self._path}:{node.start_mark.line + 1}: {what}")
 
-    def _warn(self, line: int, what: str) -> None:
-        self._warnings.append(f"{self._path}:{line}: {what}")
+    def _warn(self, line: int, what: str, *, takes: bool = True) -> None:
+        """`takes`: somebody may have less by it than the file seems to give."""
+        warning = f"{self._path}:{line}: {what}"
+        self._warnings.append(warning)
+        if takes:
+            self._causes.append(warning)
 
 
 def _of(members: Mapping[str, tuple[int, yaml.Node]], name: str) -> yaml.Node | None:

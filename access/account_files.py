@@ -1,8 +1,9 @@
 """All files of accounts of a broker, and the rules that they make together.
 
-RocketMQ's places: below its home the file `conf/plain_acl.yml`, or another one that is named, and
-every `.yml` and `.yaml` file in the folder `conf/acl`. An account that several files have is the
-first one's; the folder's files come first, in the order of their names.
+RocketMQ's places: below its home, or without one below the directory that the server runs in, the
+file `conf/plain_acl.yml`, or another one that is named, and every `.yml` and `.yaml` file below the
+folder `conf/acl`. An account that several files have is the first one's; the folder's files come
+first, in the order of their names.
 
 Files are taken together or not at all: while one of them is damaged, half written, or all of them
 grant nothing to anybody, the rules before stay in force. Called on a worker's thread; files are
@@ -20,7 +21,7 @@ from typing import Final, TypeAlias
 from aerobee.access.account_file import AccountFile, read_account_file
 from aerobee.access.accounts import Account, Grant, Rules
 from aerobee.access.errors import AccountFileError
-from aerobee.access.places import DEFAULT_FILE, FOLDER, TOOLS_FILE
+from aerobee.access.places import DEFAULT_FILE, FOLDER
 from aerobee.access.rights import right_name
 
 # Where a name is shown instead of a secret.
@@ -44,25 +45,25 @@ class AccountFiles:
     """Where the files are."""
 
     def __init__(self, home: str, named: str = "") -> None:
-        """`home` is RocketMQ's, empty for none; `named` the file instead of conf/plain_acl.yml,
-        below home if it is no whole path."""
-        self._home = Path(home) if home else None
-        self.default = Path(home) / (named or DEFAULT_FILE)
+        """`home` is RocketMQ's, empty for the working directory; `named` the file instead of
+        conf/plain_acl.yml, below home if it is no whole path. One that is, where there is no home,
+        stands alone: who may write to the directory of the start is not asked."""
+        self._has_home = bool(home)
+        self._home = Path(home)
+        self._has_folder = self._has_home or not Path(named).is_absolute()
+        self.default = self._home / (named or DEFAULT_FILE)
 
     def paths(self) -> list[Path]:
         """The files that there are; the default one last, there or not."""
-        found: list[Path] = []
-        if self._home is not None:
-            tools = self._home / TOOLS_FILE
-            for folder, _, names in os.walk(self._home / FOLDER):
-                paths = [Path(folder) / name for name in names if name.endswith((".yml", ".yaml"))]
-                found += [path for path in paths if path != tools]
-        return [*sorted(path for path in found if path != self.default), self.default]
+        # Home may be a whole path, and the named one not.
+        default = self.default.absolute()
+        found = files_below(self._home / FOLDER) if self._has_folder else []
+        return [*(path for path in found if path.absolute() != default), self.default]
 
     def name_of(self, path: str) -> str:
         """A file as answers name it: below its home, never the machine's whole path."""
-        home = self._home or self.default.parent
-        return os.path.relpath(path, home)
+        is_bare = not self._has_home and Path(path) == self.default
+        return self.default.name if is_bare else os.path.relpath(path, self._home)
 
     def path_of(self, name: str) -> Path | None:
         """The file that a request names, by whole path or as `name_of` does; None for any that is
@@ -84,22 +85,52 @@ class AccountFiles:
         stamp = tuple(_stamp(path) for path in paths)
         files = tuple(read_account_file(str(path)) for path in paths if _is_there(path))
         if not files:
-            where = "" if self._home is not None else " (ROCKETMQ_HOME is not set)"
+            where = "" if self._has_home else " (ROCKETMQ_HOME is not set)"
             raise AccountFileError(
                 f"{self.default.absolute()}: no file of accounts is there{where}; make one, or "
                 "name it with aclFile"
             )
-        warnings = [warning for file in files for warning in file.warnings]
-        accounts = list(_first_of_each(files, warnings))
-        rules = Rules(accounts, [pattern for file in files for pattern in file.white])
+        rules, doubles = together(files)
         if not rules.grants_something:
-            why = f": {warnings[0]}" if warnings else "; is it empty, or half written?"
             raise AccountFileError(
-                f"{self.default}: nobody may do anything by the files of accounts{why}"
+                f"{self.default}: nobody may do anything by the files of accounts"
+                f"{_why_nothing(files, doubles)}"
             )
+        warnings = [*(warning for file in files for warning in file.warnings), *doubles]
         if (said := rules.open_to_all) is not None:
             warnings.append(said)
         return Loaded(rules, files, tuple(warnings), stamp)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every .yml and .yaml file below a folder, in the order that counts; none if there is no such
+    folder. One that cannot be looked into is in the list itself, so that reading it says why."""
+    found: list[Path] = []
+
+    def keep(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            found.append(Path(error.filename))
+
+    for inside, _, names in os.walk(folder, onerror=keep):
+        found += [Path(inside) / name for name in names if name.endswith((".yml", ".yaml"))]
+    return sorted(found)
+
+
+def together(files: Sequence[AccountFile]) -> tuple[Rules, list[str]]:
+    """The rules that files make in this order, and a warning of each account that is in several."""
+    doubles: list[str] = []
+    accounts = list(_first_of_each(files, doubles))
+    return Rules(accounts, [pattern for file in files for pattern in file.white]), doubles
+
+
+def _why_nothing(files: Sequence[AccountFile], doubles: Sequence[str]) -> str:
+    """Why files may grant nothing: a warning that takes something, never just any."""
+    causes = [*(cause for file in files for cause in file.causes), *doubles]
+    if causes:
+        return f": {causes[0]}"
+    if any(file.accounts for file in files):
+        return "; no account of theirs has a right, or is an administrator"
+    return "; is it empty, or half written?"
 
 
 def _first_of_each(files: Sequence[AccountFile], warnings: list[str]) -> Iterator[Account]:

@@ -7,7 +7,8 @@
     10.1.2.*   10.1.*.*   10.1.2.5-20        a range in the first part that is not a number
     2001:db8:*   2001:db8::5-20:*            the same; what follows the range may be anything
 
-As in the reference, a range stands in the second part or later, and everything behind it is free.
+As in the reference, a range stands in the second part or later, and everything behind it is free:
+10.*.1.1 means 10.*.*.*, which `means_more` says.
 """
 
 from __future__ import annotations
@@ -54,6 +55,18 @@ class AddressPattern:
         """Whether every address is meant."""
         return self.text in _EVERY
 
+    @property
+    def means_more(self) -> str:
+        """The pattern as it is meant, where that is more than it reads: behind its first range
+        something else than stars stands. Empty where it means what it reads."""
+        if not _is_range(self.text):
+            return ""
+        pieces, at = _range_pieces(self.text)
+        free = ["*"] * (len(pieces) - at - 1)
+        if pieces[at + 1 :] == free:
+            return ""
+        return (":" if ":" in self.text else ".").join([*pieces[: at + 1], *free])
+
     def matches(self, address: str) -> bool:
         """Whether an address is meant; an empty pattern means none."""
         if not self.text:
@@ -71,9 +84,15 @@ def _matcher(text: str) -> Matches:
         return _one_of(_expanded(text))
     if "," in text:
         return _one_of(text.split(","))
-    if "*" in text or "-" in text:
+    if _is_range(text):
         return _range(text)
     return _one_of([text])
+
+
+def _is_range(text: str) -> bool:
+    """Whether a text is a pattern with a range, right or wrong."""
+    is_other = text in _EVERY or text.endswith("}") or "," in text
+    return not is_other and ("*" in text or "-" in text)
 
 
 def _expanded(text: str) -> list[str]:
@@ -90,16 +109,23 @@ def _one_of(texts: list[str]) -> Matches:
     for text in texts:
         parts = parts_of(text.strip())
         if parts is None:
-            raise ValueError(f"{text.strip()!r} is no IP address")
+            raise ValueError(f"{text.strip()!r} is no IP address{_hint(text)}")
         found.add(parts)
     return found.__contains__
 
 
+def _hint(text: str) -> str:
+    """How what somebody wanted is written here."""
+    if "/" in text:
+        return "; a network is written as a range: 10.*.*.*, 10.1.2.5-20, or 2001:db8:* of IPv6"
+    if "*" in text or "-" in text:
+        return "; a range stands alone, in no list"
+    return ""
+
+
 def _range(text: str) -> Matches:
-    is_v6 = ":" in text
-    pieces = _pieces(text, ":" if is_v6 else ".", _V6_PARTS if is_v6 else _V4_PARTS)
-    base, most = (16, 0xFFFF) if is_v6 else (10, 255)
-    at = next(number for number, piece in enumerate(pieces) if "*" in piece or "-" in piece)
+    pieces, at = _range_pieces(text)
+    base, most = (16, 0xFFFF) if ":" in text else (10, 255)
     if at == 0:
         raise ValueError(f"address pattern {text!r}: the first part must be a number")
     head = tuple(_number(piece, base, most, text) for piece in pieces[:at])
@@ -114,6 +140,12 @@ def _range(text: str) -> Matches:
         raise ValueError(f"address pattern {text!r}: {low} is above {high}")
     size = len(pieces)
     return lambda parts: len(parts) == size and parts[:at] == head and low <= parts[at] <= high
+
+
+def _range_pieces(text: str) -> tuple[list[str], int]:
+    """The parts of a pattern with a range, and which of them is the first one."""
+    pieces = _pieces(text, ":", _V6_PARTS) if ":" in text else _pieces(text, ".", _V4_PARTS)
+    return pieces, next(n for n, piece in enumerate(pieces) if "*" in piece or "-" in piece)
 
 
 def _pieces(text: str, separator: str, count: int) -> list[str]:

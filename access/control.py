@@ -30,6 +30,7 @@ from aerobee.protocol.codes import request_name
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.signature import ACCESS_KEY, Signer
+from aerobee.protocol.frames.signature import SIGNATURE as SIGNATURE_FIELD
 from aerobee.protocol.names import TRACE_TOPIC
 
 log = logging.getLogger("aerobee.access")
@@ -38,6 +39,8 @@ _TRACE: Final = Need(TOPIC, TRACE_TOPIC, PUB)
 _LOG_EVERY_S: Final = 60.0
 # What a peer calls itself is shown so far.
 _SHOWN: Final = 64
+# Of base64, of the 20 bytes of SHA-1.
+_SIGNATURE_CHARACTERS: Final = 28
 
 
 class AccessControl:
@@ -144,8 +147,8 @@ class AccessControl:
         if not account.signer.has_signed(command.ext, command.body, command.version):
             raise AccessDenied(
                 SIGNATURE,
-                f"Check signature failed for accessKey={key}: the client's secret key is another "
-                "one than the broker's, or the request was changed on its way",
+                f"Check signature failed for accessKey={key}: "
+                f"{_what_is_wrong(command.ext.get(SIGNATURE_FIELD))}",
             )
         self._judge(command, account, needs)
 
@@ -177,16 +180,40 @@ class AccessControl:
         key = command.ext.get(ACCESS_KEY, "")
         whose = error.reason, key if key in self._rules.accounts else ""
         now = self._clock()
-        said, unlogged = self._said.get(whose, (-_LOG_EVERY_S, 0))
-        if now - said < _LOG_EVERY_S:
+        if whose in self._said:
+            said, unlogged = self._said[whose]
             self._said[whose] = said, unlogged + 1
             return
         self._said[whose] = now, 0
         log.warning(
-            'request refused peer=%s request=%s reason="%s" unlogged=%d why=%r',
+            'request refused peer=%s request=%s reason="%s" why=%r',
             peer,
             request_name(command.code),
             error.reason,
-            unlogged,
             error.remark,
         )
+
+    def report_unlogged(self) -> None:
+        """Log how many refusals had no line of their own, a minute after the first of their kind;
+        called now and then."""
+        now = self._clock()
+        over = [whose for whose, (said, _) in self._said.items() if now - said >= _LOG_EVERY_S]
+        for whose in over:
+            _, unlogged = self._said.pop(whose)
+            if unlogged:
+                self._said[whose] = now, 0
+                reason, key = whose
+                text = 'requests refused reason="%s" account=%r unlogged=%d'
+                log.warning(text, reason, key or "none here", unlogged)
+
+
+def _what_is_wrong(signature: str | None) -> str:
+    """Of a signature that does not fit. A null is none; a number or a list is its text."""
+    if not signature:
+        return "the request has no signature; give the client the account's secret key too"
+    if len(signature) != _SIGNATURE_CHARACTERS:
+        return f"its field Signature is none: one has {_SIGNATURE_CHARACTERS} characters of base64"
+    return (
+        "the client's secret key is another one than the broker's, or the request was changed on "
+        "its way"
+    )

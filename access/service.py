@@ -43,9 +43,12 @@ class AccessService:
         named: str,
         make: Callable[[Rules], AccessControl],
         always: tuple[Account, ...] = (),
+        server: str = "broker",
     ) -> None:
         """`home` and `named` as `AccountFiles`; `make` makes what is asked; `always` are accounts
-        beside those of the files. Raises AccountFileError when no rules can be had."""
+        beside those of the files; `server` is whose they are, for the log. Raises
+        AccountFileError when no rules can be had."""
+        self._server = server
         self.files = AccountFiles(home, named)
         self._always = always
         self._loop = loop
@@ -65,6 +68,7 @@ class AccessService:
 
     def look(self) -> None:
         """Read the files if they have changed; as the scheduler calls it."""
+        self.control.report_unlogged()
         if not self._is_closed and (self._looking is None or self._looking.done()):
             self._looking = self._loop.run_in_executor(self._thread, self._look, False)
 
@@ -127,12 +131,12 @@ class AccessService:
         self.loaded = loaded
         if self.problem is not None:
             self.problem = None
-            log.info("accounts are taken again", extra=_EACH)
+            log.info("accounts are taken again server=%s", self._server, extra=_EACH)
         if lines:
             self.control.use(self._rules(loaded))
-            log.info("accounts changed lines=%d", len(lines), extra=_EACH)
+            log.info("accounts changed lines=%d server=%s", len(lines), self._server, extra=_EACH)
             for line in lines[:_MOST_LINES]:
-                log.info("accounts %s", line, extra=_EACH)
+                log.info("accounts %s server=%s", line, self._server, extra=_EACH)
         self._warn(loaded)
 
     def _rules(self, loaded: Loaded) -> Rules:
@@ -140,7 +144,8 @@ class AccessService:
 
     def _keep(self, problem: str) -> None:
         self.problem = problem
-        log.error('accounts stay as they were, the files cannot be taken reason="%s"', problem)
+        text = 'accounts stay as they were, the files cannot be taken reason="%s" server=%s'
+        log.error(text, problem, self._server)
 
     def _warn(self, loaded: Loaded) -> None:
         for warning in loaded.warnings[:_MOST_LINES]:

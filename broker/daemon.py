@@ -401,7 +401,8 @@ class Daemon:
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)
         if (certificates := self._certificates) is not None:
-            self.health.add(
+            # The pair before it serves on: to take the broker out of service would help nobody.
+            self.health.note(
                 "certificates",
                 certificates.probe,
                 "mend the file that the reason names; it is read again when it changes",

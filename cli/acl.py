@@ -1,8 +1,11 @@
 """`aerobee acl`: whether a file of accounts is right, and what an account may do by which line."""
 
 import argparse
+from collections.abc import Iterable
+from pathlib import Path
 
 from aerobee.access.account_file import AccountFile, read_account_file
+from aerobee.access.account_files import files_below, together
 from aerobee.access.accounts import Rules
 from aerobee.access.errors import AccountFileError
 from aerobee.access.explain import explain
@@ -10,28 +13,81 @@ from aerobee.cli.output import OK, REFUSED, CommandFailed, printable, say
 
 
 def check(parsed: argparse.Namespace) -> int:
-    """Say what is wrong with a file, or what it has. Code 1 when a broker would not take it."""
+    """Say what is wrong with a file, or what it has; of a folder with each file, and with all
+    together. Code 1 when a broker would not take it."""
+    if Path(parsed.file).is_dir():
+        return _check_folder(parsed.file)
     file = _read(parsed.file)
     rules = Rules(file.accounts, file.white)
-    warnings = [*file.warnings]
-    if (said := rules.open_to_all) is not None:
-        warnings.append(f"{parsed.file}: {said}")
+    warnings = _warned(file, rules)
+    if not rules.grants_something:
+        _say_alone(parsed.file)
+        return REFUSED
+    print(f"{parsed.file}: {_counts(rules, warnings)}")
+    return OK
+
+
+def _check_folder(folder: str) -> int:
+    paths = files_below(Path(folder))
+    if not paths:
+        raise CommandFailed(f"{folder}: no file of it ends in .yml or .yaml")
+    files, warnings = [], 0
+    for path in paths:
+        try:
+            file = _read(str(path))
+        except CommandFailed as error:
+            say(f"aerobee: {error}")
+            continue
+        files.append(file)
+        rules = Rules(file.accounts, file.white)
+        warned = _warned(file, rules)
+        warnings += warned
+        if rules.grants_something:
+            print(printable(f"{path}: {_counts(rules, warned)}"))
+        else:
+            _say_alone(str(path))
+    if len(files) < len(paths):
+        missed = f"{len(paths) - len(files)} of {len(paths)} files cannot be taken"
+        say(f"aerobee: {folder}: {missed}, and a broker takes all or none")
+        return REFUSED
+    rules, doubles = together(files)
+    _say_warnings(doubles)
+    if not rules.grants_something:
+        what = f"nobody may do anything by its {len(files)} files"
+        say(f"aerobee: {folder}: {what}; no broker starts with them alone")
+        return REFUSED
+    print(f"{folder}: {len(files)} files, {_counts(rules, warnings + len(doubles))}")
+    return OK
+
+
+def _counts(rules: Rules, warnings: int) -> str:
+    administrators = sum(one.admin for one in rules.accounts.values())
+    return (
+        f"{len(rules.accounts)} accounts, {administrators} of administrators, "
+        f"{len(rules.white)} white addresses, {warnings} warnings"
+    )
+
+
+def _warned(file: AccountFile, rules: Rules) -> int:
+    """Say what a file is warned of, and how often it was."""
+    open_to_all = rules.open_to_all
+    more = () if open_to_all is None else (f"{file.path}: {open_to_all}",)
+    _say_warnings((*file.warnings, *more))
+    return len(file.warnings) + len(more)
+
+
+def _say_warnings(warnings: Iterable[str]) -> None:
     for warning in warnings:
         say(f"warning: {warning}")
-    if not rules.grants_something:
-        say(f"aerobee: {parsed.file}: nobody may do anything by it; no broker starts with it alone")
-        return REFUSED
-    administrators = sum(one.admin for one in file.accounts)
-    print(
-        f"{parsed.file}: {len(file.accounts)} accounts, {administrators} of administrators, "
-        f"{len(file.white)} white addresses, {len(warnings)} warnings"
-    )
-    return OK
+
+
+def _say_alone(path: str) -> None:
+    say(f"aerobee: {path}: nobody may do anything by it; no broker starts with it alone")
 
 
 def explain_account(parsed: argparse.Namespace) -> int:
     """What an account may do; for a topic or a group if one is named. And who needs no account."""
-    files = [_read(path) for path in parsed.file]
+    files = [_read(path) for named in parsed.file for path in _paths(named)]
     accounts = (one for file in files for one in file.accounts)
     account = next((one for one in accounts if one.access_key == parsed.account), None)
     if account is None:
@@ -44,6 +100,12 @@ def explain_account(parsed: argparse.Namespace) -> int:
             who = f"whoever comes from {address.text}: everything, without an account"
             print(printable(f"{who} (globalWhiteRemoteAddresses of {file.path})"))
     return OK
+
+
+def _paths(named: str) -> list[str]:
+    """The file, or those of a folder."""
+    path = Path(named)
+    return [str(one) for one in files_below(path)] if path.is_dir() else [named]
 
 
 def _read(path: str) -> AccountFile:

@@ -218,10 +218,10 @@ def _add_config(commands: "Commands") -> None:
 def _add_acl(commands: "Commands") -> None:
     group = _group(commands, "acl", "files of accounts: whether one is right, who may do what")
     check = group.add_parser("check", help="read a file as a broker would, and say what is wrong")
-    check.add_argument("file", metavar="FILE", help="plain_acl.yml, or one of the folder conf/acl")
+    check.add_argument("file", metavar="FILE", help="plain_acl.yml, or the folder conf/acl")
     check.set_defaults(command="acl check")
     explain = group.add_parser("explain", help="what an account may do, and which line says so")
-    explain.add_argument("file", nargs="+", metavar="FILE", help="files of accounts")
+    explain.add_argument("file", nargs="+", metavar="FILE", help="files or folders of accounts")
     explain.add_argument("--account", required=True, metavar="KEY", help="its access key")
     explain.add_argument("--topic", metavar="T", help="may it send to it, may it read it?")
     explain.add_argument("--group", metavar="G", help="may it consume in it?")

@@ -24,6 +24,7 @@ from aerobee.config.logs import Logging
 from aerobee.config.memory import available_memory
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
+from aerobee.config.rules import Origin
 from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
@@ -57,7 +58,7 @@ def serve(parsed: argparse.Namespace) -> int:
     }
 
     def load(changes: Mapping[str, str] | None) -> Loaded:
-        return _load(parsed, remote=changes, **{**flags, **_of_shard(parsed, flags)})
+        return _load(parsed, changes, {**flags, **_of_shard(parsed, flags)})
 
     # A store for development is gone with its broker, and so would be what requests have changed.
     supervises = _supervises(parsed)
@@ -91,7 +92,7 @@ def _of_shard(parsed: argparse.Namespace, flags: Mapping[str, object]) -> dict[s
     """What is different in this process because it is a shard."""
     if parsed.as_shard is None:
         return {}
-    settings = _load(parsed, remote=None, **flags).settings
+    settings = _load(parsed, None, flags).settings
     return shard_changes(settings, parsed.as_shard, parsed.shards, available_memory())
 
 
@@ -116,12 +117,16 @@ def nameserver(parsed: argparse.Namespace) -> int:
     """Run a name server alone."""
 
     def load(_changes: Mapping[str, str]) -> Loaded:
-        loaded = _load(parsed, remote=None, nameserver_host=parsed.host)
+        # The supervisor of shards gives it the file of the brokers.
+        own = not parsed.supervised
+        loaded = _load(parsed, None, {"nameserver_host": parsed.host}, name_server=own)
         # Here port 0 is a free one: there is no other part that could run without this.
         if parsed.port is None:
             return loaded
         settings = loaded.settings.with_changes(nameserver_port=parsed.port)
-        return dataclasses.replace(loaded, settings=settings)
+        flag = Origin("flag", "command line", "nameserver_port", "flag")
+        origins = {**loaded.origins, "nameserver_port": flag}
+        return dataclasses.replace(loaded, settings=settings, origins=origins)
 
     loaded = load({})
     part = "nameserver" if parsed.supervised else ""
@@ -212,7 +217,13 @@ def _read_again(
     notifier.ready()
 
 
-def _load(parsed: argparse.Namespace, remote: Mapping[str, str] | None, **flags: object) -> Loaded:
+def _load(
+    parsed: argparse.Namespace,
+    remote: Mapping[str, str] | None,
+    flags: Mapping[str, object],
+    *,
+    name_server: bool = False,
+) -> Loaded:
     return load_settings(
         parsed.config,
         flags=flags,
@@ -220,6 +231,7 @@ def _load(parsed: argparse.Namespace, remote: Mapping[str, str] | None, **flags:
         format=parsed.format,
         strict=parsed.strict,
         remote=remote,
+        name_server=name_server,
     )
 
 

@@ -250,7 +250,16 @@ class Admin(Role):
             await self._session.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, ext)
         ext = DeleteTopicHeader(topic).to_ext()
         for address in self._session.name_servers:
-            await self._session.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, ext)
+            try:
+                await self._session.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, ext)
+            except RequestRefused as error:
+                done = f"{topic} is deleted at its brokers, and not at name server {address}"
+                raise RequestRefused(
+                    f"{done}: {error}",
+                    address=address,
+                    code=error.code or ResponseCode.SYSTEM_ERROR,
+                    remark=error.remark,
+                ) from error
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueOffsets]:
         """The offsets at both ends of each queue, and the time of its last message."""

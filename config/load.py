@@ -27,6 +27,7 @@ from aerobee.config.rules import (
     Values,
     apply_rules,
     loopback_by_omission,
+    unused_accounts,
 )
 from aerobee.config.settings.legacy import DERIVED_PATHS
 from aerobee.config.settings.setting import Setting, Value
@@ -50,6 +51,8 @@ _NAMES: Final[Mapping[str, tuple[Mapping[str, Setting], ...]]] = {
     "set": (BY_FULL_KEY, BY_ROCKETMQ_KEY, BY_NAME),
     "flag": (BY_NAME,),
 }
+# Keys that mean something else to a name server alone: RocketMQ's has a file and a port of its own.
+_OF_NAME_SERVERS: Final[Mapping[str, Setting]] = {"listenPort": BY_NAME["nameserver_port"]}
 _REDACTED: Final = "***"
 #: Where RocketMQ looks for the settings of encryption.
 TLS_PROPERTIES: Final = Path("/etc/rocketmq/tls.properties")
@@ -89,27 +92,32 @@ def load_settings(
     format: FileFormat | None = None,
     strict: bool = False,
     remote: Mapping[str, str] | None = None,
+    name_server: bool = False,
 ) -> Loaded:
     """Read all sources and check everything. Raises ConfigError, one for all that is wrong.
 
     `flags` are values of named flags by attribute name (None: not given); `overrides` are
     "KEY=VALUE" texts; `environ` defaults to the process's. With `remote` the file of what requests
     have changed is read too, and these values (by names such as "limits.max_topics") count as
-    though they stood there: a broker's start gives none. Limits are checked too, except for how
-    many files may be open, which only the daemon needs to know.
+    though they stood there: a broker's start gives none. `name_server`: they are those of a name
+    server alone, whose port is RocketMQ's `listenPort`. Limits are checked too, except for how many
+    files may be open, which only the daemon needs to know.
     """
     environment = os.environ if environ is None else environ
     path = None if file is None else Path(file)
     content = None if path is None else sources.read_file(path, format)
     below = sources.from_rocketmq_environment(environment)
     if content is not None:
-        below += content.given
+        # Where a name server's file has its port by both names, ours counts.
+        below += sorted(
+            content.given, key=lambda item: not (name_server and item.key in _OF_NAME_SERVERS)
+        )
     above = [
         *sources.from_environment(environment),
         *sources.from_overrides(overrides),
         *sources.from_flags(flags or {}),
     ]
-    merge = _Merge(strict)
+    merge = _Merge(strict, name_server)
     if content is not None:
         merge.warnings += content.warnings
     if (tls := _tls_properties([*below, *above])) is not None:
@@ -137,6 +145,7 @@ def load_settings(
     warnings = [
         *merge.warnings,
         *rule_warnings,
+        *unused_accounts(merge.values, merge.origins, name_server=name_server),
         *_idle_report(idle, merge.origins),
     ]
     if content is not None and content.format == "properties":
@@ -165,12 +174,13 @@ class _Merge:
     A wrong value leaves what was there, so that the rest can still be checked.
     """
 
-    def __init__(self, strict: bool) -> None:
+    def __init__(self, strict: bool, name_server: bool = False) -> None:
         self.values: Values = {setting.name: setting.default for setting in SETTINGS}
         self.origins: dict[str, Origin] = {}
         self.warnings: list[str] = []
         self._errors: list[ConfigError] = []
         self._strict = strict
+        self._own_names = _OF_NAME_SERVERS if name_server else {}
 
     def take(self, given: Iterable[Given]) -> None:
         for item in given:
@@ -213,7 +223,7 @@ class _Merge:
         return warnings
 
     def _take(self, item: Given) -> None:
-        setting = _find(item)
+        setting = _find(item, self._own_names)
         if setting is None:
             self._unknown(item)
             return
@@ -251,8 +261,11 @@ def _was_asked(setting: Setting, origins: Mapping[str, Origin]) -> bool:
     return origin.key != "" and origin.text != "environment ROCKETMQ_HOME"
 
 
-def _find(item: Given) -> Setting | None:
-    """The setting a key means in its syntax."""
+def _find(item: Given, own_names: Mapping[str, Setting]) -> Setting | None:
+    """The setting a key means in its syntax, where `own_names` are RocketMQ's keys that mean
+    another one here."""
+    if item.key in own_names and BY_ROCKETMQ_KEY in _NAMES[item.syntax]:
+        return own_names[item.key]
     return next((names[item.key] for names in _NAMES[item.syntax] if item.key in names), None)
 
 

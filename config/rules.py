@@ -267,6 +267,21 @@ def loopback_by_omission(values: Values, origins: Mapping[str, Origin]) -> list[
     ]
 
 
+def unused_accounts(
+    values: Values, origins: Mapping[str, Origin], *, name_server: bool
+) -> list[str]:
+    """A warning when a file of accounts is given, and the broker, or the name server alone, has
+    not been told to ask for any: it is open, though somebody thinks otherwise."""
+    switch = "nameserver_acl_enabled" if name_server else "acl_enabled"
+    if not values["acl_file"] or values[switch]:
+        return []
+    key = origins.get("acl_file", DEFAULT).key or BY_NAME["acl_file"].full_key
+    part = "nothing is checked"
+    if values["nameserver_acl_enabled"]:
+        part = "the broker checks nothing"
+    return [f"{key} is given, but {part} until {BY_NAME[switch].rocketmq_key}=true"]
+
+
 def _transient_pool(values: Values) -> Iterator[str]:
     if values["transient_pool_enabled"] and values["flush_disk_type"] == "SYNC_FLUSH":
         yield "the transient pool is not used with SYNC_FLUSH, which answers after the sync"

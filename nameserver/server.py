@@ -437,7 +437,8 @@ def _access_of(
 
     always = () if own is None else (administrator_account(*own),)
     try:
-        return AccessService(loop, settings.rocketmq_home, settings.acl_file, make, always)
+        home, named = settings.rocketmq_home, settings.acl_file
+        return AccessService(loop, home, named, make, always, "nameserver")
     except AccountFileError as error:
         raise ConfigError("namesrvAclEnable", "true", str(error)) from None
 

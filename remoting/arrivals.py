@@ -12,7 +12,9 @@ and wakes us when so many have come (SO_RCVLOWAT). Only then is TLS state made f
 of half hellos cost no memory. Signing with the server's key is the dear part of a handshake, a
 millisecond or several, and the peer has a say in which step that is: it may have to be asked for
 another hello. So each step waits for its turn: a slice of the loop's has a few of them (decision
-14), and those who are connected are served between them.
+14), and those who are connected are served between them. What OpenSSL keeps of a handshake is some
+50 KiB, so no more than so many are under way: where one more wants to begin, the longest of them
+ends, once it had its time.
 
 Arrivals count in the limits of connections (`len`, `count_of`), end in time, and end with the
 server. Loop thread only.
@@ -41,6 +43,11 @@ log = logging.getLogger("aerobee.remoting")
 # Two handshakes of the usual two steps, of which the second is cheap. None begins when the slice is
 # over: an RSA signature of 4096 bits alone takes 4 ms, and a turn has eight.
 _STEPS_A_TURN: Final = 4
+# 12 MiB of OpenSSL's.
+_UNDER_WAY_MAX: Final = 256
+# Seconds that a handshake is sure of while others wait to begin: a peer at the other end of the
+# world needs less, and 500 a second can be turned out.
+_SURE_S: Final = 0.5
 # A line about failures of one kind comes at most so often, and counts those in between.
 _REPORT_S: Final = 60.0
 _HANDSHAKE: Final = 0x16
@@ -126,13 +133,19 @@ class Arrivals:
         # All that are not handed on yet, the longest here first.
         self._here: dict[_Arrival, None] = {}
         self._addresses: Counter[str] = Counter()
-        # Those that are ready for a step of their handshake, and are not watched meanwhile.
+        # Those that are ready to begin their handshake, or for another step of it, and are not
+        # watched meanwhile.
+        self._to_begin: deque[_Arrival] = deque()
         self._to_shake: deque[_Arrival] = deque()
+        # Those that have begun, the longest ago first, with the time of it.
+        self._under_way: dict[_Arrival, float] = {}
         self._shakes: asyncio.Handle | None = None
+        # Wakes those that wait to begin; who ends does so, too.
+        self._room: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        # When failures of each kind were last logged, and how many were not since then.
-        self._logged: dict[TlsFailure, float] = {}
+        # Kinds of failures of which one was logged just now: what counts the others, and how many.
+        self._reports: dict[TlsFailure, asyncio.TimerHandle] = {}
         self._unlogged: Counter[TlsFailure] = Counter()
 
     def __len__(self) -> int:
@@ -167,10 +180,10 @@ class Arrivals:
         await asyncio.gather(*self._opening, return_exceptions=True)
         for arrival in list(self._here):
             self._end(arrival)
-        for handle in (self._timer, self._shakes):
+        for handle in (self._timer, self._room, self._shakes, *self._reports.values()):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._shakes = None
+        self._timer = self._room = self._shakes = None
 
     # --- the first bytes
 
@@ -234,27 +247,57 @@ class Arrivals:
     def _ready(self, arrival: _Arrival) -> None:
         """Have a step of its handshake done when those in front of it are."""
         self._watch(arrival)
-        self._to_shake.append(arrival)
+        (self._to_begin if arrival.tls is None else self._to_shake).append(arrival)
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._shakes is None:
             self._shakes = self._loop.call_soon(self._shake_some)
+
+    def _after_room(self) -> None:
+        self._room = None
+        self._go_on()
 
     def _shake_some(self) -> None:
         self._shakes = None
         until = perf_counter() + SLICE_S
-        for _ in range(min(_STEPS_A_TURN, len(self._to_shake))):
-            arrival = self._to_shake.popleft()
+        for _ in range(_STEPS_A_TURN):
+            if self._to_shake:
+                arrival = self._to_shake.popleft()
+            elif self._to_begin and not self._wait_s():
+                arrival = self._to_begin.popleft()
+            else:
+                break
             if arrival in self._here:
                 self._shake(arrival)
             if perf_counter() >= until:
                 break
-        if self._to_shake:
-            self._shakes = self._loop.call_soon(self._shake_some)
+        wait_s = self._wait_s()
+        if self._to_shake or (self._to_begin and not wait_s):
+            self._go_on()
+        elif self._to_begin and self._room is None:
+            self._room = self._loop.call_later(wait_s, self._after_room)
+
+    def _wait_s(self) -> float:
+        """Seconds until one more handshake may begin."""
+        if len(self._under_way) < _UNDER_WAY_MAX:
+            return 0.0
+        longest = next(iter(self._under_way.values()))
+        return max(0.0, longest + _SURE_S - self._loop.time())
+
+    def _make_room(self) -> None:
+        while len(self._under_way) >= _UNDER_WAY_MAX:
+            longest = next(iter(self._under_way))
+            self._fail(longest, TlsFailure.TIMEOUT, "its handshake made room for another")
 
     def _shake(self, arrival: _Arrival) -> None:
         """One step of a handshake."""
         try:
             if arrival.tls is None:
-                arrival.deadline = self._loop.time() + self._encryption.handshake_s
+                self._make_room()
+                now = self._loop.time()
+                self._under_way[arrival] = now
+                arrival.deadline = now + self._encryption.handshake_s
                 arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 arrival.tls = TlsSession(self._encryption.context, arrival.socket)
             done = arrival.tls.shake()
@@ -299,7 +342,8 @@ class Arrivals:
             if arrival.tls is not None:
                 self._fail(arrival, TlsFailure.TIMEOUT, "its handshake took too long")
             elif arrival.hello_bytes:
-                self._fail(arrival, TlsFailure.TIMEOUT, "its hello did not come whole in time")
+                text = "its hello did not come whole, or found no room for a handshake, in time"
+                self._fail(arrival, TlsFailure.TIMEOUT, text)
             else:
                 self._fail(arrival, TlsFailure.SILENT, "it said nothing")
         self._timer = None
@@ -312,14 +356,21 @@ class Arrivals:
 
     def _failed(self, peer: _Peer, reason: TlsFailure, detail: str) -> None:
         self._stats.failed[reason] += 1
-        now = self._loop.time()
-        if now - self._logged.get(reason, -_REPORT_S) < _REPORT_S:
+        if reason in self._reports:
             self._unlogged[reason] += 1
             return
-        self._logged[reason] = now
-        text = 'connection not taken peer=%s reason="%s" detail="%s" unlogged=%d server=%s'
+        self._reports[reason] = self._loop.call_later(_REPORT_S, self._report, reason)
+        text = 'connection not taken peer=%s reason="%s" detail="%s" server=%s'
+        log.info(text, address_text(peer), reason, detail, self._name)
+
+    def _report(self, reason: TlsFailure) -> None:
+        """Count those that were not logged; the next one is logged if there were none."""
+        del self._reports[reason]
         more = self._unlogged.pop(reason, 0)
-        log.info(text, address_text(peer), reason, detail, more, self._name)
+        if more:
+            self._reports[reason] = self._loop.call_later(_REPORT_S, self._report, reason)
+            text = 'connections not taken reason="%s" unlogged=%d server=%s'
+            log.info(text, reason, more, self._name)
 
     def _end(self, arrival: _Arrival) -> None:
         """Close an arrival; one that is being handed on ends by its task."""
@@ -334,6 +385,8 @@ class Arrivals:
         if arrival not in self._here:
             return
         del self._here[arrival]
+        if self._under_way.pop(arrival, None) is not None and self._to_begin:
+            self._go_on()
         self._stats.arriving -= 1
         host = arrival.peer[0]
         self._addresses[host] -= 1

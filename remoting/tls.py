@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from typing import Final
+
+from aerobee.remoting.stats import CloseReason
+
+#: How a connection ends that the peer closes without saying why.
+WITHOUT_A_WORD: Final = (CloseReason.PEER, CloseReason.RESET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +47,16 @@ def show(context: ssl.SSLContext, shown: ShownCertificate) -> None:
     """Have a client's own certificate shown. OSError or ValueError when its files are no such."""
     # A text, even an empty one: without it OpenSSL would ask whoever sits at the terminal.
     context.load_cert_chain(shown.path, shown.key_path, shown.password or "")
+
+
+def what_it_may_miss(
+    *, speaks_tls: bool, shows_certificate: bool, tls: str, certificate: str, key: str = ""
+) -> str:
+    """What a peer may want of a connection that it closes before it has answered. `tls`,
+    `certificate` and `key` are what whoever connects is told to give them with."""
+    if not speaks_tls:
+        return f"does it take nothing but TLS? {tls} speaks it"
+    if not shows_certificate:
+        pair = f"{certificate} with {key}" if key else certificate
+        return f"does it ask for a certificate? {pair} shows one"
+    return f"does it trust the certificate that {certificate} has? its log says why it closes one"

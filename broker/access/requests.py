@@ -153,9 +153,11 @@ class AccessRequests:
 
 
 def _check_not_last(found: Loaded, access_key: str, code: int) -> None:
-    """Raises BadRequest when without this administrator nobody could change accounts."""
+    """Raises BadRequest when without this administrator nobody could change accounts.
+
+    White addresses do not count: nobody knows if there is somebody at one of them."""
     administrators = {key for key, one in found.rules.accounts.items() if one.admin}
-    if administrators == {access_key} and not found.rules.white:
+    if administrators == {access_key}:
         raise BadRequest(code, f"{access_key} is the last administrator: nobody could make another")
 
 

@@ -44,8 +44,8 @@ import h11
 
 from aerobee.remoting.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.errors import RemotingListenError
-from aerobee.remoting.peers import plain_address
-from aerobee.remoting.stats import TlsStats
+from aerobee.remoting.peers import address_text, plain_address
+from aerobee.remoting.stats import TlsFailure, TlsStats
 from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.tls_transport import TlsTransport
 
@@ -58,6 +58,10 @@ _BACKLOG = 1024
 _ACCEPT_PAUSE_S = 1.0
 # Between two looks at who has not shown in time what it speaks.
 _LOOK_S = 1.0
+# A line about peers that speak TLS here comes at most so often.
+_REPORT_S = 60.0
+# The first byte of TLS (RFC 8446, 5.1), and of no request.
+_HANDSHAKE = b"\x16"
 # A line feed without its carriage return, or a line that goes on in the next one.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\r\n[ \t]")
 _REASONS = {
@@ -162,6 +166,7 @@ class HttpServer:
         self._encryption = encryption
         self._arrivals: Arrivals | None = None
         self.tls = TlsStats()
+        self._tls_said = -_REPORT_S
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -318,6 +323,10 @@ class HttpServer:
             with self._waits(self._reading):
                 async with asyncio.timeout(self._limits.head_timeout_s):
                     await http.wait_data()
+            if http.is_tls:
+                # Behind TLS of our own none comes; and whoever speaks it understands no answer.
+                self._note_tls(writer)
+                return
             while await self._serve_one(http):
                 await asyncio.sleep(0)
                 with self._waits(self._idle):
@@ -330,6 +339,16 @@ class HttpServer:
         finally:
             # Not close(): that would wait for a peer that takes nothing.
             writer.transport.abort() if http.broken else writer.close()
+
+    def _note_tls(self, writer: asyncio.StreamWriter) -> None:
+        self.tls.failed[TlsFailure.DISABLED] += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._tls_said >= _REPORT_S:
+            self._tls_said = now
+            text = 'connection closed peer=%s reason="%s" server=http'
+            peer = writer.get_extra_info("peername")
+            shown = "gone" if peer is None else address_text(plain_address(peer))
+            log.info(text, shown, TlsFailure.DISABLED)
 
     async def _serve_one(self, http: _HttpConnection) -> bool:
         """Serve one request; True when the connection can carry another."""
@@ -383,9 +402,14 @@ class _HttpConnection:
         self._writer = writer
         self._limits = limits
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
-        self._tail = b""  # of what was received
+        self._first = self._tail = b""  # of what was received
         self._loose = False
         self.broken = False
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether what has come is the beginning of a hello of TLS."""
+        return self._first == _HANDSHAKE
 
     async def wait_data(self) -> None:
         """Return when the peer has sent something, or has ended."""
@@ -394,6 +418,7 @@ class _HttpConnection:
 
     async def _receive(self) -> None:
         data = await self._reader.read(_READ_BYTES)
+        self._first = self._first or data[:1]
         # Nothing but heads is taken from a peer, so this holds for every line.
         text = self._tail + data
         if _LOOSE_LINE.search(text):

@@ -21,6 +21,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingError
+from aerobee.remoting.tls import WITHOUT_A_WORD
 
 log = logging.getLogger("aerobee.broker.registration")
 
@@ -39,12 +40,14 @@ class RegistrationRefused(Exception):
 
 
 class LinkOptions(NamedTuple):
-    """Times, whether every renewal carries all topics, and what encrypts the connections."""
+    """Times, whether every renewal carries all topics, what encrypts the connections, and what to
+    ask a person when a name server closes one without a word."""
 
     interval_s: float
     timeout_s: float
     force: bool
     tls: ssl.SSLContext | None = None
+    hint: str = ""
 
 
 class Requests(Protocol):
@@ -89,6 +92,9 @@ class NameServerLink:
         self._caller: Caller | None = None
         self._wake = asyncio.Event()
         self._looked_round = False
+        # Of the present connection: whether a registration was answered, and how it ended.
+        self._answered = False
+        self._end: str | None = None
         # A whole registration succeeded on the present connection.
         self.registered = False
         # Why the last attempt failed, None after a success.
@@ -104,7 +110,7 @@ class NameServerLink:
             try:
                 await self._renew()
             except (RemotingError, RegistrationRefused) as error:
-                self._failed(str(error))
+                self._failed(f"{error}{self._hint()}")
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, _RETRY_LAST_S)
                 continue
@@ -159,6 +165,7 @@ class NameServerLink:
     async def _renew(self) -> None:
         caller = self._caller
         if caller is None or caller.closed:
+            self._answered, self._end = False, None
             caller = self._caller = await Caller.connect(
                 self._host,
                 self._port,
@@ -174,6 +181,7 @@ class NameServerLink:
             return
         request = self._sign(await self._requests.full())
         answer = await caller.call(request, self._options.timeout_s)
+        self._answered = True
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationRefused(f"refused with code {answer.code}: {answer.remark}")
         if not self.registered:
@@ -196,7 +204,13 @@ class NameServerLink:
             log.info("topic change not registered name_server=%s", self.server)
             self.wake()
 
+    def _hint(self) -> str:
+        """One that takes nothing but TLS cannot say so to a connection without."""
+        silent = not self._answered and self._end in WITHOUT_A_WORD
+        return f" ({self._options.hint})" if silent and self._options.hint else ""
+
     def _closed(self, caller: Caller, reason: str) -> None:
+        self._end = reason
         if caller is self._caller:
             if self.registered:
                 self._failed(f"the connection ended: {reason}")

@@ -46,6 +46,7 @@ from aerobee.protocol.headers.admin import (
     UnregisterBrokerHeader,
 )
 from aerobee.remoting.caller import Caller, caller_set
+from aerobee.remoting.tls import what_it_may_miss
 
 if TYPE_CHECKING:
     from aerobee.access.credentials import Credentials
@@ -85,6 +86,13 @@ class Registrar:
             settings.register_timeout_ms / 1000,
             settings.force_register,
             tls,
+            what_it_may_miss(
+                speaks_tls=tls is not None,
+                shows_certificate=bool(settings.tls_client_certificate_path),
+                tls="tls.enable=true",
+                certificate="tls.client.certPath",
+                key="tls.client.keyPath",
+            ),
         )
         self._links = [
             NameServerLink(

@@ -29,13 +29,12 @@ from aerobee.client.errors import (
 )
 from aerobee.client.options import ClientOptions
 from aerobee.protocol.names import check_group_name, check_topic_name
-from aerobee.remoting.stats import CloseReason
+from aerobee.remoting.tls import WITHOUT_A_WORD, what_it_may_miss
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 # Brokers and clusters have topics of their names, which need not be legal for any other topic;
 # these commands call `check_topic` where there is no such topic.
 _TAKES_ANY_NAME: Final = frozenset({"topic describe"})
-_WITHOUT_A_WORD: Final = (CloseReason.PEER, CloseReason.RESET)
 _MESSAGE_ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
 
 
@@ -158,16 +157,16 @@ def _text(error: ClientError, parsed: argparse.Namespace) -> str:
         return f"{error} (aerobee topic list shows the topics there are)"
     if isinstance(error, NoNameServer):
         return f"{error.why} (is a broker running? -n names its name server)"
-    if isinstance(error, ConnectionLost) and str(error).endswith(_WITHOUT_A_WORD):
-        return f"{error}{_what_it_may_miss(parsed)}"
+    if isinstance(error, ConnectionLost) and str(error).endswith(WITHOUT_A_WORD):
+        return f"{error} ({_what_it_may_miss(parsed)})"
     return str(error)
 
 
 def _what_it_may_miss(parsed: argparse.Namespace) -> str:
-    """What a peer may want of a connection that closes it before it has answered."""
     encryption = _encryption_of(parsed)
-    if not encryption["use_tls"]:
-        return " (does it take nothing but TLS? --tls speaks it)"
-    if encryption["certificate"] is None:
-        return " (does it ask for a certificate? --certificate shows one)"
-    return " (does it trust the certificate that --certificate has? its log says why it closes one)"
+    return what_it_may_miss(
+        speaks_tls=encryption["use_tls"],
+        shows_certificate=encryption["certificate"] is not None,
+        tls="--tls",
+        certificate="--certificate",
+    )

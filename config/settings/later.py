@@ -101,7 +101,9 @@ class AccessSettings:
         aliases=("rocketmq.acl.plain.file",),
         effect="now",
         why="The accounts file, below ROCKETMQ_HOME if it is no whole path. Empty: "
-        "conf/plain_acl.yml there. Files of the folder conf/acl count besides.",
+        "conf/plain_acl.yml there. Files of the folder conf/acl there count besides. Without a "
+        "home the directory of the start stands for it, but a whole path stands alone then. It "
+        "turns nothing on by itself.",
     )
     nameserver_acl_enabled: bool = setting(
         False,

@@ -27,7 +27,8 @@ class NameServerSettings:
     nameserver_port: int = setting(
         9876,
         within=(0, _PORT_HIGH),
-        why="Port it listens on. 0 turns the embedded name server off.",
+        why="""Port it listens on. 0 turns the embedded name server off. RocketMQ: listenPort in
+        namesrv.conf, which `aerobee nameserver -c` takes as this one.""",
     )
     nameserver_admin_port: int = setting(
         0,

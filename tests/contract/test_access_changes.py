@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import struct
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -158,6 +159,39 @@ def pull_fields(topic: str, group: str) -> dict[str, Any]:
 async def may_send(wire: Wire, by: str | None, topic: str = "orders", secret: str = SECRET) -> bool:
     answer = await call(wire, Code.SEND_MESSAGE_V2, send_fields(topic), b"1", by=by, secret=secret)
     return answer.code == ResponseCode.SUCCESS
+
+
+# --- what a refusal says
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("", "the request has no signature; "),
+        (',"Signature":null', "the request has no signature; "),
+        (',"Signature":""', "the request has no signature; "),
+        (',"Signature":7', "its field Signature is none: "),
+        (',"Signature":["x"]', "its field Signature is none: "),
+        (
+            f',"Signature":"{27 * "x"}="',
+            "the client's secret key is another one than the broker's, ",
+        ),
+    ],
+)
+async def test_what_is_wrong_with_a_signature_is_said(
+    guarded: Guarded, given: str, why: str
+) -> None:
+    fields = json.dumps({**send_fields("orders"), "AccessKey": USER})[:-1] + given
+    header = f'{{"code":{Code.SEND_MESSAGE_V2},"opaque":7,"extFields":{fields}}}}}'.encode()
+    host, _, port = guarded.running.broker.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    size, header_size = struct.unpack(">ii", await reader.readexactly(8))
+    answer = json.loads((await reader.readexactly(size - 4))[:header_size])
+    writer.close()
+    assert answer["remark"].startswith(
+        f"{REFUSED}Check signature failed for accessKey={USER}: {why}"
+    )
 
 
 # --- files that change on the disk
@@ -358,8 +392,16 @@ async def test_without_administrators_the_last_white_addresses_stay(
 ) -> None:
     white = {"globalWhiteAddrs": "127.0.0.1", "aclFileFullPath": ""}
     assert (await call(wire, WHITE, white)).code == ResponseCode.SUCCESS
-    # Whoever comes from there can make another one.
-    assert (await call(wire, DELETE, {"accessKey": ADMIN})).code == ResponseCode.SUCCESS
+    # Whether there is somebody who could make another one nobody knows.
+    answer = await call(wire, DELETE, {"accessKey": ADMIN})
+    assert answer.code == ResponseCode.DELETE_ACL_CONFIG_FAILED
+    # Somebody has written a file without any.
+    guarded.file.write_text(guarded.file.read_text().replace("admin: true", "admin: false"))
+
+    async def is_gone() -> bool:
+        return (await call(wire, DELETE, {"accessKey": ADMIN}, by=None)).code == 0
+
+    await until(is_gone)
     answer = await call(wire, WHITE, {**white, "globalWhiteAddrs": ","}, by=None)
     assert answer.code == ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     assert "nobody could make any" in (answer.remark or "")

@@ -118,6 +118,10 @@ def test_commands_are_told_the_port(ports: Ports, capsys: pytest.CaptureFixture[
     assert main(create) == 1
     assert "update_and_create_topic (code 17) is not taken at this port" in capsys.readouterr().err
     assert main([*create, "--admin", ports.broker]) == 0
+    half = ["topic", "delete", "commanded", "--yes", "-n", ports.running.name_server]
+    assert main([*half, "--admin", ports.broker]) == 1
+    assert "commanded is deleted at its brokers, and not at name" in capsys.readouterr().err
+    assert main([*create, "--admin", ports.broker]) == 0
     delete = ["topic", "delete", "commanded", "--yes", "-n", ports.names, "--admin", ports.broker]
     assert main(delete) == 0
 

@@ -68,10 +68,6 @@ def page(running: RunningBroker, path: str, context: ssl.SSLContext | None) -> t
     return answer.status, body
 
 
-def status(running: RunningBroker, authority: Authority) -> int:
-    return page(running, "/ready", client(authority))[0]
-
-
 @pytest.mark.parametrize("address", ["broker", "vip"])
 def test_enforcing_serves_tls_on_every_port_and_nothing_else(
     authority: Authority, address: str
@@ -177,16 +173,20 @@ def test_files_that_changed_are_for_new_connections_and_damage_is_told_by_readin
     with aerobee.testing.broker(**settings_of(pair, http_port=free_port())) as running:
         whole = pair.key.read_text()
         pair.key.write_text(whole[:80])
-        wait_until(
-            lambda: page(running, "/ready", client(authority))[0] == 503, 20, "the fault is told"
-        )
-        checks = json.loads(page(running, "/ready", client(authority))[1])["checks"]
-        (told,) = [check for check in checks if not check["ok"]]
-        assert told["check"] == "certificates"
+
+        def faults() -> list[dict[str, Any]]:
+            code, text = page(running, "/ready", client(authority))
+            # The pair before it serves on.
+            assert code == 200
+            return [check for check in json.loads(text)["checks"] if not check["ok"]]
+
+        wait_until(lambda: bool(faults()), 20, "the fault is told")
+        (told,) = faults()
+        assert (told["check"], told["note"]) == ("certificates", True)
         assert str(pair.key) in told["reason"]
         round_trip(running.name_server, **secured(authority))
         new = authority.pair("broker")
-        wait_until(lambda: status(running, authority) == 200, 20, "it is mended")
+        wait_until(lambda: not faults(), 20, "it is mended")
         expected = ssl.PEM_cert_to_DER_cert(new.certificate.read_text())
         host, _, port = running.broker.rpartition(":")
 
@@ -219,6 +219,34 @@ def test_a_command_that_is_closed_without_a_word_says_what_may_be_missing(
             shown = ["--certificate", str(pair.certificate), "--certificate-key", str(pair.key)]
             assert main([*command, *shown]) == code
         assert "does it trust the certificate that --certificate has" in capsys.readouterr().err
+
+
+def test_a_broker_that_is_closed_without_a_word_says_what_may_be_missing(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same of its registration at another's name server, in its log and in /ready."""
+    asking = {"tls_client_certificate": "require", "tls_trust_path": str(authority.certificate)}
+    own, user = authority.pair("broker"), authority.pair("user")
+    shown = {
+        "tls_client_certificate_path": str(user.certificate),
+        "tls_client_key_path": str(user.key),
+    }
+    with aerobee.testing.broker(**settings_of(own, **asking, **shown)) as running:
+        there = {"name_servers": running.name_server, "nameserver_enabled": False}
+        there |= {"http_enabled": True, "http_port": free_port()}
+        for options, hint in (
+            ({}, "nothing but TLS? tls.enable=true speaks it"),
+            ({"tls_outgoing": True}, "ask for a certificate? tls.client.certPath with"),
+        ):
+            caplog.clear()
+            with aerobee.testing.broker(**there, **options) as other:
+                code, body = page(other, "/ready", None)
+                (told,) = [one for one in json.loads(body)["checks"] if not one["ok"]]
+                assert (code, told["check"]) == (503, "registered")
+                assert hint in told["reason"]
+            assert hint in caplog.text
+        with aerobee.testing.broker(**there, tls_outgoing=True, **shown) as other:
+            assert page(other, "/ready", None)[0] == 200
 
 
 def _other(authority: Authority) -> Path:

@@ -349,7 +349,7 @@ def check_counted(metrics: str, came: Counter[str]) -> None:
 
 def check_logged(log: str, kinds: set[str], minutes: int) -> None:
     """A line a minute for each reason, with a peer."""
-    lines = [json.loads(line) for line in log.splitlines() if "not taken" in line]
+    lines = [json.loads(line) for line in log.splitlines() if "connection not taken" in line]
     reasons = Counter(line["reason"].replace(" ", "_") for line in lines)
     assert set(reasons) == kinds - {"unsigned"}
     assert max(reasons.values()) <= minutes

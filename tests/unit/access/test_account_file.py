@@ -172,6 +172,13 @@ def test_any_other_word_does_not(text: str) -> None:
         (f"{ONE}\t- a\n", "no YAML: "),
         ("a: 1\n---\nb: 2\n", "f.yml:2: no YAML: but found another document"),
         ("!!python/object/new:os.system {}", "f.yml:1: the file must be a map of names and values"),
+        (
+            f"base: &base {{secretKey: {SECRET}}}\naccounts:\n- <<: *base\n  accessKey: account\n",
+            "f.yml:3: merges (<<) are not read; write out what is merged",
+        ),
+        # Where nothing lacks: a right that is merged may take others away.
+        (f"{ONE}  admin: true\n  <<: {{topicPerms: [a=SUB]}}\n", "f.yml:5: merges (<<) are not"),
+        (f"<<: {{a: 1}}\n{ONE}", "f.yml:1: merges (<<) are not read; write out what is merged"),
     ],
 )  # fmt: skip
 def test_damage_is_named_with_its_line(text: str, why: str) -> None:
@@ -269,6 +276,14 @@ def test_a_secret_that_sticks_to_its_name_is_not_said() -> None:
             f"{ONE}- accessKey: account-1\n  secretKey: another-one\n",
             "f.yml:4: account account-1 is there twice, the first counts",
         ),
+        (
+            f"{ONE}  whiteRemoteAddress: 10.*.1.1\n",
+            "f.yml:4: address '10.*.1.1' means 10.*.*.*: as with RocketMQ, what follows the first ",
+        ),
+        (
+            f"globalWhiteRemoteAddresses:\n- 10.1.5-20.1\n{ONE}",
+            "f.yml:2: address '10.1.5-20.1' means 10.1.5-20.*: ",
+        ),
     ],
 )
 def test_what_the_reference_takes_in_silence_is_a_warning(text: str, warning: str) -> None:
@@ -365,6 +380,26 @@ def test_a_tag_on_a_text_makes_nothing_of_it() -> None:
 )
 def test_rubbish_is_refused_by_a_sentence(content: bytes) -> None:
     assert refusal(content).startswith("f.yml")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (
+            b"accounts:\n- accessKey: \xe4lter-eins\n",
+            ":2: no YAML: byte 14 of this line is no UTF-8",
+        ),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 64, ":1: no YAML: byte 1 of this line is no UTF-8"),
+        (b"accounts: []\n \0\0\n", ":2: no YAML: byte 2 of this line is NUL"),
+        (b"\x1f\x8b\x08\0", ":1: no YAML: byte 1 of this line is no printable character"),
+        (b"a: \xc3\xbc \x1b[2J\n", ":1: no YAML: byte 7 of this line is no printable character"),
+        (b"a: \xed\xa0\x80\n", ":1: no YAML: byte 4 of this line is no UTF-8"),
+        ("a: []\n".encode("utf-16")[:-1], ": no YAML: it begins as UTF-16 and is damaged"),
+    ],
+    ids=lambda one: repr(one[:16]),
+)
+def test_where_a_file_is_no_text_is_said(content: bytes, why: str) -> None:
+    assert refusal(content) == f"f.yml{why}; the file must be UTF-8 text"
 
 
 @settings(deadline=None)

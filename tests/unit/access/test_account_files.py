@@ -50,13 +50,45 @@ def test_a_default_file_of_the_folder_is_there_once(tmp_path: Path) -> None:
     assert files.paths() == [tmp_path / "conf/acl/b.yml", path]
 
 
-def test_without_a_home_there_is_the_named_file_alone(tmp_path: Path) -> None:
-    path = put(tmp_path / "mine.yml", text("account-1"))
+def test_without_a_home_a_whole_path_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write to the directory of the start."""
+    monkeypatch.chdir(tmp_path)
+    path = put(tmp_path / "elsewhere/mine.yml", text("account-1"))
     put(tmp_path / "conf/acl/a.yml", text("account-2"))
     files = AccountFiles("", str(path))
     assert files.paths() == [path]
     assert files.name_of(str(path)) == "mine.yml"
     assert list(files.load().rules.accounts) == ["account-1"]
+
+
+@pytest.mark.parametrize("named", ["", "conf/mine.yml"])
+def test_without_a_home_the_folder_is_below_the_directory_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = AccountFiles("", named)
+    put(files.default, text("account-1", more="  admin: true\n"))
+    assert files.load().rules.accounts["account-1"].admin
+    before = files.stamp()
+    # It comes later, and takes rights away.
+    put(tmp_path / "conf/acl/deep/a.yaml", text("account-1", more="  defaultTopicPerm: SUB\n"))
+    assert files.stamp() != before
+    loaded = files.load()
+    assert not loaded.rules.accounts["account-1"].admin
+    assert len(loaded.files) == 2
+    names = [files.name_of(str(path)) for path in files.paths()]
+    assert names == ["conf/acl/deep/a.yaml", files.default.name]
+    assert [files.path_of(name) for name in names] == files.paths()
+
+
+def test_a_whole_path_into_the_folder_is_there_once_without_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = put(tmp_path / "conf/acl/a.yml", text("account-1"))
+    assert AccountFiles("", str(path)).paths() == [path]
 
 
 def test_several_files_make_one_set_of_rules(tmp_path: Path) -> None:
@@ -105,6 +137,41 @@ def test_of_a_file_that_grants_nothing_by_a_wrong_word_the_word_is_said(tmp_path
         files.load()
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "; is it empty, or half written?"),
+        ("# accounts:\n", "; is it empty, or half written?"),
+        (
+            text("account-1", more="", secret="0x12345678"),
+            "; no account of theirs has a right, or is an administrator",
+        ),
+        ("acounts: []\n", ": {file}:1: 'acounts' is no word of a file of accounts"),
+        (
+            text("account-1", more="  topicPerms: [a=SUB, a=DENY]\n", secret="0x12345678"),
+            ": {file}:4: account account-1: topicPerms: a is there twice, the last counts",
+        ),
+    ],
+)
+def test_why_nobody_may_do_anything_is_no_other_warning(
+    tmp_path: Path, content: str, why: str
+) -> None:
+    """Others can read the file, and some of the secrets are numbers to YAML."""
+    files = AccountFiles(str(tmp_path))
+    put(files.default, content).chmod(0o644)
+    said = "nobody may do anything by the files of accounts" + why.format(file=files.default)
+    with pytest.raises(AccountFileError) as raised:
+        files.load()
+    assert str(raised.value) == f"{files.default}: {said}"
+
+
+def test_of_accounts_that_an_earlier_file_has_without_rights_it_is_said(tmp_path: Path) -> None:
+    put(tmp_path / "conf/acl/a.yml", text("account-1", more=""))
+    put(tmp_path / "conf/plain_acl.yml", text("account-1")).chmod(0o644)
+    with pytest.raises(AccountFileError, match=r"files of accounts: .*plain_acl.yml:2: account ac"):
+        AccountFiles(str(tmp_path)).load()
+
+
 def test_where_a_file_is_missed_is_said_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +198,25 @@ def test_a_file_that_nobody_can_look_at_is_not_passed_over(
 
     monkeypatch.setattr(Path, "stat", stat)
     with pytest.raises(AccountFileError, match=r"plain_acl\.yml: "):
+        files.load()
+
+
+def test_a_folder_that_nobody_can_look_into_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "conf/plain_acl.yml", text("account-1"))
+    put(tmp_path / "conf/acl/deep/a.yml", text("account-2"))
+    files = AccountFiles(str(tmp_path))
+    assert len(files.load().files) == 2
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if path.endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(AccountFileError, match="^" + str(tmp_path / "conf/acl/deep") + ": "):
         files.load()
 
 

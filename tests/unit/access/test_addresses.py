@@ -55,6 +55,9 @@ def test_no_pattern_means_no_address() -> None:
         ("10.1.2.3,", "'' is no IP address"),
         ("10.1.2.3,10.1.3.*", "'10.1.3.*' is no IP address"),
         ("host.example", "'host.example' is no IP address"),
+        ("10.0.0.0/8", "'10.0.0.0/8' is no IP address; a network is written as a range: 10.*.*.*,"),
+        ("2001:db8::/32", "10.1.2.5-20, or 2001:db8:* of IPv6"),
+        ("10.1.2.3, 10.1.2.5-20", "'10.1.2.5-20' is no IP address; a range stands alone, in no li"),
         ("10.1.2.{3,4", "'10.1.2.{3' is no IP address"),
         ("10.1.2.{}", "'10.1.2.' is no IP address"),
         ("10.1.2{3,4}", "braces stand for the last part, as 10.1.2.{3,4}"),
@@ -83,6 +86,33 @@ def test_what_is_no_pattern_says_why(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=r".") as raised:
         AddressPattern(text)
     assert why in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "means", "matched"),
+    [
+        ("10.*.1.1", "10.*.*.*", "10.200.7.7"),
+        ("10.1.*.1", "10.1.*.*", "10.1.7.7"),
+        ("10.1-2.3.4", "10.1-2.*.*", "10.2.9.9"),
+        ("10.1-2.3-4.*", "10.1-2.*.*", "10.2.9.9"),
+        ("10.*.*.*/8", "10.*.*.*", "10.2.9.9"),
+        ("2001:db8::5-20:7", "2001:db8:0:0:0:0:5-20:*", "2001:db8::6:8"),
+        ("10.1.*.*", "", "10.1.7.7"),
+        ("10.1.2.5-20", "", "10.1.2.7"),
+        ("2001:db8:*", "", "2001:db8::7"),
+        ("10.1.2.3", "", "10.1.2.3"),
+        ("*", "", "10.1.2.3"),
+    ],
+)
+def test_a_pattern_that_means_more_than_it_reads_says_what_it_means(
+    text: str, means: str, matched: str
+) -> None:
+    pattern = AddressPattern(text)
+    assert pattern.means_more == means
+    assert pattern.matches(matched)
+    for one in (means,) if means else ():
+        assert AddressPattern(one).means_more == ""
+        assert AddressPattern(one).matches(matched)
 
 
 V4 = st.tuples(*[st.integers(0, 255)] * 4)

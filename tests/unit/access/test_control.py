@@ -206,6 +206,28 @@ def test_other_rules_count_from_the_next_request(control: AccessControl) -> None
 # --- the signature
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "the request has no signature; "),
+        ("", "the request has no signature; "),
+        ("7", "its field Signature is none: "),  # a number comes as its text, so does a list
+        ("[]", "its field Signature is none: "),
+        ("\u00e4\ud800", "its field Signature is none: "),
+        ("x" * 28, "the client's secret key is another one than the broker's, or the request "),
+    ],
+)
+def test_what_is_wrong_with_a_signature_is_said(
+    control: AccessControl, given: str | None, why: str
+) -> None:
+    ext = {"AccessKey": "account-1", "b": "orders"} | (
+        {} if given is None else {"Signature": given}
+    )
+    reason, remark = refusal(control, request(ext=ext, by=None))
+    assert reason == SIGNATURE
+    assert remark.startswith(f"Check signature failed for accessKey=account-1: {why}")
+
+
 def test_every_field_and_the_body_are_signed(control: AccessControl) -> None:
     good = request(ext={"b": "orders", "e": "0", "i": "k\x01v"})
     control.check(good, PEER)
@@ -292,15 +314,24 @@ def test_refusals_are_logged_once_a_minute_by_reason_with_the_peer(
     first = [record.getMessage() for record in caplog.records]
     assert len(first) == 2
     assert "peer=10.3.3.3" in first[0]
-    assert f'reason="{NO_KEY}" unlogged=0' in first[0]
+    assert f'reason="{NO_KEY}"' in first[0]
     assert "request=send_message_v2" in first[0]
     assert f'reason="{SIGNATURE}"' in first[1]
     clock.now += 59
     refusal(control, request(by=None))
+    control.report_unlogged()
     assert len(caplog.records) == 2
+    # The minute's count comes though nobody asks any more, and none when there was nobody.
     clock.now += 1
+    control.report_unlogged()
+    said = [record.getMessage() for record in caplog.records[2:]]
+    assert [text.rpartition(" ")[2] for text in said] == ["unlogged=5", "unlogged=4"]
+    assert f'requests refused reason="{NO_KEY}" account=' in said[0]
+    clock.now += 60
+    control.report_unlogged()
+    assert len(caplog.records) == 4
     refusal(control, request(by=None))
-    assert f'reason="{NO_KEY}" unlogged=5' in caplog.records[2].getMessage()
+    assert f'reason="{NO_KEY}" why=' in caplog.records[4].getMessage()
     assert SECRET not in caplog.text
     assert request().ext["Signature"] not in caplog.text
 

@@ -95,6 +95,81 @@ def test_check_says_each_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]
 
 
+def folder_of(tmp_path: Path, **files: str) -> Path:
+    folder = tmp_path / "acl"
+    for name, text in files.items():
+        path = folder / name.replace("_", ".")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600)
+    return folder
+
+
+def test_check_of_a_folder_looks_at_each_file_and_at_all_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = f"accounts:\n- accessKey: account-3\n  secretKey: {SECRET}\n"
+    folder = folder_of(
+        tmp_path, b_yml=FILE.replace("operator", "operator-2"), a_yaml=FILE, n_yml=none
+    )
+    (folder / "deep").mkdir()
+    (folder / "a.yaml").rename(folder / "deep/a.yaml")
+    (folder / "no.txt").write_text("rubbish: : :")
+    code, out, err = run(capsys, "check", str(folder))
+    assert code == 0
+    assert out.splitlines() == [
+        f"{folder}/b.yml: 2 accounts, 1 of administrators, 1 white addresses, 0 warnings",
+        f"{folder}/deep/a.yaml: 2 accounts, 1 of administrators, 1 white addresses, 0 warnings",
+        f"{folder}: 3 files, 4 accounts, 2 of administrators, 2 white addresses, 1 warnings",
+    ]
+    assert err.splitlines() == [
+        f"aerobee: {folder}/n.yml: nobody may do anything by it; no broker starts with it alone",
+        f"warning: {folder}/deep/a.yaml:4: account account-1 is in {folder}/b.yml too, that one "
+        "counts",
+    ]
+
+
+def test_check_of_a_folder_with_a_file_that_no_broker_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path, a_yml="accounts: 5\n", b_yml=FILE)
+    code, out, err = run(capsys, "check", str(folder))
+    assert code == 1
+    assert out.startswith(f"{folder}/b.yml: 2 accounts")
+    assert err.splitlines() == [
+        f"aerobee: {folder}/a.yml:1: accounts must be a list",
+        f"aerobee: {folder}: 1 of 2 files cannot be taken, and a broker takes all or none",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({}, "no file of it ends in .yml or .yaml"),
+        (
+            {"a_yml": "", "b_yml": ""},
+            "nobody may do anything by its 2 files; no broker starts with",
+        ),
+    ],
+)
+def test_check_of_a_folder_that_lets_nobody_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], why: str
+) -> None:
+    folder = folder_of(tmp_path, **files)
+    folder.mkdir(exist_ok=True)
+    code, out, err = run(capsys, "check", str(folder))
+    assert (code, out) == (1, "")
+    assert f"aerobee: {folder}: {why}" in err.splitlines()[-1]
+
+
+def test_explain_takes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path, a_yml=FILE, b_yml=FILE.replace("orders=PUB", "orders=SUB"))
+    code, out, _ = run(capsys, "explain", str(folder), "--account", "account-1")
+    assert code == 0
+    assert out.startswith(f"account account-1 ({folder}/a.yml:4)\n")
+    assert "topic orders: PUB" in out
+
+
 def test_check_and_explain_of_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "none.yml")
     for arguments in (("check", file), ("explain", file, "--account", "account-1")):

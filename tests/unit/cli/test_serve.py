@@ -19,6 +19,7 @@ from aerobee.config.ports import VIP_BELOW
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.remoting.blocking import BlockingCaller, ConnectOptions
+from tests.ports import free_port
 
 
 class Served:
@@ -182,6 +183,22 @@ def test_a_name_server_runs_alone(tmp_path: Path, number: signal.Signals) -> Non
         assert (done.returncode, done.stdout) == (1, "")
         assert "no broker is registered" in done.stderr, "so it has answered"
         assert daemon.stop(number) == 0
+
+
+def test_a_name_server_alone_takes_the_port_of_rocketmqs_file(tmp_path: Path) -> None:
+    port, file = free_port(), tmp_path / "namesrv.conf"
+    file.write_text(f"kvConfigPath={tmp_path}/kv.json\nlistenPort={port}\n")
+    with served("nameserver", "-c", str(file)) as daemon:
+        text = daemon.wait_ready()
+        assert f"name server at 127.0.0.1:{port}\n" in text
+        assert "broker.listen_port" not in text
+        # What the command line says wins, and the log does not say that the file had it.
+        with served("nameserver", "-c", str(file), "--port", "0") as other:
+            text = other.wait_ready()
+            assert f"{file}:2" not in text
+            assert f"127.0.0.1:{port}" not in text
+            assert other.stop() == 0
+        assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("command", ["serve --dev", "nameserver --port 0"])

@@ -37,6 +37,62 @@ def refused(tmp_path: Path, text: str | bytes, **arguments: Any) -> ConfigError:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("listenPort=21876\n", {}, 21876),
+        ("nameserver.port=5\nlistenPort=21876\n", {}, 5),
+        ("listenPort=21876\n", {"overrides": ["nameserver.port=6"]}, 6),
+        ("listenPort=21876\n", {"environ": {"AEROBEE__NAMESERVER__PORT": "7"}}, 7),
+        ("", {"overrides": ["listenPort=21877"]}, 21877),
+    ],
+)
+def test_listen_port_is_the_name_servers_in_a_file_of_its_own(
+    tmp_path: Path, text: str, given: dict[str, Any], expected: int
+) -> None:
+    alone = load(
+        tmp_path, text, name="namesrv.conf", format="properties", name_server=True, **given
+    )
+    assert alone.settings.nameserver_port == expected
+    assert (alone.settings.listen_port, alone.origins["listen_port"].text) == (10911, "default")
+
+
+def test_listen_port_of_a_name_server_is_named_as_it_was_written(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "# ours\nlistenPort=21876\n", name_server=True)
+    assert loaded.origins["nameserver_port"].text == f"{tmp_path / 'broker.conf'}:2"
+    error = refused(tmp_path, "listenPort=many\n", name_server=True)
+    assert (error.key, error.where) == ("listenPort", f"{tmp_path / 'broker.conf'}:1")
+    broker = load(tmp_path, "listenPort=21876\n").settings
+    assert (broker.listen_port, broker.nameserver_port) == (21876, 9876)
+    toml = load(tmp_path, "[broker]\nlisten_port = 5\n", name_server=True).settings
+    assert (toml.listen_port, toml.nameserver_port) == (5, 9876)
+
+
+def _about_accounts(loaded: Loaded) -> list[str]:
+    return [line for line in loaded.warnings if "aclFile" in line or "acl.plain" in line]
+
+
+@pytest.mark.parametrize("key", ["aclFile", "rocketmq.acl.plain.file"])
+def test_accounts_that_nothing_asks_for_are_warned_of(tmp_path: Path, key: str) -> None:
+    text = f"{key}=conf/plain_acl.yml\n"
+    (warning,) = _about_accounts(load(tmp_path, text))
+    assert warning.startswith(f"{key} is given, but nothing is checked until aclEnable=true")
+    assert not _about_accounts(load(tmp_path, text + "aclEnable=true\n"))
+    assert not _about_accounts(load(tmp_path, f"{key}=\n"))
+    (warning,) = _about_accounts(load(tmp_path, text + "namesrvAclEnable=true\n"))
+    assert "the broker checks nothing until aclEnable=true" in warning
+
+
+def test_accounts_that_a_name_server_does_not_ask_for_are_warned_of(tmp_path: Path) -> None:
+    text = "aclFile=conf/plain_acl.yml\n"
+    (warning,) = _about_accounts(load(tmp_path, text, name_server=True))
+    assert warning.startswith(
+        "aclFile is given, but nothing is checked until namesrvAclEnable=true"
+    )
+    good = load(tmp_path, text + "namesrvAclEnable=true\n", name_server=True)
+    assert not _about_accounts(good)
+
+
 def test_the_distributed_broker_conf_is_accepted_as_it_is(tmp_path: Path) -> None:
     loaded = load(tmp_path, DISTRIBUTED_CONF)
     assert loaded.format == "properties"

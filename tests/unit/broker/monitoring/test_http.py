@@ -98,6 +98,20 @@ async def test_tls_is_served_beside_plain_or_alone(start: Starter, required: boo
         assert (await ask(server, get("/hello"))).startswith(b"HTTP/1.1 200")
 
 
+async def test_tls_where_none_is_taken_is_counted_and_logged_once(
+    start: Starter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aerobee.broker")
+    server = await start()
+    for _ in range(3):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await ask(server, get("/hello"), client())
+    assert server.tls.failed == {"tls on disabled": 3}
+    said = [text for text in caplog.messages if "tls on disabled" in text]
+    assert len(said) == 1
+    assert (await ask(server, get("/hello"))).startswith(b"HTTP/1.1 200")
+
+
 async def test_who_says_nothing_makes_room_where_tls_is_taken(start: Starter) -> None:
     server = await start(Taking(), connections=3)
     silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(9)]

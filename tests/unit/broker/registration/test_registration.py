@@ -355,6 +355,24 @@ async def test_a_refusal_shows_its_reason_and_is_tried_again(world):
     assert registrar.errors[address] is None
 
 
+async def test_a_server_that_closes_without_a_word_may_want_tls(world, caplog):
+    server, address = await world.scripted()
+    server.answer = lambda _c: server.connections[-1].close("scripted")
+    registrar = await world.registrar(address)
+    hint = "(does it take nothing but TLS? tls.enable=true speaks it)"
+    assert registrar.errors[address].endswith(f"closed: closed by peer {hint}")
+    assert caplog.text.count(hint) == 1, "not at each try"
+    # One that has answered is spoken to as it wants.
+    server.answer = lambda c: encode_response(c, 0)
+    await until(lambda: registrar.registered[address])
+    caplog.clear()
+    server.answer = lambda _c: server.connections[-1].close("scripted")
+    world.broker.topics.update(TopicConfig("one")).result()
+    await until(lambda: "the connection ended: closed by peer" in caplog.text)
+    assert hint not in caplog.text.partition("the connection ended")[0]
+    assert "'the connection ended: closed by peer'" in caplog.text
+
+
 async def test_a_server_that_does_not_answer_does_not_hold_up_the_start(world, monkeypatch):
     monkeypatch.setattr(registration, "_FIRST_TRY_S", 0.5)
     silent, silent_address = await world.scripted()

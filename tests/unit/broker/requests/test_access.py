@@ -75,3 +75,19 @@ async def test_of_two_administrators_who_are_taken_away_at_once_one_stays(
     assert raised.value.code == refusal
     left = service.loaded.rules.accounts.values()
     assert [one.access_key for one in left if one.admin] == ["admin-two"]
+
+
+async def test_white_addresses_do_not_stand_in_for_the_last_administrator(
+    file: Path, service: AccessService
+) -> None:
+    """There may be nobody at them, and then nobody could make another account."""
+    one = FILE.split("- accessKey")[1]
+    text = f"globalWhiteRemoteAddresses:\n- 192.0.2.77\naccounts:\n- accessKey{one}"
+    await asyncio.to_thread(file.write_text, text)
+    await service.read_again()
+    requests = AccessRequests(Settings(), "127.0.0.1:1", service, lambda: 1)
+    command = make_request(RequestCode.DELETE_ACL_CONFIG, {"accessKey": "admin-one"})
+    steps = requests.delete(CONNECTION, command)
+    await asyncio.wait([next(steps)])
+    with pytest.raises(BadRequest, match="admin-one is the last administrator"):
+        next(steps)
