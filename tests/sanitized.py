@@ -28,6 +28,8 @@ from tests.native.replayed import Read, replayed
 
 _SUITES = (
     "tests/native",
+    "tests/unit/remoting/test_tls_records.py",
+    "tests/unit/remoting/test_tls_transport.py",
     "tests/fuzz/test_requests.py",
     "tests/fuzz/test_accounts.py::test_nobody_gets_past_the_table_of_rights[asked for]",
 )
