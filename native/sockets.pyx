@@ -116,7 +116,7 @@ cdef class Socket:
         """Send `data` now, as far as the operating system takes it; keep the rest, unchanged."""
         cdef Py_buffer view
         cdef Py_ssize_t sent = 0
-        if self.closing:
+        if self.closing or not len(data):
             return
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -287,11 +287,15 @@ cdef class TlsSocket(Socket):
                     self.ended = not opened
                 if taken < part or self.ended:
                     break
-            if self.outgoing.pending:
-                self.flush()
-                self.look_at_debts()
         except OSError as error:
             self.failed = error
+        if self.outgoing.pending:
+            try:
+                self.flush()
+            except OSError:
+                # That the socket is gone shows at the next read.
+                pass
+            self.look_at_debts()
         if self.ended or self.failed is not None:
             if size:
                 # What was read is served first.

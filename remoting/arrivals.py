@@ -13,8 +13,7 @@ of half hellos cost no memory. Signing with the server's key is the dear part of
 millisecond or several, and the peer has a say in which step that is: it may have to be asked for
 another hello. So each step waits for its turn: a slice of the loop's has a few of them (decision
 14), and those who are connected are served between them. What OpenSSL keeps of a handshake is some
-50 KiB, so no more than so many are under way: where one more wants to begin, the longest of them
-ends, once it had its time.
+50 KiB, so no more than so many are under way (`handshakes.py`).
 
 Arrivals count in the limits of connections (`len`, `count_of`), end in time, and end with the
 server. Loop thread only.
@@ -33,9 +32,10 @@ from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from aerobee.remoting.handshakes import Handshakes
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.stats import TlsFailure, TlsStats
-from aerobee.remoting.tls_session import TlsSession
+from aerobee.remoting.tls_session import TlsSession, TooManyRecords
 from aerobee.remoting.turns import SLICE_S
 
 log = logging.getLogger("aerobee.remoting")
@@ -45,11 +45,13 @@ log = logging.getLogger("aerobee.remoting")
 _STEPS_A_TURN: Final = 4
 # 12 MiB of OpenSSL's.
 _UNDER_WAY_MAX: Final = 256
-# Seconds that a handshake is sure of while others wait to begin: a peer at the other end of the
-# world needs less, and 500 a second can be turned out.
+# Seconds that a handshake is sure of while others of its address wait to begin: a peer at the other
+# end of the world needs less, and 500 a second can be turned out.
 _SURE_S: Final = 0.5
 # A line about failures of one kind comes at most so often, and counts those in between.
 _REPORT_S: Final = 60.0
+# Of the kernel's states of a connection (tcp_states.h).
+_ESTABLISHED: Final = 1
 _HANDSHAKE: Final = 0x16
 _CLIENT_HELLO: Final = 1
 # Of a record: type, version, length; then its content, 2^14 bytes at most (RFC 8446, 5.1).
@@ -133,14 +135,12 @@ class Arrivals:
         # All that are not handed on yet, the longest here first.
         self._here: dict[_Arrival, None] = {}
         self._addresses: Counter[str] = Counter()
-        # Those that are ready to begin their handshake, or for another step of it, and are not
-        # watched meanwhile.
-        self._to_begin: deque[_Arrival] = deque()
+        # Those that are ready to begin their handshake, or for another step of it, are not watched
+        # meanwhile.
+        self._handshakes: Handshakes[_Arrival] = Handshakes(_UNDER_WAY_MAX, _SURE_S)
         self._to_shake: deque[_Arrival] = deque()
-        # Those that have begun, the longest ago first, with the time of it.
-        self._under_way: dict[_Arrival, float] = {}
         self._shakes: asyncio.Handle | None = None
-        # Wakes those that wait to begin; who ends does so, too.
+        # Wakes those that wait to begin; who ends, or comes, does so too.
         self._room: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -171,7 +171,9 @@ class Arrivals:
 
     def end_longest(self) -> None:
         """Close the arrival that has been here longest, to make room. There is one."""
-        self._fail(next(iter(self._here)), TlsFailure.SILENT, "it made room for others")
+        longest = next(iter(self._here))
+        reason = TlsFailure.TIMEOUT if longest.hello_bytes else TlsFailure.SILENT
+        self._fail(longest, reason, "it made room for others")
 
     async def close(self) -> None:
         """Close all, whatever they wait for."""
@@ -184,6 +186,7 @@ class Arrivals:
             if handle is not None:
                 handle.cancel()
         self._timer = self._room = self._shakes = None
+        self._reports.clear()
 
     # --- the first bytes
 
@@ -247,62 +250,75 @@ class Arrivals:
     def _ready(self, arrival: _Arrival) -> None:
         """Have a step of its handshake done when those in front of it are."""
         self._watch(arrival)
-        (self._to_begin if arrival.tls is None else self._to_shake).append(arrival)
+        if arrival.tls is None:
+            self._handshakes.wait(arrival, arrival.peer[0])
+        else:
+            self._to_shake.append(arrival)
         self._go_on()
 
     def _go_on(self) -> None:
         if self._shakes is None:
             self._shakes = self._loop.call_soon(self._shake_some)
 
-    def _after_room(self) -> None:
-        self._room = None
-        self._go_on()
-
     def _shake_some(self) -> None:
         self._shakes = None
         until = perf_counter() + SLICE_S
-        for _ in range(_STEPS_A_TURN):
-            if self._to_shake:
-                arrival = self._to_shake.popleft()
-            elif self._to_begin and not self._wait_s():
-                arrival = self._to_begin.popleft()
-            else:
-                break
-            if arrival in self._here:
-                self._shake(arrival)
+        for number in range(_STEPS_A_TURN):
+            # By turns: neither those who go on nor those who begin can hold up the others.
+            first, second = self._beginner, self._continuing
+            arrival = (first() or second()) if number % 2 == 0 else (second() or first())
+            if arrival is None:
+                self._wait_for_room()
+                return
+            self._shake(arrival)
             if perf_counter() >= until:
                 break
-        wait_s = self._wait_s()
-        if self._to_shake or (self._to_begin and not wait_s):
-            self._go_on()
-        elif self._to_begin and self._room is None:
+        self._go_on()
+
+    def _continuing(self) -> _Arrival | None:
+        while self._to_shake:
+            arrival = self._to_shake.popleft()
+            if arrival in self._here:
+                return arrival
+        return None
+
+    def _beginner(self) -> _Arrival | None:
+        now = self._loop.time()
+        while (found := self._handshakes.next(now)) is not None:
+            arrival, longest = found
+            if _has_left(arrival.socket):
+                self._fail(arrival, TlsFailure.GONE, "it ended before its handshake began")
+                continue
+            if longest is not None:
+                self._fail(longest, TlsFailure.TIMEOUT, "its handshake made room for another")
+            self._handshakes.begin(arrival, arrival.peer[0], now)
+            arrival.deadline = now + self._encryption.handshake_s
+            return arrival
+        return None
+
+    def _wait_for_room(self) -> None:
+        if self._handshakes.waits and self._room is None:
+            wait_s = self._handshakes.wait_s(self._loop.time())
             self._room = self._loop.call_later(wait_s, self._after_room)
 
-    def _wait_s(self) -> float:
-        """Seconds until one more handshake may begin."""
-        if len(self._under_way) < _UNDER_WAY_MAX:
-            return 0.0
-        longest = next(iter(self._under_way.values()))
-        return max(0.0, longest + _SURE_S - self._loop.time())
-
-    def _make_room(self) -> None:
-        while len(self._under_way) >= _UNDER_WAY_MAX:
-            longest = next(iter(self._under_way))
-            self._fail(longest, TlsFailure.TIMEOUT, "its handshake made room for another")
+    def _after_room(self) -> None:
+        self._room = None
+        self._go_on()
 
     def _shake(self, arrival: _Arrival) -> None:
         """One step of a handshake."""
         try:
             if arrival.tls is None:
-                self._make_room()
-                now = self._loop.time()
-                self._under_way[arrival] = now
-                arrival.deadline = now + self._encryption.handshake_s
                 arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 arrival.tls = TlsSession(self._encryption.context, arrival.socket)
             done = arrival.tls.shake()
         except OSError as error:
             self._fail(arrival, *failure_of(error))
+            return
+        except Exception:
+            # A fault of ours, which ends this one only.
+            log.exception("a handshake failed peer=%s", address_text(arrival.peer))
+            self._end(arrival)
             return
         if not done:
             owing = arrival.tls.is_owing
@@ -380,18 +396,28 @@ class Arrivals:
         self._watch(arrival)
         self._forget(arrival)
         arrival.socket.close()
+        # It may be in a queue still.
+        arrival.tls = None
 
     def _forget(self, arrival: _Arrival) -> None:
         if arrival not in self._here:
             return
         del self._here[arrival]
-        if self._under_way.pop(arrival, None) is not None and self._to_begin:
+        if self._handshakes.forget(arrival, arrival.peer[0]) and self._handshakes.waits:
             self._go_on()
         self._stats.arriving -= 1
         host = arrival.peer[0]
         self._addresses[host] -= 1
         if not self._addresses[host]:
             del self._addresses[host]
+
+
+def _has_left(found: socket.socket) -> bool:
+    """Whether the peer has ended the connection, though what it sent is there still."""
+    try:
+        return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
+    except OSError:
+        return True
 
 
 def _hello_bytes(head: bytes) -> int | None:
@@ -435,6 +461,8 @@ _REASONS: Final = (
 
 def failure_of(error: OSError) -> tuple[TlsFailure, str]:
     """What made a handshake fail, for the counter, and for people."""
+    if isinstance(error, TooManyRecords):
+        return TlsFailure.RUBBISH, str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailure.CERTIFICATE, f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

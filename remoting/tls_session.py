@@ -28,9 +28,15 @@ RECORD_BYTES: Final = 1 << 14
 PART_BYTES: Final = HEAD_BYTES + RECORD_BYTES + 2048
 # One read takes no more of them: a record of one byte costs as much time as a full one.
 RECORDS_A_READ: Final = 64
+# Of a whole handshake: those of clients have some ten. A hello in records of one byte costs 100 ms.
+_HANDSHAKE_RECORDS: Final = 256
 # No more than a read's records find room in so many bytes, since each has a head, a tag and a byte
 # at least: they need no look before they are taken. A request alone is smaller.
 UNSEEN_BYTES: Final = RECORDS_A_READ * (HEAD_BYTES + 1 + 16)
+
+
+class TooManyRecords(OSError):
+    """A handshake is cut into more records than any client has a reason for."""
 
 
 class TlsSession:
@@ -40,6 +46,7 @@ class TlsSession:
     __slots__ = (
         "_body_left",
         "_head",
+        "_records",
         "_sealed",
         "_sealed_of",
         "_shaken",
@@ -61,6 +68,7 @@ class TlsSession:
         # body is to come still.
         self._head = b""
         self._body_left = 0
+        self._records = 0
         self._shaken = False
         # What has not left of a part that was sealed, and of how many bytes of data that is made.
         self._sealed = memoryview(b"")
@@ -77,11 +85,16 @@ class TlsSession:
 
         OpenSSL gets one record after the other, so what comes behind the handshake stays with the
         kernel. The step is over when there is an answer: to make that is the dear part."""
-        if not self.flush() or self._shaken:
-            return self._shaken
-        for _ in range(RECORDS_A_READ):
-            if not self._take(1, PART_BYTES)[0] and not self.ended:
+        if not self.flush():
+            return False
+        for _ in range(0 if self._shaken else RECORDS_A_READ):
+            # The rest of one is no record more.
+            taken, begun = self._take(0 if self._body_left else 1, PART_BYTES)
+            if not taken and not self.ended:
                 break
+            self._records += begun
+            if self._records > _HANDSHAKE_RECORDS:
+                raise TooManyRecords(f"its handshake has more than {_HANDSHAKE_RECORDS} records")
             try:
                 self.tls.do_handshake()
             except ssl.SSLWantReadError:
@@ -95,8 +108,11 @@ class TlsSession:
                 raise
             else:
                 self._shaken = True
+                assert not self._body_left
+                assert not self._head
+                assert not self.incoming.pending
                 return self.flush()
-        return False
+        return self._shaken
 
     def read(self, view: memoryview) -> int:
         """How many bytes of data are in `view` now; no OSError is raised.

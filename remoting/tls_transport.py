@@ -73,25 +73,36 @@ class TlsTransport(asyncio.Transport):
             self._watch()
 
     def _readable(self) -> None:
-        if self._paused or self._closing or self._lost:
-            return
         session = self._session
+        if self._paused or self._closing or self._lost or session.ended or session.failed:
+            return
         try:
-            self._read_once()
+            size = self._read_once()
         except Exception as error:
             # The protocol raised: a fault of ours, which ends this connection only.
             log.exception("reading failed, connection closed peer=%s", self._peer)
             self._end(error)
             return
+        if session.failed is None and not session.ended:
+            self._watch()
+        elif size:
+            # What it is answered may leave at the end of this turn: before the end is told.
+            self._loop.call_soon(self._ended)
+        else:
+            self._ended()
+
+    def _ended(self) -> None:
+        session = self._session
         if session.failed is not None:
             self._end(session.failed)
-        elif session.ended and not self._protocol.eof_received():  # type: ignore[attr-defined]
+        elif self._closing:
+            return
+        elif not self._protocol.eof_received():  # type: ignore[attr-defined]
             self.close()
-        elif session.ended:
+        else:
             self.pause_reading()
-        self._watch()
 
-    def _read_once(self) -> None:
+    def _read_once(self) -> int:
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             size = self._session.read(memoryview(protocol.get_buffer(-1)))
@@ -102,6 +113,7 @@ class TlsTransport(asyncio.Transport):
             size = self._session.read(view)
             if size:
                 protocol.data_received(bytes(view[:size]))  # type: ignore[attr-defined]
+        return size
 
     # --- writing
 
@@ -198,8 +210,8 @@ class TlsTransport(asyncio.Transport):
 
     def _watch(self) -> None:
         """Have the loop look for what is waited for, and for nothing else."""
-        owing = self._session.is_owing
-        reads = not (owing or self._paused or self._closing or self._lost)
+        owing, over = self._session.is_owing, self._session.ended or self._session.failed
+        reads = not (owing or over or self._paused or self._closing or self._lost)
         writes = (owing or bool(self._waiting)) and not self._lost
         if reads != self._reads:
             self._reads = reads

@@ -66,7 +66,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     "remoting": (
         *("errors", "limits", "stats", "peers", "tls", "tls_session", "tls_transport"),
         *("calls", "budget", "turns"),
-        *("connection_set", "connection", "serving", "caller", "blocking", "arrivals", "server"),
+        *("connection_set", "connection", "serving", "caller", "blocking"),
+        *("handshakes", "arrivals", "server"),
     ),
     "store": (
         *("errors", "collector", "disk", "stats", "segments", "queues", "log"),

@@ -323,8 +323,8 @@ class HttpServer:
             with self._waits(self._reading):
                 async with asyncio.timeout(self._limits.head_timeout_s):
                     await http.wait_data()
-            if http.is_tls:
-                # Behind TLS of our own none comes; and whoever speaks it understands no answer.
+            if http.is_tls and self._arrivals is None:
+                # Whoever speaks it understands no answer.
                 self._note_tls(writer)
                 return
             while await self._serve_one(http):

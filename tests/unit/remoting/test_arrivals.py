@@ -262,7 +262,7 @@ async def test_thousands_of_half_handshakes_hold_nobody_up(
         def __init__(self, context: ssl.SSLContext, found: socket.socket) -> None:
             super().__init__(context, found)
             sessions.add(self)
-            under_way.append(len(sessions))
+            under_way.append(sum(not one._shaken for one in sessions))
 
     monkeypatch.setattr(arrivals, "TlsSession", Counted)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -337,6 +337,11 @@ class Shaking:
             pass
         return self._outgoing.read()
 
+    def sealed(self, data: bytes) -> bytes:
+        """After its handshake."""
+        self._side.write(data)
+        return self._outgoing.read()
+
     async def hear(self) -> None:
         self._incoming.write(await asyncio.get_running_loop().sock_recv(self.socket, 65536))
 
@@ -346,6 +351,38 @@ class Shaking:
                 await self.hear()
                 self.socket.sendall(self.flight())
         self.socket.close()
+
+
+@pytest.mark.parametrize("cut", [1, 5, 6, 20, 57, 58, 60, 100])
+async def test_a_request_right_behind_a_handshake_that_comes_in_pieces_is_answered(
+    tls: Bench, cut: int
+) -> None:
+    server = await tls.server()
+    one = Shaking(server)
+    one.socket.sendall(one.flight())
+    await one.hear()
+    flight = one.flight() + one.sealed(make_request(10).encode())
+    one.socket.sendall(flight[:cut])
+    await asyncio.sleep(0.02)
+    one.socket.sendall(flight[cut:])
+    await eventually(lambda: len(tls.handler.commands) == 1)
+    one.socket.close()
+
+
+async def test_hellos_in_a_thousand_records_hold_nobody_up(tls: Bench) -> None:
+    """Neither those that have begun nor the one that comes then, and no such handshake is done."""
+    server = await tls.server()
+    body = hello()[5:] + bytes(4000)
+    body = body[:1] + (len(body) - 4).to_bytes(3, "big") + body[4:]
+    records = b"".join(b"\x16\x03\x01\x00\x01" + body[at : at + 1] for at in range(len(body)))
+    crowd = [await connected(server, records) for _ in range(60)]
+    began = len(tls.handler.commands)
+    assert await answer_of(server, client()) == 0
+    assert len(tls.handler.commands) == began + 1
+    await eventually(lambda: server.open <= 1, 20)
+    assert server.stats.tls.failed == {"rubbish": 60}
+    for found in crowd:
+        found.close()
 
 
 async def test_a_crowd_shakes_hands_a_few_steps_a_turn(tls: Bench, steps: list[int]) -> None:

@@ -164,6 +164,21 @@ async def test_the_end_of_the_peer_is_told_once(ends: Ends, says_goodbye: bool) 
     assert ends.protocol.data == b"last"
 
 
+async def test_what_came_with_the_goodbye_is_answered(ends: Ends) -> None:
+    """Answers leave at the end of a turn of the loop."""
+    loop = asyncio.get_running_loop()
+
+    def answer() -> None:
+        loop.call_soon(ends.transport.write, b"answer")
+
+    ends.protocol.noted = answer
+    ends.peer.send(b"request")
+    with pytest.raises(ssl.SSLWantReadError):
+        ends.peer.unwrap()
+    await eventually(lambda: ends.protocol.told == ["made", "eof", "lost"])
+    assert len(read_raw(ends.peer)) > len(b"answer")
+
+
 @pytest.mark.parametrize("before", [b"", b"whole"], ids=["alone", "behind_a_good_one"])
 async def test_a_record_that_was_changed_ends_the_connection(ends: Ends, before: bytes) -> None:
     """What came whole before it is served first, as without TLS."""
@@ -172,6 +187,9 @@ async def test_a_record_that_was_changed_ends_the_connection(ends: Ends, before:
     await eventually(lambda: ends.protocol.told == ["made", "lost"])
     assert ends.protocol.data == before
     assert isinstance(ends.protocol.error, ssl.SSLError)
+    # The peer is told, too.
+    with pytest.raises(ssl.SSLError, match="ALERT"):
+        await ends.read(1)
 
 
 async def test_an_answer_to_what_came_before_a_changed_record_is_not_sent_in_the_clear(
