@@ -284,7 +284,10 @@ class Arrivals:
 
     def _beginner(self) -> _Arrival | None:
         now = self._loop.time()
-        while (found := self._handshakes.next(now)) is not None:
+        for _ in range(_STEPS_A_TURN):
+            found = self._handshakes.next(now)
+            if found is None:
+                return None
             arrival, longest = found
             if _has_left(arrival.socket):
                 self._fail(arrival, TlsFailure.GONE, "it ended before its handshake began")
@@ -294,6 +297,8 @@ class Arrivals:
             self._handshakes.begin(arrival, arrival.peer[0], now)
             arrival.deadline = now + self._encryption.handshake_s
             return arrival
+        # Thousands may have left meanwhile.
+        self._go_on()
         return None
 
     def _wait_for_room(self) -> None:

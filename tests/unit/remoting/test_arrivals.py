@@ -12,6 +12,7 @@ import ssl
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -367,6 +368,37 @@ async def test_a_request_right_behind_a_handshake_that_comes_in_pieces_is_answer
     one.socket.sendall(flight[cut:])
     await eventually(lambda: len(tls.handler.commands) == 1)
     one.socket.close()
+
+
+async def test_those_who_left_while_they_waited_end_a_few_a_turn(
+    tls: Bench, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_UNDER_WAY_MAX", 1)
+    server = await tls.server()
+    turns = [0]
+    ended_in: list[int] = []
+    fail = arrivals.Arrivals._fail
+
+    def failing(self: arrivals.Arrivals, arrival: Any, reason: Any, detail: str) -> None:
+        if reason == "gone":
+            ended_in.append(turns[0])
+        fail(self, arrival, reason, detail)
+
+    def turn() -> None:
+        turns[0] += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    monkeypatch.setattr(arrivals.Arrivals, "_fail", failing)
+    turn()
+    held = await connected(server, hello())
+    await eventually(lambda: len(steps) == 1)
+    crowd = [await connected(server, hello()) for _ in range(100)]
+    for one in crowd:
+        one.close()
+    await eventually(lambda: len(ended_in) == 100)
+    assert max(map(ended_in.count, ended_in)) <= STEPS_A_TURN**2
+    held.close()
+    assert await answer_of(server, client()) == 0
 
 
 async def test_hellos_in_a_thousand_records_hold_nobody_up(tls: Bench) -> None:
