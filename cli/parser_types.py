@@ -1,6 +1,7 @@
 """What arguments may be. ValueError and ArgumentTypeError become usage errors."""
 
 import argparse
+from typing import TypeVar
 
 from aerobee.pipeline.jobs.argument_values import count, whole
 from aerobee.shards import SHARDS_MAX
@@ -8,6 +9,7 @@ from aerobee.shards import SHARDS_MAX
 # Those of client/message.py, which no command opens before it runs; a test compares them.
 MAX_DELAY_S = 40 * 86_400
 MAX_DELAY_LEVEL = 18
+_Number = TypeVar("_Number", int, float)
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -69,12 +71,16 @@ def duration(argument: str) -> float:
     return value
 
 
+def at_most(value: _Number, most: float, argument: str, shown: str = "") -> _Number:
+    """`value`, which an argument has, if it is not above `most`, or what that is called."""
+    if value > most:
+        raise argparse.ArgumentTypeError(f"must be at most {shown or most}, not {argument}")
+    return value
+
+
 def delay(argument: str) -> float:
     """A time span that a broker may be asked to keep a message for."""
-    value = duration(argument)
-    if value > MAX_DELAY_S:
-        raise argparse.ArgumentTypeError(f"must be at most 40 days (40d), not {argument}")
-    return value
+    return at_most(duration(argument), MAX_DELAY_S, argument, "40 days (40d)")
 
 
 def delay_level(argument: str) -> int:

@@ -6,6 +6,7 @@ secret.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -15,8 +16,8 @@ from aerobee.nearest_name import nearest_name
 # Our own errors as the JVM tells them, from a planning process or a task: the name with its module.
 _OURS: Final = re.compile(r"\baerobee\.pipeline\.(?:\w+\.)*([A-Z]\w*): (.+)")
 
-#: Of PySpark: they write what is raised besides, with all frames of Java, as one line of JSON.
-LOUD_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+# Of PySpark: they write what is raised besides, with all frames of Java, as one line of JSON.
+_LOUD: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 class OptionError(ValueError):
@@ -71,3 +72,9 @@ def sentence_in(text: str) -> str | None:
     found = _OURS.findall(text)
     # Of several the last: a traceback tells the cause first.
     return found[-1][1].strip() if found else None
+
+
+def quieten_pyspark() -> None:
+    """From now on an error of Spark's is what is raised, and nothing is logged besides."""
+    for name in _LOUD:
+        logging.getLogger(name).disabled = True

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from aerobee.cli.client_arguments import add_admin, add_client
-from aerobee.cli.parser_types import duration, text
+from aerobee.cli.parser_types import at_most, duration, text
 from aerobee.pipeline.jobs.argument_values import count
 
 if TYPE_CHECKING:
@@ -120,17 +120,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _few(argument: str) -> int:
-    value = count(argument)
-    if value > 10_000:
-        raise argparse.ArgumentTypeError(f"must be at most 10000, not {argument}")
-    return value
+    return at_most(count(argument), 10_000, argument)
 
 
 def _size(argument: str) -> int:
-    value = count(argument)
-    if value > _BODY_MAX:
-        raise argparse.ArgumentTypeError(f"must be at most {_BODY_MAX} (4 MiB), not {argument}")
-    return value
+    return at_most(count(argument), _BODY_MAX, argument, f"{_BODY_MAX} (4 MiB)")
 
 
 def _rate(argument: str) -> float:

@@ -166,8 +166,8 @@ def main() -> None:
         state = merged(read_state(spark, folder), found.where(f"NOT ({no_key})"), given.key)
         state.write.parquet(f"{folder}/states/{name}")
         switch(folder, name)
-        count = found.count()
-        bad = found.where(no_key).count()
+        no_keys = f.count_if(f.expr(no_key))
+        [(bad, count)] = found.agg(no_keys, f.count("*")).collect()
         print(
             f"batch {number}: {count - bad} changes merged, {bad} rows unapplied", file=sys.stderr
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from aerobee.pipeline.errors import LOUD_LOGGERS
+from aerobee.pipeline.errors import quieten_pyspark
 from aerobee.pipeline.jobs.result import JobFailed
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
                 raise ImportError(f"No module named {module!r}")
     except ImportError as error:
         raise JobFailed(f"{NEEDED} ({error})") from error
-    for loud in LOUD_LOGGERS:
-        logging.getLogger(loud).disabled = True
+    quieten_pyspark()
     builder = SparkSession.builder.appName(f"aerobee pipeline {name}")
     if master or not _is_submitted():
         builder = builder.master(master or "local[*]")

@@ -7,13 +7,12 @@ other errors keep their traceback; of one of these it is there for whoever asks
 
 from __future__ import annotations
 
-import logging
 import sys
 import traceback
 from types import TracebackType
 from typing import Final
 
-from aerobee.pipeline.errors import LOUD_LOGGERS, sentence_in
+from aerobee.pipeline.errors import quieten_pyspark, sentence_in
 from aerobee.pipeline.missing_column import missing_column
 
 _OURS: Final = "aerobee.pipeline."
@@ -40,8 +39,7 @@ def show_ours_in_one_line(file: str | None = None) -> None:
         place = f" ({file}, line {lines[-1]})" if lines else ""
         print(f"aerobee: {sentence}{place}", file=sys.stderr, flush=True)
 
-    for name in LOUD_LOGGERS:
-        logging.getLogger(name).disabled = True
+    quieten_pyspark()
     sys.excepthook = hook
 
 

@@ -94,10 +94,11 @@ class Table(ABC):
 
     def begin(self, schema: StructType, known: str | None) -> str:
         """Check the table, make it if there is none, and mark it as this stream's; its id."""
-        if self.check(schema, known) is None:
-            self._create(schema)
         found = self.check(schema, known)
-        assert found is not None
+        if found is None:
+            self._create(schema)
+            found = self.check(schema, known)
+            assert found is not None
         if known is None and found.stream is None and found.is_empty:
             self._mark()
         new = self._new_columns(found, schema)
