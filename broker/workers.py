@@ -28,6 +28,7 @@ from aerobee.broker.router import known_refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.remoting.connection import Connection
 from aerobee.store.collector import collector_paused
 
@@ -108,6 +109,7 @@ class WorkerAnswers:
         self, connection: Connection, command: Command, work: Callable[[], object], /
     ) -> None:
         """Have `work` done, then answer `command`."""
+        keep_for_answer(command)
         future = self._loop.run_in_executor(None, work)
         future.add_done_callback(partial(self._done, connection, command, perf_counter()))
 

@@ -33,6 +33,7 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import text_of
+from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.limits import KIB, MIB, RemotingLimits
@@ -312,7 +313,7 @@ class NameServer(Serving):
             waiting = self._waiting[connection] = _WaitingAnswers(done)
         waiting.count += 1
         # The value is in the table, and not kept a second time.
-        command.ext = {}
+        keep_for_answer(command)
         self._unsaved.append(_UnsavedAnswer(connection, command, answer, changed))
         if self._saving is None:
             self._save()

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TypeAlias
 
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.waiting import request_bytes
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import LONG_S, Steps, StepsJob, Turns
 
@@ -98,7 +99,7 @@ class Serving(ABC):
             answer: bytes | None = end.value
             return answer
         connection.hold_reading()
-        connection.keep(len(command.body) + sum(map(len, command.ext.values())))
+        connection.keep(request_bytes(command))
         job.go_on_after(waits_for)
         raise _Unfinished
 

@@ -26,6 +26,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.header_decode import decode_header
+from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.protocol.headers.send import SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreBroken
@@ -108,9 +109,8 @@ class Acks:
     ) -> None:
         """Answer `request` when the durable mark has passed `end` (a log offset)."""
         deadline = self._loop.time() + self._timeout_s
-        # Only its number is needed for the answer; the body is in the log by now.
-        request.body = b""
-        request.ext = {}
+        # The body is in the log by now.
+        keep_for_answer(request)
         self._waiting.append(
             WaitingSend(end, deadline, connection, request, msg_id, queue_id, queue_offset, more)
         )

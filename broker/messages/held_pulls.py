@@ -7,7 +7,8 @@ store/FORMAT.md 9). The reference looks at expiries every 5 s, so a 2 s wait may
 sweep runs five times a second.
 
 Bounded: a hold lasts at most `MAX_HOLD_S`, and there are at most `limit` of them, with
-`limit_bytes` of filters and requests together; past that a pull is answered at once with
+`limit_bytes` of what they keep together: of each its place in its queue, its numbers, its names
+and its filter. Past that a pull is answered at once with
 PULL_NOT_FOUND, which clients meet by asking again.
 
 Spread: one message may answer 50,000 pulls. They are looked at and answered in slices (`Turns`);
@@ -24,6 +25,7 @@ from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.waiting import keep_for_answer, text_bytes
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
@@ -31,7 +33,7 @@ from aerobee.store.segments.results import Arrival
 
 MAX_HOLD_S = 120.0
 
-# What a held pull costs beside its filter: request, header, texts, the place in the table.
+# What a held pull costs beside its names and its filter: request, header, the place in the table.
 _PULL_BYTES = 1024
 # A tag's hash, beside its place in the set.
 _CODE_BYTES = 32
@@ -116,15 +118,17 @@ class HeldPulls:
         """Keep a pull for up to `hold_s` seconds; False when there is no room for it.
 
         `replay` answers it when it leaves, and must not raise: the pulls that leave with it have
-        left the table already.
+        left the table already. `request` and what is held of `header` keep only what that needs.
         """
-        cost = _cost(codes, wanted)
+        cost = _cost(header, codes, wanted)
         if len(self) >= self._limit() or self.bytes + cost > self._limit_bytes():
             self.refused += 1
             return False
         now = self._clock()
         deadline = now + min(hold_s, MAX_HOLD_S)
         lane = self._by_tags if wanted is None else self._by_properties
+        keep_for_answer(request)
+        header = header.without_filter()
         lane.hold(HeldPull(now, deadline, connection, request, header, codes, replay, wanted), cost)
         return True
 
@@ -262,16 +266,19 @@ class _Lane:
     def _replay(self) -> None:
         pull = self._leaving.popleft()
         self.count -= 1
-        self.bytes -= _cost(pull.codes, pull.wanted)
+        self.bytes -= _cost(pull.header, pull.codes, pull.wanted)
         if not pull.connection.closed:
             pull.replay(pull)
 
 
-def _cost(codes: frozenset[int] | None, wanted: MessageFilter | None) -> int:
+def _cost(
+    header: PullMessageHeader, codes: frozenset[int] | None, wanted: MessageFilter | None
+) -> int:
+    cost = _PULL_BYTES + text_bytes(header.consumer_group) + text_bytes(header.topic)
     if wanted is not None:
         # Those of groups are counted where they are remembered; one of a pull's own lives with it.
-        return _PULL_BYTES + wanted.size
-    return _PULL_BYTES + (sys.getsizeof(codes) + _CODE_BYTES * len(codes) if codes else 0)
+        return cost + wanted.size
+    return cost + (sys.getsizeof(codes) + _CODE_BYTES * len(codes) if codes else 0)
 
 
 def _by_tags(_key: _Key, arrived: _Arrived, _pulls: list[HeldPull]) -> _Judging:

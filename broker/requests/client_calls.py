@@ -6,8 +6,9 @@ client's answer, when its time is over, or when the connection is gone; the requ
 it is answered then. Meanwhile the asking connection's other requests are served: it may be the very
 client that is called. An asker that has gone gets nothing; the calls end by themselves.
 
-Bounded: at most `limit` calls wait for answers, as many requests wait for calls, and
-`limit_per_caller` of one connection; beyond that a request gets SYSTEM_BUSY with the reason. A
+Bounded: at most `limit` calls wait for answers, as many requests wait for calls, with what they
+hold (`BYTES_EACH` on the average), and `limit_per_caller` of one connection; beyond that a request
+gets SYSTEM_BUSY with the reason. A
 client that does not take what was sent to it is not called. What a client answers is not read here,
 but for its size: it has to fit an answer of ours.
 
@@ -28,6 +29,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, make_request
 from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from aerobee.protocol.frames.signature import ACCESS_KEY, SIGNATURE
+from aerobee.protocol.frames.waiting import ANSWERABLE_BYTES, keep_for_answer, request_bytes
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import RemotingError, RemotingTimeout
 from aerobee.remoting.turns import Steps, StepsJob, Turns
@@ -35,6 +37,8 @@ from aerobee.remoting.turns import Steps, StepsJob, Turns
 #: How calls end, as they are counted.
 ANSWERED, REFUSED, TIMED_OUT, LOST = "answered", "refused", "timed_out", "lost"
 
+#: Bytes that a waiting request may hold on the average: as `limits.client_calls` says.
+BYTES_EACH = 4096
 # What proves an asker's right to ask is nobody else's.
 _SECRETS = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
 _KNOWN_CODES = frozenset(int(code) for code in ResponseCode) - {
@@ -60,6 +64,9 @@ class ClientCalls:
         self._calls = 0
         self._requests = 0
         self._by_caller: dict[Connection, int] = {}
+        # What each request holds, by its identity: it is here as long as it waits.
+        self._held: dict[int, int] = {}
+        self._held_bytes = 0
 
     def __len__(self) -> int:
         """Calls that wait for an answer."""
@@ -69,6 +76,11 @@ class ClientCalls:
     def requests(self) -> int:
         """Requests that wait for calls."""
         return self._requests
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what those requests hold."""
+        return self._held_bytes
 
     def check_room(self, calls: int) -> None:
         """Raises `BadRequest` (code 2) unless so many more calls may wait."""
@@ -119,7 +131,7 @@ class ClientCalls:
         `ext` is added to the request's fields; `body` takes the place of its body. Raises
         `BadRequest` as `call`, and when too many requests of the caller wait.
         """
-        self._enter(caller)
+        self._enter(caller, request)
         fields = {key: value for key, value in request.ext.items() if key not in _SECRETS}
         try:
             future = self.call(
@@ -130,11 +142,10 @@ class ClientCalls:
                 timeout_s,
             )
         except BaseException:
-            self._leave(caller)
+            self._leave(caller, request)
             raise
         started = self._turns.clock()
-        # Only its number is needed for the answer.
-        request.body, request.ext = b"", {}
+        self.let_go(request)
         future.add_done_callback(partial(self._passed_on, caller, request, member, started))
 
     def answer_later(self, caller: Connection, request: Command, steps: Steps) -> None:
@@ -143,7 +154,7 @@ class ClientCalls:
         Raises `BadRequest` (code 2) when too many requests wait; the steps are not begun then.
         """
         try:
-            self._enter(caller)
+            self._enter(caller, request)
         except BaseException:
             steps.close()
             raise
@@ -151,10 +162,17 @@ class ClientCalls:
         finished = partial(self._finished, caller, request, started)
         self._turns.add(StepsJob(self._turns, steps, finished, request.code, caller))
 
+    def let_go(self, request: Command) -> None:
+        """All that is needed of a waiting request from now on is what its answer takes."""
+        keep_for_answer(request)
+        self._held_bytes += ANSWERABLE_BYTES - self._held[id(request)]
+        self._held[id(request)] = ANSWERABLE_BYTES
+
     # --- inside
 
-    def _enter(self, caller: Connection) -> None:
+    def _enter(self, caller: Connection, request: Command) -> None:
         waiting, limit = self._by_caller.get(caller, 0), self._limit()
+        held = request_bytes(request)
         if waiting >= self._limit_per_caller():
             raise _busy(
                 f"{waiting} requests of this connection wait for clients' answers, the limit "
@@ -165,11 +183,21 @@ class ClientCalls:
                 f"{self._requests} requests wait for clients' answers, the limit "
                 "(limits.client_calls): try again later"
             )
+        # One alone may be as large as any request.
+        if self._requests and self._held_bytes + held > limit * BYTES_EACH:
+            raise _busy(
+                f"requests that wait for clients' answers hold {self._held_bytes} bytes, the limit "
+                f"is {limit * BYTES_EACH} ({BYTES_EACH} for each of limits.client_calls): try "
+                "again later"
+            )
         self._by_caller[caller] = waiting + 1
         self._requests += 1
+        self._held[id(request)] = held
+        self._held_bytes += held
 
-    def _leave(self, caller: Connection) -> None:
+    def _leave(self, caller: Connection, request: Command) -> None:
         self._requests -= 1
+        self._held_bytes -= self._held.pop(id(request))
         waiting = self._by_caller.pop(caller) - 1
         if waiting:
             self._by_caller[caller] = waiting
@@ -207,7 +235,7 @@ class ClientCalls:
             # Counters have room for the codes that there are, not for any number of a client's.
             known = code if code in _KNOWN_CODES else int(ResponseCode.SYSTEM_ERROR)
             self._stats.request_refused(request.code, known, spent_s)
-        self._leave(caller)
+        self._leave(caller, request)
         self._write(caller, request, frame)
 
     def _finished(
@@ -225,7 +253,7 @@ class ClientCalls:
             answer = encode_response(request, code, remark)
         elif answer is not None:
             self._stats.request_served(request.code, spent_s)
-        self._leave(caller)
+        self._leave(caller, request)
         if answer is not None:
             self._write(caller, request, answer)
 

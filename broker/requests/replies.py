@@ -130,20 +130,21 @@ class ReplyProcessor:
             )
             # Properties of 32 KiB are taken apart for the store, and put together for the push.
             yield None
-        remark = None
+        remark, topic = None, header.topic
         try:
             member = self._asker(properties)
             ext = self._header(connection, header, properties).to_ext()
             code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
             call = self._calls.call(member, code, ext, command.body, PUSH_S)
-            # What is left to be done needs the request's number only.
-            command.body, command.ext = b"", {}
+            # What is left to be done needs the request's numbers and the topic only.
+            del header, properties, ext
+            self._calls.let_go(command)
             yield call
             remark = _refusal(member, call)
         except BadRequest as error:
             remark = error.remark
         if remark is not None:
-            log.info("reply not delivered topic=%s why=%s", header.topic, remark)
+            log.info("reply not delivered topic=%s why=%s", topic, remark)
             fields = {"msgId": msg_id, "queueId": queue_id, "queueOffset": queue_offset}
             ext = {name: str(value) for name, value in fields.items()}
             return encode_response(command, ResponseCode.SYSTEM_ERROR, remark, ext)

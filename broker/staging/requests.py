@@ -36,6 +36,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
+from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.protocol.headers.stages import (
     DONE,
     NONE,
@@ -121,7 +122,7 @@ class StageAnswers:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY, f"{len(self._waiting)} requests wait for batches"
             )
-        command.body = b""
+        keep_for_answer(command)
         deadline = self._clock() + wait_s
         self._waiting.append(
             _WaitingAnswer(connection, command, key, end, existed, deadline, perf_counter())

@@ -37,6 +37,7 @@ from aerobee.broker.transactions.table import TransactionTable
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
+from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.protocol.headers.transactions import (
     COMMIT,
     ROLLBACK,
@@ -127,7 +128,7 @@ class EndAnswers:
 
     def wait(self, connection: Connection, command: Command) -> None:
         """Answer when all that is stored by now is durable."""
-        command.ext = {}
+        keep_for_answer(command)
         deadline = self._clock() + self._timeout_s
         self._waiting.append(
             _Waiting(self._store.written, deadline, connection, command, perf_counter())

@@ -173,7 +173,7 @@ class LimitSettings:
         why="""Questions of the broker to all clients that wait for an answer, and the requests that
         wait for those: what mqadmin asks of running consumers, and replies that are pushed.""",
         limit=Limit(
-            "questions to clients, and requests that wait for their answers",
+            "questions to clients, and requests that wait for their answers, with what they hold",
             "code 2 with the reason",
             'aerobee_client_calls_waiting, aerobee_limit_used_ratio{limit="limits.client_calls"}',
             bytes_each=4 * _KIB,
@@ -262,7 +262,7 @@ class LimitSettings:
         why="Memory the pulls that wait may take, with their filters; more are answered at once.",
         live=True,
         limit=Limit(
-            "requests and filters of the pulls that wait",
+            "pulls that wait, with their names and filters",
             "answered at once",
             'aerobee_limit_used_ratio{limit="limits.held_pull_bytes"}',
             bytes_each=1,

@@ -87,6 +87,10 @@ class PullMessageHeader(_PullFields):
         except (KeyError, ValueError, struct.error, BadRequest):
             return super().from_ext(ext)
 
+    def without_filter(self) -> Self:
+        """The same pull without the texts that say what it wants of its queue."""
+        return msgspec.structs.replace(self, subscription=None, expression_type=None)
+
 
 #: The fields of a pull as clients write them.
 PULL_FIELDS = tuple(one.encode_name for one in msgspec.structs.fields(PullMessageHeader))

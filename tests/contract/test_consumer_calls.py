@@ -251,6 +251,18 @@ async def test_so_many_wait_and_no_more(running: RunningBroker, wire: Wire, join
         one.caller.close()
 
 
+async def test_what_waiting_requests_hold_is_bounded_in_bytes(wire: Wire, joined: Any) -> None:
+    member = await joined("Large")
+    large = {"group": "Large", "topic": "T" * 100_000}
+    waiting = asyncio.create_task(wire.call(STATUS, large))
+    [asked] = await member.wait_asked(1)
+    answer = await wire.call(STATUS, large)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "limits.client_calls" in (answer.remark or "")
+    member.caller.reply(make_response(asked, 0, body=queues_of(1)).encode())
+    assert (await waiting).code == 0
+
+
 # --- rubbish --------------------------------------------------------------------------------------
 
 

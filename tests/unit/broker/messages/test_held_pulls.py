@@ -77,6 +77,36 @@ class Held:
         return peer if kept else None
 
 
+def test_a_held_pull_keeps_neither_its_requests_fields_nor_the_text_of_its_filter(
+    held: Held,
+) -> None:
+    request = make_request(11, {"x": "y" * 200_000}, b"z" * 200_000)
+    header = PullMessageHeader("g", "T", 0, 5, 32, 6, 0, 15_000, 0, "t" * 200_000, "k" * 200_000)
+    left: list[HeldPull] = []
+    connection = cast("Connection", Peer())
+    assert held.table.hold(connection, request, header, frozenset([1]), 15.0, left.append)
+    assert (request.ext, request.body) == ({}, b"")
+    held.table.release_all()
+    [pull] = left
+    assert (pull.header.subscription, pull.header.expression_type) == (None, None)
+
+
+def test_a_held_pull_counts_for_its_names(held: Held) -> None:
+    held.hold("g")
+    short = held.table.bytes
+    held.hold("g" * 255)
+    assert held.table.bytes == 2 * short + 254
+
+
+def test_what_finds_no_room_is_served_with_all_it_brought() -> None:
+    held = Held(limit=0)
+    request = make_request(11, {"x": "y"}, b"z")
+    header = PullMessageHeader("g", "T", 0, 5, 32, 6, 0, 15_000, 0, "tag")
+    connection = cast("Connection", Peer())
+    assert not held.table.hold(connection, request, header, None, 15.0, held._replayed)
+    assert (request.ext, request.body) == ({"x": "y"}, b"z")
+
+
 @pytest.fixture
 def held() -> Held:
     return Held()
