@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aerobee.nameserver.bodies import (
     RegistrationBody,
@@ -63,7 +63,7 @@ from aerobee.protocol.headers.admin import (
 )
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.serving import Answer
-from aerobee.remoting.turns import Steps
+from aerobee.remoting.turns import Gate, Steps
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -113,6 +113,8 @@ class Requests:
         self._options = options or RequestOptions()
         # The number of changes of the KV table that it goes with, and the body.
         self._order_body = (-1, b"")
+        # What is made of a body may be a hundred megabytes (docs/limits.md counts one).
+        self._large_registrations = Gate(1)
         self._handlers: dict[int, Callable[[object, Command], bytes | Steps]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
@@ -175,22 +177,33 @@ class Requests:
         return self._registered(command, master)
 
     def _register_large(self, owner: object, command: Command) -> Steps:
-        """As `_register`, the body read by a worker: it may hold many thousand topics."""
+        """As `_register`, the body read by a worker: it may hold many thousand topics. One at a
+        time, in the order in which they came."""
+        yield from self._large_registrations.enter()
         try:
-            header = self._registration_header(command)
-            loop = asyncio.get_running_loop()
-            known = self._known_version(header)
-            reading = loop.run_in_executor(None, self._read_registration, command, header, known)
-            yield reading
-            registration = _registration(owner, header, reading.result())
-            yield from self._routes.check_room(registration)
-            if isinstance(owner, Connection) and owner.closed:
-                return None  # the broker has gone, and nobody would notice any more
-            master = yield from self._routes.register_in_steps(registration)
-            answer = self._registered(command, master)
+            answer = yield from self._registered_in_steps(owner, command)
         except (BadRequest, RouteLimitReached) as error:
             answer = _refused(command, error)
+        finally:
+            self._large_registrations.leave()
         return None if command.is_oneway else answer
+
+    def _registered_in_steps(
+        self, owner: object, command: Command
+    ) -> Generator[asyncio.Future[Any] | None, None, bytes | None]:
+        header = self._registration_header(command)
+        loop = asyncio.get_running_loop()
+        known = self._known_version(header)
+        if isinstance(owner, Connection) and owner.closed:
+            return None  # the broker has gone while others were read
+        reading = loop.run_in_executor(None, self._read_registration, command, header, known)
+        yield reading
+        registration = _registration(owner, header, reading.result())
+        yield from self._routes.check_room(registration)
+        if isinstance(owner, Connection) and owner.closed:
+            return None  # and nobody would notice any more
+        master = yield from self._routes.register_in_steps(registration)
+        return self._registered(command, master)
 
     def _registration_header(self, command: Command) -> RegisterBrokerHeader:
         header = RegisterBrokerHeader.from_ext(command.ext)

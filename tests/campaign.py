@@ -137,6 +137,9 @@ SUITES: dict[str, Suite] = {
         2, 0, "request codes", "two of all, others each time; the work of a turn is counted in each"
     ),
     "resources": Suite(2, 0, "scenarios", "two of ten, others each time; a tenth of each"),
+    "few rights": Suite(
+        2, 0, "codes of a peer", "two of all in each form, others each time; a quarter of each"
+    ),
     "soak": Suite(8, 60, "seconds", "an hour by hand before a release: tests/crash/soak.py"),
     "flipped bits": Suite(
         3, 0, "runs", "each number of bits, each size of segments and each way to end"

@@ -36,6 +36,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     # A campaign compares a client's rate with what it was; else staying up is enough.
     *((("tests/crash/test_resources.py", QUIET),) if campaign.is_full() else ()),
     *((("tests/crash/test_largest_inputs.py", QUIET),) if campaign.is_full() else ()),
+    *((("tests/crash/test_few_rights.py", QUIET),) if campaign.is_full() else ()),
     # Peers have seconds for a handshake, and there are 20,000.
     *((("tests/service/test_tls_crowd.py", QUIET),) if campaign.is_full() else ()),
     # And how late messages come that waited.

@@ -10,7 +10,8 @@ Of duplicate keys the last counts. `{"$ref": ...}` stays such a dict: nothing is
 `@type` means nothing.
 
 Bounds: 32 levels, integers within i64, no NaN or infinity, a number of values that the caller may
-choose. Bytes that are no UTF-8 and lone surrogates are refused, or replaced where the caller says
+choose, and a smaller one of what only our own reader can read: a value costs it fifty times as
+much. Bytes that are no UTF-8 and lone surrogates are refused, or replaced where the caller says
 so. Nothing but JsonError leaves `loads`, whatever the bytes.
 
 Writing. No white space, members sorted, null members dropped (null elements stay), integer keys
@@ -32,6 +33,7 @@ from aerobee.protocol.frames.java_text import decode_as_java, without_half_pairs
 
 MAX_DEPTH = 32
 MAX_VALUES = 1_000_000
+_ESCAPES_OF_A_VALUE = 8
 # Values that are written in one step: some microseconds each.
 _STEP = 64
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
@@ -74,31 +76,46 @@ class JsonError(ValueError):
 
 
 def loads(
-    data: bytes | str, max_values: int = MAX_VALUES, *, replace_broken_text: bool = False
+    data: bytes | str,
+    max_values: int = MAX_VALUES,
+    *,
+    dialect_values: int | None = None,
+    replace_broken_text: bool = False,
 ) -> Any:
     """The value of a JSON document; JsonError when there is none or a bound is broken.
 
+    `dialect_values`: so many values of a document that is not standard JSON, where that is to be
+    less than `max_values`; eight escapes in its texts cost as much as a value, and count as one.
     With `replace_broken_text`, what is no UTF-8 and half surrogate pairs are read as Java does.
     """
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):
         try:
-            value = msgspec.json.decode(_with_quoted_keys(data))
+            value = msgspec.json.decode(_with_quoted_keys(data, max_values))
         except (ValueError, RecursionError):
+            if dialect_values is not None:
+                max_values = dialect_values - _escapes(data) // _ESCAPES_OF_A_VALUE
             return _read_dialect(data, max_values, replace_broken_text)
     _check_bounds(value, max_values)
     return value
 
 
-def _with_quoted_keys(data: bytes | str) -> bytes:
-    """The document with bare whole numbers as keys in quotes. ValueError if it has none, or what
-    is in quotes cannot be told from what is not by looking at quotes alone.
+def _escapes(data: bytes | str) -> int:
+    return data.count("\\") if isinstance(data, str) else data.count(b"\\")
+
+
+def _with_quoted_keys(data: bytes | str, max_values: int) -> bytes:
+    """The document with bare whole numbers as keys in quotes. ValueError if it has none, if it has
+    more texts than `max_values` and their keys are, or what is in quotes cannot be told from what
+    is not by looking at quotes alone.
 
     It may be no JSON before or after this. If it is JSON after, it says what the reader of the
     dialect would have read: outside of texts a digit before a colon ends a key.
     """
     if isinstance(data, str) or b"\\" in data or b"\0" in data:
+        raise ValueError
+    if data.count(b'"') > 4 * max_values:
         raise ValueError
     parts = data.split(b'"')
     outside = b"\0".join(parts[0::2])
@@ -228,7 +245,7 @@ class _Reader:
     def _count(self) -> None:
         self._values_left -= 1
         if self._values_left < 0:
-            raise JsonError("too many values")
+            raise JsonError("too many values for what is not standard JSON")
 
     def _enter(self, depth: int) -> None:
         if depth > MAX_DEPTH:

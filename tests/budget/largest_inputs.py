@@ -22,7 +22,7 @@ from aerobee.broker.tables.groups import GroupConfig
 from aerobee.nameserver.routes import QueueData, Registration
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
-from aerobee.protocol.bodies.common import MAX_REQUEST_VALUES
+from aerobee.protocol.bodies.common import MAX_DIALECT_VALUES, MAX_REQUEST_VALUES
 from aerobee.protocol.bodies.topics import SINGLE_TAG, DataVersion, TopicConfig
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.filters.property_filter import PropertyFilter
@@ -507,8 +507,8 @@ def _filters(full: Full) -> int:
 
 
 def _odd(full: Full) -> bytes:
-    """What is no standard JSON is read by Python: escapes, of which there may be a million."""
-    text = b"\\n" * (full.most(SETTINGS["max_request_bytes"]) // 2 - KIB)
+    """What is no standard JSON is read by Python: escapes, of which eight count as a value."""
+    text = b"\\n" * full.most(8 * (MAX_DIALECT_VALUES - 64))
     return b"{'clientID':'c4','producerDataSet':[],'others':'" + text + b"'}"
 
 

@@ -377,14 +377,42 @@ def test_too_many_topics_are_code_1_with_the_limit(desk):
 
 async def test_a_broken_large_registration_of_a_broker_that_has_gone_is_nobody_s_error(desk):
     gone = Connection(caller_set(), ScriptedHandler())
-    gone.closed = True
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
     steps = desk.requests.handle(gone, make_request(103, REGISTRATION, b"{" * 10_000))
+    await asyncio.wait([next(steps)])
+    gone.closed = True
     assert await _read_by_a_worker(steps) is not None
     del steps
     gc.collect()
     assert errors == []
+
+
+async def test_large_registrations_are_read_one_after_the_other(desk, monkeypatch):
+    """What is made of one may be a hundred megabytes, and anybody may send some."""
+    reading, most = [], []
+    read = desk.requests._read_registration
+
+    def counted(*args: Any) -> Any:
+        reading.append(args)
+        most.append(len(reading))
+        try:
+            return read(*args)
+        finally:
+            reading.pop()
+
+    monkeypatch.setattr(desk.requests, "_read_registration", counted)
+    body = plain_body(*[f"T{number}" for number in range(2_000)])
+    asked = [make_request(103, REGISTRATION, body) for _ in range(4)]
+    asked[2].body = b"{" * 10_000
+    waiting = [desk.requests.handle("c", one) for one in asked]
+    first = [next(steps) for steps in waiting]
+    assert [future.done() for future in first[1:]] == [False] * 3
+    for steps, future in zip(waiting, first, strict=True):
+        await asyncio.wait([future])
+        assert await _read_by_a_worker(steps) is not None
+    assert most == [1, 1, 1, 1]
+    assert len(desk.routes.topics) == 2_000
 
 
 async def test_a_broker_that_goes_while_its_topics_are_counted_does_not_come(desk):

@@ -206,3 +206,13 @@ def test_numbers_may_come_as_text_and_are_bounded() -> None:
         assert name in refusal(partial(bodies.int_member, members, name))
     for value, truth in ((True, True), ("true", True), ("no", False), (1, True), (None, False)):
         assert bodies.bool_member({"x": value}, "x", False) is truth
+
+
+def test_a_large_request_that_is_not_standard_json_is_refused_before_it_is_read_whole() -> None:
+    groups = [{"groupName": "P"}] * 900
+    body = json.dumps({"clientID": "c", "producerDataSet": groups * 20})
+    assert "limit 1000" in refusal(lambda: HeartbeatData.parse(body.encode()))
+    # A byte is missing at the end, so that only the reader of all dialects could say where.
+    assert "not standard JSON" in refusal(lambda: HeartbeatData.parse(body[:-1].encode()))
+    few = json.dumps({"clientID": "c", "producerDataSet": groups})
+    assert len(HeartbeatData.parse(few[:-1].encode() + b",}").producer_groups) == 900

@@ -209,6 +209,32 @@ def test_values_are_counted_in_both_readers() -> None:
             loads(text, max_values=2)
 
 
+def test_what_only_our_own_reader_reads_may_have_fewer_values() -> None:
+    standard, dialect = "[1,2,3,4,5,6]", "[1,2,3,4,5,6,]"
+    assert loads(standard, max_values=8, dialect_values=4) == [1, 2, 3, 4, 5, 6]
+    assert loads(dialect, max_values=8, dialect_values=8) == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(JsonError, match="not standard JSON"):
+        loads(dialect, max_values=8, dialect_values=4)
+
+
+def test_escapes_count_where_only_our_own_reader_reads_them() -> None:
+    text = "'" + "\\n" * 80 + "'"
+    assert loads(text, dialect_values=11) == "\n" * 80
+    with pytest.raises(JsonError):
+        loads(text, dialect_values=10)
+
+
+def test_a_document_of_quotes_is_not_cut_into_as_many_parts() -> None:
+    data = b'"' * 1_000_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(JsonError):
+            loads(data, max_values=1_000)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
+    finally:
+        tracemalloc.stop()
+
+
 @given(st.binary(max_size=80))
 def test_arbitrary_bytes_are_json_or_refused(data: bytes) -> None:
     try:
