@@ -65,7 +65,7 @@ from aerobee.protocol.headers.client import (
 )
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import decode_record, decode_records
-from aerobee.protocol.names import check_topic_name, retry_topic
+from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_topic
 from aerobee.remoting.peers import address_text
 
 FAR_FUTURE_MS: Final = 2**63 - 1
@@ -281,10 +281,9 @@ class Admin(Role):
 
         The group is found by the route of its retry topic, which exists once it was online.
         """
-        route = await self.route(retry_topic(group))
         progress: dict[MessageQueue, GroupProgress] = {}
         ext = ConsumeStatsHeader(group, topic or "").to_ext()
-        for address in masters(route.brokers).values():
+        for address in (await self._masters_of_group(group)).values():
             answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
             with reading(address):
                 progress |= ConsumeStats.parse(answer.body).queues
@@ -292,9 +291,8 @@ class Admin(Role):
 
     async def consumers(self, group: str) -> list[ConnectionData]:
         """The members of a consumer group that are online, sorted by client id."""
-        route = await self.route(retry_topic(group))
         found: dict[str, ConnectionData] = {}
-        for address in masters(route.brokers).values():
+        for address in (await self._masters_of_group(group)).values():
             answer = await self._session.call(
                 address,
                 RequestCode.GET_CONSUMER_CONNECTION_LIST,
@@ -305,6 +303,14 @@ class Admin(Role):
                 with reading(address):
                     found |= {data.client_id: data for data in parse_connections(answer.body)}
         return [found[client_id] for client_id in sorted(found)]
+
+    async def _masters_of_group(self, group: str) -> dict[str, str]:
+        """The masters where the group was online; all of them for one whose name is too long for a
+        retry topic to find it by."""
+        retry = retry_topic(group)
+        if why_no_group_topic(retry):
+            return _masters(await self.cluster(), None, None)
+        return masters((await self.route(retry)).brokers)
 
     async def groups(self) -> dict[str, list[str]]:
         """The consumer groups that masters know, and the names of the brokers that know them."""

@@ -18,7 +18,8 @@ Values = dict[str, Any]
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;,\[\]]+):([0-9]{1,5})")
 _HOST: Final = re.compile(r"[^\s;,/]*")
 _LEVEL: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+# Of a topic.
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 # The pool counts as empty when none is free (store/FORMAT.md 3.5).
 _TOO_FEW_BUFFERS: Final = (
     "must be 3 or more to refuse sends while none is free: one is written to, one is ready"

@@ -98,6 +98,39 @@ def check_group_name(text: str | None) -> str:
     return _check(text, "group", MAX_GROUP_CHARS)
 
 
+def check_subscribed_topic(text: str) -> str:
+    """As `check_topic_name`, of a topic that a consumer names.
+
+    A group of a long name has no retry topic and no dead letters, and its clients name them anyway:
+    Java's subscribe to the retry topic by themselves. Nothing is stored under such a name.
+    """
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if text.startswith(prefix) and is_valid_group_name(text.removeprefix(prefix)):
+            return text
+    return check_topic_name(text)
+
+
+def why_no_group_topic(topic: str) -> str | None:
+    """Why a group has no such `topic`, its retry topic or that of its dead letters; None when it
+    may have it. The two limits of a name: a group's is longer than a topic's."""
+    for prefix, kind in ((RETRY_PREFIX, "retry"), (DLQ_PREFIX, "dead letter")):
+        if topic.startswith(prefix) and len(topic) > MAX_TOPIC_CHARS:
+            return (
+                f"the {kind} topic of the group would have {len(topic)} characters, the limit of "
+                f"a topic is {MAX_TOPIC_CHARS}: give the group a name of at most "
+                f"{MAX_TOPIC_CHARS - len(prefix)}"
+            )
+    return None
+
+
+def check_group_topic(topic: str) -> str:
+    """The name of a group's retry topic, or that of its dead letters; `BadRequest` (code 1) when
+    the group's name is too long to have one, or is illegal."""
+    if (why := why_no_group_topic(topic)) is not None:
+        raise BadRequest.system_error(why)
+    return check_topic_name(topic)
+
+
 def _check(text: str | None, kind: str, limit: int) -> str:
     if text is None or not text.strip():
         raise BadRequest.system_error(f"the specified {kind} is blank")

@@ -31,6 +31,7 @@ from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.clients import BROADCASTING
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import PERM_READ
 from aerobee.protocol.bodies.topics import TopicConfig
@@ -507,7 +508,7 @@ class PullProcessor:
                 f"the consumer's group info not exist: {header.consumer_group} has no live "
                 "consumer here; send a heartbeat first",
             )
-        if not group.consume_broadcast_enable and live.message_model == "BROADCASTING":
+        if not group.consume_broadcast_enable and live.message_model == BROADCASTING:
             raise BadRequest.no_permission(
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
             )

@@ -55,7 +55,7 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,
     RETRY_PREFIX,
-    check_topic_name,
+    check_group_topic,
     dlq_topic,
 )
 from aerobee.remoting.connection import Connection
@@ -199,7 +199,7 @@ class SendProcessor:
 
     def create_topic(self, header: SendMessageHeader) -> asyncio.Future[None]:
         """Begin to make the topic of a first send."""
-        check_topic_name(header.topic)
+        check_group_topic(header.topic)
         if header.topic.startswith(RETRY_PREFIX):
             creation = self._topics.create_retry(
                 header.topic, 1, UNIT_SUB if header.unit_mode else 0

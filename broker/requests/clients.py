@@ -2,9 +2,11 @@
 (protocol/WIRE.md 3.3), and the broker's NOTIFY_CONSUMER_IDS_CHANGED to consumers (3.8).
 
 A heartbeat makes what a consumer group needs: its settings, when groups may be made by their first
-consumer, and its retry topic. Names are checked before anything is made of any of them. It may name
-thousands of groups: it is served in steps, what it makes is saved together, and it is answered
-when the retry topics are there.
+consumer, and its retry topic. A group whose name is too long for a retry topic joins without one,
+with a warning: it consumes, and what it gives back is refused (`messages/retry.py`). Names are
+checked before anything is made of any of them. A heartbeat may name thousands of groups: it is
+served in steps, what it makes is saved together, and it is answered when the retry topics are
+there.
 """
 
 from __future__ import annotations
@@ -37,7 +39,13 @@ from aerobee.protocol.filters.property_filter import PropertyFilter
 from aerobee.protocol.filters.subscription import TAG_TYPE
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.client import ConsumerListHeader, UnregisterClientHeader
-from aerobee.protocol.names import check_group_name, check_topic_name, is_light, retry_topic
+from aerobee.protocol.names import (
+    check_group_name,
+    check_subscribed_topic,
+    is_light,
+    retry_topic,
+    why_no_group_topic,
+)
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Spread, Steps, Turns
 
@@ -166,8 +174,12 @@ class ClientRequests:
             return None
         if group is None or group.retry_queue_nums <= 0:
             return None
+        retry = retry_topic(name)
+        if (why := why_no_group_topic(retry)) is not None:
+            self._clients.note_without_retries(consumer, why)
+            return None
         sys_flag = UNIT_SUB if consumer.unit_mode else 0
-        return self._topics.create_retry(retry_topic(name), group.retry_queue_nums, sys_flag)
+        return self._topics.create_retry(retry, group.retry_queue_nums, sys_flag)
 
     def unregister(self, connection: Connection, command: Command) -> bytes:
         """The client leaves its groups; never an error once the header is read."""
@@ -250,7 +262,7 @@ def _check_names(data: HeartbeatData) -> Generator[None, None, None]:
     for consumer in data.consumers:
         check_group_name(consumer.group)
         for subscription in consumer.subscriptions:
-            check_topic_name(subscription.topic)
+            check_subscribed_topic(subscription.topic)
             checked += 1
             if checked % _NAMES_STEP == 0:
                 yield None

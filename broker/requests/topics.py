@@ -42,7 +42,7 @@ from aerobee.protocol.names import (
     OP_HALF_TOPIC,
     TRACE_TOPIC,
     check_group_name,
-    check_topic_name,
+    check_group_topic,
     is_light,
 )
 from aerobee.remoting.connection import Connection
@@ -128,7 +128,7 @@ class TopicRequests:
         return encode_success(command)
 
     def _changeable(self, topic: str) -> str:
-        name = check_topic_name(topic)
+        name = check_group_topic(topic)
         if self._topics.is_system(name):
             raise BadRequest.system_error(f"The topic[{name}] is conflict with system topic.")
         return name

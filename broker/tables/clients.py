@@ -28,7 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
-from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
+from aerobee.protocol.bodies.clients import BROADCASTING, ConsumerData, HeartbeatData
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.remoting.connection import Connection
@@ -40,6 +40,7 @@ log = logging.getLogger("aerobee.broker.clients")
 _EXPIRY_STEP = 500
 
 MIXED_SUBSCRIPTIONS = "mixed_subscriptions"
+WITHOUT_RETRIES = "without_retries"
 SHARED_CLIENT_ID = "shared_client_id"
 
 
@@ -171,6 +172,14 @@ class ClientTable:
             for consumer in data.consumers
             if self._note_consumer(heartbeat, consumer)
         ]
+
+    def note_without_retries(self, data: ConsumerData, why: str) -> None:
+        """Warn of a group that cannot have a retry topic, when its first member says that it comes:
+        what fails stays with the clients. To be called before its `heartbeat`."""
+        if data.group in self._consumers or data.message_model == BROADCASTING:
+            return
+        self._on_warning(WITHOUT_RETRIES)
+        log.warning("group without retries and dead letters group=%s reason=%s", data.group, why)
 
     def unregister(
         self, connection: Connection, producer_group: str | None, consumer_group: str | None

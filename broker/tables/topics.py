@@ -36,10 +36,12 @@ from aerobee.protocol.names import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
+    check_group_topic,
     check_topic_name,
     is_light,
     is_system_topic,
     is_valid_topic_name,
+    why_no_group_topic,
 )
 
 log = logging.getLogger("aerobee.broker.topics")
@@ -164,12 +166,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         self, name: str, queues: int, sys_flag: int = 0
     ) -> asyncio.Future[None] | None:
         """Begin to make a retry topic, or another of the broker's own, that anybody may read and
-        write; None when it is there."""
+        write; None when it is there. Raises `BadRequest` for a group whose name is too long."""
         if self.get(name) is not None:
             return None
         creation = self.under_way(name)
         if creation is None:
-            check_topic_name(name)
+            check_group_topic(name)
             creation = self.update(
                 TopicConfig(name, queues, queues, PERM_READ_WRITE, sys_flag=sys_flag)
             )
@@ -366,7 +368,8 @@ def _parse(
     if name == AUTO_CREATE_TOPIC and not template:
         return None
     if not is_valid_topic_name(name) and name not in system:
-        log.warning("topic left out, its name is illegal name=%r", name)
+        why = why_no_group_topic(name) or "its name is illegal"
+        log.warning("topic left out name=%r reason=%s", name, why)
         return None
     return TopicConfig(
         name,

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import logging
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from aerobee.client import queue_offsets
 from aerobee.client.connections.session import Session
@@ -27,6 +28,10 @@ from aerobee.protocol.bodies.common import MessageQueue, encode_offset_table, pa
 from aerobee.protocol.errors import BadRequest
 
 log = logging.getLogger(__name__)
+
+# What file systems take of a name, and the longest that comes behind the group's.
+_MAX_NAME_BYTES: Final = 255
+_MAX_SUFFIX_BYTES: Final = len(".json.tmp")
 
 
 class OffsetStore(Protocol):
@@ -114,10 +119,12 @@ class LocalOffsets:
     """Offsets of one broadcasting consumer in a file of this machine."""
 
     def __init__(self, directory: Path, instance: str, group: str) -> None:
-        """The file is `directory/instance/group.json`."""
-        if not instance or "/" in instance or instance in (".", ".."):
+        """The file is `directory/instance/group.json`, with names cut where they are too long for
+        a file."""
+        if "/" in instance or "\0" in instance or instance in ("", ".", ".."):
             raise CallerError(f"instance_name {instance!r} cannot be a directory's name")
-        self._path = directory / instance / f"{group}.json"
+        name = _short_name(group, _MAX_NAME_BYTES - _MAX_SUFFIX_BYTES)
+        self._path = directory / _short_name(instance, _MAX_NAME_BYTES) / f"{name}.json"
         self._lock: int | None = None
         self._writing = asyncio.Lock()  # one temporary file, one writer
         self._offsets: dict[MessageQueue, int] = {}
@@ -169,6 +176,16 @@ class LocalOffsets:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _short_name(name: str, limit: int) -> str:
+    """The name, so that it may be a file's: one of more bytes is cut, with a hash of all of it.
+    No group has a `~` in its name, so no other one has that file."""
+    encoded = name.encode(errors="surrogatepass")
+    if len(encoded) <= limit:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:32]
+    return encoded[: limit - 1 - len(digest)].decode(errors="ignore") + "~" + digest
 
 
 def _lock_file(path: Path) -> int:

@@ -47,7 +47,7 @@ from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
 from aerobee.protocol.frames.command import Command
-from aerobee.protocol.names import retry_topic
+from aerobee.protocol.names import retry_topic, why_no_group_topic
 
 log = logging.getLogger("aerobee.client")
 
@@ -77,8 +77,19 @@ class PushConsumer:
         self._offsets = self._open_offsets()
         self._build()
         if self.options.model is Model.CLUSTERING:
-            topic = retry_topic(group)
-            self._subscriptions[topic] = make_subscription(topic)
+            self._subscribe_to_retries()
+
+    def _subscribe_to_retries(self) -> None:
+        topic = retry_topic(self.group)
+        if (why := why_no_group_topic(topic)) is not None:
+            log.warning(
+                "messages that the listener fails on are tried again here alone, without an end "
+                "and without dead letters group=%s reason=%s",
+                self.group,
+                why,
+            )
+            return
+        self._subscriptions[topic] = make_subscription(topic)
 
     def _open_offsets(self) -> OffsetStore:
         if self.options.model is Model.CLUSTERING:

@@ -26,7 +26,7 @@ from aerobee.protocol.message.properties import (
     PROPERTY_TAGS,
     PROPERTY_WAIT,
 )
-from aerobee.protocol.names import retry_topic
+from aerobee.protocol.names import retry_topic, why_no_group_topic
 from aerobee.remoting.peers import address_text
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,9 @@ class SendBack:
             await send_back(self._session, self._group, message, max_reconsume=self._max_reconsume)
             return True
         except ClientError as error:
+            if why_no_group_topic(retry_topic(self._group)) is not None:
+                log.warning("send-back failed id=%s error=%s", message.msg_id, error)
+                return False
             log.warning("send-back failed id=%s error=%s; sending anew", message.msg_id, error)
         try:
             await self._send_anew(message)

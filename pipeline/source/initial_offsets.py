@@ -6,7 +6,8 @@ further on and skip messages for good. So what was resolved is stored before Spa
 read back by the next start; once a start shows that batch 0 is done, it is dropped.
 
     GroupInitialOffsets   offsets of the group `<consumerGroup>-start` at the brokers, each one
-                          higher than meant: brokers answer 0 for what they have nothing of
+                          higher than meant: brokers answer 0 for what they have nothing of;
+                          where that name would be too long, a cut one with a hash
     FileInitialOffsets    a JSON file (option startStateLocation), where nothing may be written to
                           the brokers
 
@@ -16,6 +17,7 @@ instead.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ from aerobee.pipeline.brokers.offsets import Offsets, Queue, from_json, to_json
 from aerobee.pipeline.brokers.queue_offsets import group_offsets, store_group_offsets
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.source.options import SourceOptions
-from aerobee.protocol.names import START_GROUP_SUFFIX
+from aerobee.protocol.names import MAX_GROUP_CHARS, START_GROUP_SUFFIX
 
 
 class InitialOffsets(Protocol):
@@ -51,8 +53,18 @@ def initial_offsets_of(options: SourceOptions, brokers: Brokers) -> InitialOffse
     if options.start_state_location is not None:
         return FileInitialOffsets(options.start_state_location)
     if options.has_group:
-        return GroupInitialOffsets(brokers, options.group + START_GROUP_SUFFIX)
+        return GroupInitialOffsets(brokers, start_group(options.group))
     return None
+
+
+def start_group(group: str) -> str:
+    """The group that keeps where a stream of `group` began. A long name is cut, with a hash of all
+    of it, so that with the suffix it is still one."""
+    room = MAX_GROUP_CHARS - len(START_GROUP_SUFFIX)
+    if len(group) > room:
+        digest = hashlib.sha256(group.encode()).hexdigest()[:32]
+        group = f"{group[: room - 1 - len(digest)]}_{digest}"
+    return group + START_GROUP_SUFFIX
 
 
 class GroupInitialOffsets:

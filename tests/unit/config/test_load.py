@@ -548,7 +548,7 @@ def test_a_single_error_is_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["brokerName", "brokerClusterName"])
-@pytest.mark.parametrize("name", ["my broker", "rack/1", "node1.example.org", "a;b:1"])
+@pytest.mark.parametrize("name", ["my broker", "rack/1", "node1.example.org", "a;b:1", "n" * 128])
 def test_names_that_rocketmq_takes_are_taken_with_a_warning(
     tmp_path: Path, key: str, name: str
 ) -> None:

@@ -78,6 +78,19 @@ def test_a_new_member_is_told_to_all_members_and_itself(broker: Broker) -> None:
     assert broker.ids("g") == ["c1", "c2"]
 
 
+def test_a_group_too_long_for_a_retry_topic_is_warned_of_once_while_it_is_there(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = "G" * 121
+    for client in ("c1", "c2"):
+        broker.beat(Peer(int(client[1])), client, **{group: {"T": "*", f"%RETRY%{group}": "*"}})
+    assert broker.ids(group) == ["c1", "c2"]
+    assert broker.warnings == {"without_retries": 1}
+    [line] = [line for line in caplog.messages if "without retries" in line]
+    assert "would have 128 characters, the limit of a topic is 127" in line
+    assert f"%RETRY%{group}" not in broker.tables.topics
+
+
 def test_a_heartbeat_that_changes_nothing_tells_nobody(broker: Broker) -> None:
     peer = Peer(1)
     broker.beat(peer, "c1", g={"T": "*"})

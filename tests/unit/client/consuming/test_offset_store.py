@@ -187,7 +187,35 @@ def test_a_damaged_file_is_an_error_not_a_fresh_start(tmp_path: Path, text: str)
     opened(tmp_path).close()  # and the lock was given up
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", ""])
+@pytest.mark.parametrize("name", ["a\0b", "..", "a/b", ""])
 def test_an_instance_name_cannot_lead_elsewhere(tmp_path: Path, name: str) -> None:
     with pytest.raises(CallerError):
         LocalOffsets(tmp_path, name, "g")
+
+
+@pytest.mark.parametrize("length", [1, 246, 247, 250, 255])
+@pytest.mark.parametrize("instance", ["DEFAULT", "i" * 255, "\u00e4" * 200, "n" * 4000])
+async def test_a_name_of_any_length_has_a_file_of_its_own(
+    tmp_path: Path, instance: str, length: int
+) -> None:
+    for number, last in enumerate("AB"):
+        store = LocalOffsets(tmp_path, instance, "G" * (length - 1) + last)
+        store.open()
+        store.update(QUEUE, number, only_forward=True)
+        await store.persist([])
+        store.close()
+    for number, last in enumerate("AB"):
+        store = LocalOffsets(tmp_path, instance, "G" * (length - 1) + last)
+        store.open()
+        assert await store.read(QUEUE) == number
+        store.close()
+
+
+async def test_a_name_that_fits_is_the_file_s_as_it_always_was(tmp_path: Path) -> None:
+    group = "G" * 246
+    store = LocalOffsets(tmp_path, "i" * 255, group)
+    store.open()
+    store.update(QUEUE, 1, only_forward=True)
+    await store.persist([])
+    store.close()
+    assert (tmp_path / ("i" * 255) / f"{group}.json").exists()
