@@ -1,11 +1,16 @@
-"""The arguments of `aerobee`, all of them. Nothing is run from here: each leaf sets `command`."""
+"""The arguments of `aerobee`, all of them. Nothing is run from here: each leaf sets `command`.
+
+A call uses the arguments of one command out of fifty, so those of a command (of a whole group, such
+as `topic`) are declared when its name has been read: `FILLED` says by which function. A large group
+has a module of its own, which is imported at that moment.
+"""
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
-from aerobee.cli.bench.parser import add_bench
 from aerobee.cli.client_arguments import add_admin, add_client
 from aerobee.cli.parser_types import (
     assignment,
@@ -16,18 +21,16 @@ from aerobee.cli.parser_types import (
     shards,
     text,
 )
-from aerobee.cli.store.parser import add_store
-from aerobee.native.form import wish_text
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.argument_values import count, number
-from aerobee.pipeline.jobs.arguments import add_jobs
-from aerobee.pipeline.launch.words import add_launches
 from aerobee.shards import SHARDS_MAX
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     Commands = _SubParsersAction[argparse.ArgumentParser]
+
+Fill = Callable[[argparse.ArgumentParser], None]
 
 _MISSING: Final = ("required: COMMAND", "required: JOB")
 # The default of config/settings/delivery.py; a test compares them.
@@ -40,9 +43,21 @@ first steps:
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Options that a command does not know are refused by it, with its usage; a command that is
-    not there by what looks like it; where one is missing, the help says which there are."""
+    not there by what looks like it; where one is missing, the help says which there are.
+
+    `fill` declares the arguments when the parser is asked for the first time."""
+
+    def __init__(self, *arguments: Any, fill: Fill | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._fill = fill
+
+    def declare(self) -> None:
+        """Declare the arguments, unless that has been done."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
 
     def error(self, message: str) -> NoReturn:
         if message.endswith(_MISSING):
@@ -62,6 +77,8 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, text) from error
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        # argparse asks a command's parser for nothing, its help included, before this.
+        self.declare()
         first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
         if (
             self._subparsers is not None
@@ -88,13 +105,15 @@ class _Version(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from aerobee.native.form import wish_text
+
         print(f"aerobee {__version__} ({wish_text()})")
         parser.exit()
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole parser; every leaf sets `command` to its words, such as "topic list"."""
-    parser: argparse.ArgumentParser = _Parser(
+    """The parser of all commands; every leaf sets `command` to its words, such as "topic list"."""
+    parser: argparse.ArgumentParser = Parser(
         prog="aerobee",
         description="A message broker that speaks RocketMQ 4.9's protocol.",
         epilog=_EPILOG,
@@ -102,38 +121,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="print it, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_serve(commands)
-    _add_nameserver(commands)
-    _add_shards(commands)
-    _add_config(commands)
-    _add_acl(commands)
-    _add_topic(commands)
-    _add_group(commands)
-    _add_offset(commands)
-    _add_message(commands)
-    _add_broker(commands)
-    add_bench(commands)
-    add_store(commands)
-    about = (
-        "Spark with our formats (shell, submit); jobs on it over a store's files: audit, rebuild, "
-        "archive, replay, traffic, retention, dlq; and stream, of live topics to a lake"
-    )
-    pipeline = commands.add_parser("pipeline", help=about, description=about)
-    jobs = pipeline.add_subparsers(metavar="JOB", required=True)
-    add_launches(jobs)
-    add_jobs(jobs)
+    for name, (about, fill) in FILLED.items():
+        commands.add_parser(name, help=about, description=about, fill=fill)
     return parser
 
 
 # The daemons
 
 
-def _add_serve(commands: "Commands") -> None:
-    parser = commands.add_parser(
-        "serve",
-        help="run the broker (with its name server) in the foreground",
-        description="Run the broker. Port 0 for the name server or HTTP turns that part off.",
-    )
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run the broker. Port 0 for the name server or HTTP turns that part off."
     _add_settings(parser)
     add = parser.add_argument
     add("-n", "--name-servers", metavar="HOST:PORT;...", help="name servers to register with")
@@ -155,8 +152,7 @@ def _add_serve(commands: "Commands") -> None:
     parser.set_defaults(command="serve")
 
 
-def _add_nameserver(commands: "Commands") -> None:
-    parser = commands.add_parser("nameserver", help="run a name server alone, in the foreground")
+def _add_nameserver(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser)
     parser.add_argument("--host", metavar="ADDR", help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=port, metavar="N", help="port (9876; 0: a free one)")
@@ -164,9 +160,7 @@ def _add_nameserver(commands: "Commands") -> None:
     parser.set_defaults(command="nameserver")
 
 
-def _add_shards(commands: "Commands") -> None:
-    about = "the brokers that aerobee serve --shards runs on this machine, and how they are"
-    parser = commands.add_parser("shards", help=about, description=about)
+def _add_shards(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http", type=text, default="127.0.0.1:5557", metavar="HOST:PORT",
         help="metrics and health of their supervisor (127.0.0.1:5557); https://HOST:PORT where it "
@@ -190,8 +184,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 # Configuration
 
 
-def _add_config(commands: "Commands") -> None:
-    group = _group(commands, "config", "what is configured, and whether a file is right")
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    group = _group(parser)
     show = group.add_parser(
         "show",
         help="every setting that counts, and why",
@@ -215,8 +209,8 @@ def _add_config(commands: "Commands") -> None:
     check.set_defaults(command="config check")
 
 
-def _add_acl(commands: "Commands") -> None:
-    group = _group(commands, "acl", "files of accounts: whether one is right, who may do what")
+def _add_acl(parser: argparse.ArgumentParser) -> None:
+    group = _group(parser)
     check = group.add_parser("check", help="read a file as a broker would, and say what is wrong")
     check.add_argument("file", metavar="FILE", help="plain_acl.yml, or the folder conf/acl")
     check.set_defaults(command="acl check")
@@ -231,8 +225,8 @@ def _add_acl(commands: "Commands") -> None:
 # Topics and messages
 
 
-def _add_topic(commands: "Commands") -> None:
-    group = _group(commands, "topic", "list, create, describe and delete topics")
+def _add_topic(parser: argparse.ArgumentParser) -> None:
+    group = _group(parser)
     listing = group.add_parser("list", help="topics the name server knows")
     listing.add_argument(
         "--all", action="store_true", help="system, retry and dead letter ones too"
@@ -275,8 +269,8 @@ def _add_topic(commands: "Commands") -> None:
 # Groups and offsets
 
 
-def _add_group(commands: "Commands") -> None:
-    group = _group(commands, "group", "list and describe consumer groups")
+def _add_group(parser: argparse.ArgumentParser) -> None:
+    group = _group(parser)
     listing = group.add_parser("list", help="groups that brokers know, with members and lag")
     listing.add_argument("--all", action="store_true", help="those of RocketMQ's own tools too")
     _add_client(listing)
@@ -287,8 +281,8 @@ def _add_group(commands: "Commands") -> None:
     describe.set_defaults(command="group describe")
 
 
-def _add_offset(commands: "Commands") -> None:
-    group = _group(commands, "offset", "where consumer groups are: show, reset, clone")
+def _add_offset(parser: argparse.ArgumentParser) -> None:
+    group = _group(parser)
     show = group.add_parser("show", help="a group's offset in each queue, and how far it is behind")
     show.add_argument("group", type=text)
     show.add_argument("--topic", type=text, metavar="NAME", help="only of this one (default: all)")
@@ -334,8 +328,8 @@ def _add_reset(group: "Commands") -> None:
     reset.set_defaults(command="offset reset")
 
 
-def _add_message(commands: "Commands") -> None:
-    group = _group(commands, "message", "send, read, follow and find messages")
+def _add_message(parser: argparse.ArgumentParser) -> None:
+    group = _group(parser)
     _add_send(group)
     _add_cancel(group)
     _add_reading(group)
@@ -479,8 +473,8 @@ def _add_reading(group: "Commands") -> None:
         parser.set_defaults(command=f"message {name}")
 
 
-def _add_broker(commands: "Commands") -> None:
-    group = _group(commands, "broker", "ask something of running brokers")
+def _add_broker(parser: argparse.ArgumentParser) -> None:
+    group = _group(parser)
     clean = group.add_parser(
         "clean",
         help="delete now what is of no use any more",
@@ -516,8 +510,7 @@ def _add_broker(commands: "Commands") -> None:
     config.set_defaults(command="broker config")
 
 
-def _group(commands: "Commands", name: str, about: str) -> "Commands":
-    parser = commands.add_parser(name, help=about, description=about)
+def _group(parser: argparse.ArgumentParser) -> "Commands":
     return parser.add_subparsers(metavar="COMMAND", required=True)
 
 
@@ -532,3 +525,55 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 def _add_client(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     _add_json(parser)
+
+
+# Modules of their own
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    from aerobee.cli.bench.parser import add_bench
+
+    add_bench(parser)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    from aerobee.cli.store.parser import add_store
+
+    add_store(_group(parser))
+
+
+def _add_pipeline(parser: argparse.ArgumentParser) -> None:
+    from aerobee.pipeline.jobs.arguments import add_jobs
+    from aerobee.pipeline.launch.words import add_launches
+
+    jobs = parser.add_subparsers(metavar="JOB", required=True)
+    add_launches(jobs)
+    add_jobs(jobs)
+
+
+#: Each command, or group of commands: what it is about, and what declares its arguments.
+FILLED: Final[Mapping[str, tuple[str, Fill]]] = {
+    "serve": ("run the broker (with its name server) in the foreground", _add_serve),
+    "nameserver": ("run a name server alone, in the foreground", _add_nameserver),
+    "shards": (
+        "the brokers that aerobee serve --shards runs on this machine, and how they are",
+        _add_shards,
+    ),
+    "config": ("what is configured, and whether a file is right", _add_config),
+    "acl": ("files of accounts: whether one is right, who may do what", _add_acl),
+    "topic": ("list, create, describe and delete topics", _add_topic),
+    "group": ("list and describe consumer groups", _add_group),
+    "offset": ("where consumer groups are: show, reset, clone", _add_offset),
+    "message": ("send, read, follow and find messages", _add_message),
+    "broker": ("ask something of running brokers", _add_broker),
+    "bench": (
+        "measure a running broker, this one or RocketMQ's: rates and latencies",
+        _add_bench,
+    ),
+    "store": ("check, look into and mend a store whose broker is stopped", _add_store),
+    "pipeline": (
+        "Spark with our formats (shell, submit); jobs on it over a store's files: audit, rebuild, "
+        "archive, replay, traffic, retention, dlq; and stream, of live topics to a lake",
+        _add_pipeline,
+    ),
+}

@@ -2,91 +2,25 @@
 
 asyncio first; `aerobee.client.blocking` has the same roles for programs without an event loop.
 `__all__` is what programs may rely on; the modules beside it are the inside.
+
+All names come from `public.py`, when a program first asks for one: whoever imports a module beside
+it, as the commands of `aerobee` do with `admin.py`, does not wait for consumers and transactions.
 """
 
-from aerobee.client.admin import Admin
-from aerobee.client.consuming.listener import Consumed
-from aerobee.client.consuming.pull_consumer import PullConsumer
-from aerobee.client.consuming.puller import PullResult, PullStatus
-from aerobee.client.consuming.push_consumer import PushConsumer
-from aerobee.client.errors import (
-    BadAnswer,
-    BadMessage,
-    CallerError,
-    CallTimeout,
-    ClientError,
-    ConnectFailed,
-    ConnectionLost,
-    NetworkError,
-    NoMaster,
-    NoRoute,
-    PeerBusy,
-    PeerFailed,
-    RequestRefused,
-    SendFailed,
-    Untrusted,
-    WrongPeer,
-)
-from aerobee.client.message import Message, ReceivedMessage
-from aerobee.client.options import (
-    ClientOptions,
-    ConsumeFrom,
-    HeaderForm,
-    Model,
-    ProducerOptions,
-    PushOptions,
-    TransactionOptions,
-)
-from aerobee.client.producing.producer import Producer
-from aerobee.client.producing.request_reply import reply_to
-from aerobee.client.producing.sender import SendResult, SendStatus
-from aerobee.client.producing.transaction import (
-    Decision,
-    TransactionListener,
-    TransactionProducer,
-    TransactionResult,
-)
-from aerobee.protocol.bodies.common import MessageQueue
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Admin",
-    "BadAnswer",
-    "BadMessage",
-    "CallTimeout",
-    "CallerError",
-    "ClientError",
-    "ClientOptions",
-    "ConnectFailed",
-    "ConnectionLost",
-    "ConsumeFrom",
-    "Consumed",
-    "Decision",
-    "HeaderForm",
-    "Message",
-    "MessageQueue",
-    "Model",
-    "NetworkError",
-    "NoMaster",
-    "NoRoute",
-    "PeerBusy",
-    "PeerFailed",
-    "Producer",
-    "ProducerOptions",
-    "PullConsumer",
-    "PullResult",
-    "PullStatus",
-    "PushConsumer",
-    "PushOptions",
-    "ReceivedMessage",
-    "RequestRefused",
-    "SendFailed",
-    "SendResult",
-    "SendStatus",
-    "TransactionListener",
-    "TransactionOptions",
-    "TransactionProducer",
-    "TransactionResult",
-    "Untrusted",
-    "WrongPeer",
-    "reply_to",
-]
+if TYPE_CHECKING:
+    from aerobee.client.public import *  # noqa: F403 - those of its __all__
+else:
+    _PUBLIC = "aerobee.client.public"
+
+    def __getattr__(name: str) -> Any:
+        # That of a module below, which is about to be imported, is asked for here first.
+        public = import_module(_PUBLIC)
+        if name != "__all__" and name not in public.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(public, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module(_PUBLIC).__all__})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aerobee.config.model import SECTIONS
-from aerobee.config.settings.setting import Setting, settings_of, toml_value
+from aerobee.config.settings.setting import Setting, toml_value
 
 MANUAL: Final = Path(__file__).with_name("default.toml")
 
@@ -47,7 +47,7 @@ def manual() -> str:
     parts = [_HEAD]
     for section in SECTIONS:
         parts.append(f"\n{_comment(_purpose(section))}\n[{section.section}]\n")
-        parts.extend(_entry(setting) for setting in settings_of(section))
+        parts.extend(_entry(setting) for setting in section.settings)
     return "".join(parts)
 
 

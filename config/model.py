@@ -10,12 +10,10 @@ after every source has been read, so that the declared defaults and the manual a
 everywhere.
 """
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
 from aerobee.config.settings.delivery import DeliverySettings, StageSettings
@@ -32,7 +30,7 @@ from aerobee.config.settings.service import (
     NameServerSettings,
     ShardSettings,
 )
-from aerobee.config.settings.setting import Setting, Value, settings_of
+from aerobee.config.settings.setting import Section, Setting, Value
 from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES, StoreSettings
 from aerobee.config.settings.tls import TlsSettings
 
@@ -47,7 +45,6 @@ _TLS_FILES: Final = (
 _NOT_IN_A_NAME: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(
     BrokerSettings,
     TopicSettings,
@@ -71,7 +68,24 @@ class Settings(
 ):
     """All values, after loading. Attribute names are those of the section classes."""
 
-    section: ClassVar[str] = ""
+    def __init__(self, **values: Value) -> None:
+        if not values.keys() <= DEFAULTS.keys():
+            unknown = ", ".join(values.keys() - DEFAULTS.keys())
+            raise TypeError(f"there is no setting {unknown}")
+        vars(self).update(DEFAULTS)
+        vars(self).update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: settings are not changed, `take` excepted")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = (f"{one.name}={self.value_of(one)!r}" for one in SETTINGS if not one.secret)
+        return f"Settings({', '.join(shown)})"
 
     @classmethod
     def for_tests(cls, **changes: Any) -> Self:
@@ -83,14 +97,16 @@ class Settings(
 
     def with_changes(self, **changes: Any) -> Self:
         """A copy with `changes`, resolved, unchecked."""
-        return dataclasses.replace(self, **changes).resolve()
+        return self._changed(**changes).resolve()
+
+    def _changed(self, **changes: Value) -> Self:
+        return type(self)(**vars(self) | changes)
 
     def resolve(self) -> Self:
         """Fill in what depends on the machine or another setting; doing it twice is harmless."""
         tls: dict[str, Any] = {name: _absolute(getattr(self, name)) for name in _TLS_FILES}
         unit_bytes = -self.consume_queue_segment_bytes % _UNIT_BYTES
-        return dataclasses.replace(
-            self,
+        return self._changed(
             store_path=_absolute(self.store_path),
             commit_log_path=_absolute_list(self.commit_log_path),
             read_only_commit_log_paths=_absolute_list(self.read_only_commit_log_paths),
@@ -117,7 +133,7 @@ class Settings(
         it; others see each value as it was or as it is."""
         for name, value in values.items():
             assert BY_NAME[name].live, name
-            object.__setattr__(self, name, value)
+            vars(self)[name] = value
 
     @property
     def name_server_list(self) -> tuple[str, ...]:
@@ -166,10 +182,11 @@ class Settings(
         return value
 
 
-SECTIONS: Final[tuple[type[Any], ...]] = Settings.__bases__
+SECTIONS: Final[tuple[type[Section], ...]] = Settings.__bases__
 SETTINGS: Final[tuple[Setting, ...]] = tuple(
-    setting for section in SECTIONS for setting in settings_of(section)
+    setting for section in SECTIONS for setting in section.settings
 )
+DEFAULTS: Final[Mapping[str, Value]] = {setting.name: setting.default for setting in SETTINGS}
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 BY_FULL_KEY: Final = {setting.full_key: setting for setting in SETTINGS}
 BY_ROCKETMQ_KEY: Final = {

@@ -160,6 +160,11 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+def is_system_group(name: str) -> bool:
+    """Whether a group is one of RocketMQ's own tools and parts, which need no configuration."""
+    return name.startswith(SYSTEM_GROUP_PREFIX) or name in BUILT_IN_GROUPS
+
+
 def retry_topic(group: str) -> str:
     """The topic that a group's failed messages return in."""
     return RETRY_PREFIX + group

@@ -16,13 +16,12 @@ from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.metrics import Fill, Number, Page
 from aerobee.broker.stats import BrokerStats, ConsumerStats, RequestStats
-from aerobee.broker.tables.groups import is_system_group
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.memory import available_memory, memory_of, worst_cases
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.protocol.codes import ResponseCode, request_name
-from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group
 from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

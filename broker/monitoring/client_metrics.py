@@ -9,9 +9,9 @@ from aerobee.broker.monitoring.broker_metrics import yes_no
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
-from aerobee.broker.tables.groups import is_system_group
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.codes import request_name, version_name
+from aerobee.protocol.names import is_system_group
 from aerobee.remoting.connection import Connection
 
 _PROTOCOL = "remoting"

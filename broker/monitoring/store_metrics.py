@@ -16,9 +16,8 @@ from typing import NamedTuple
 from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
 from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page
 from aerobee.broker.stats import Buckets
-from aerobee.broker.tables.groups import is_system_group
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.protocol.names import is_retry_topic
+from aerobee.protocol.names import is_retry_topic, is_system_group
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.retention import Retention

@@ -36,11 +36,6 @@ VERSION_WITH_MAX_RECONSUME = 121
 _LOST_SHOWN = 10
 
 
-def is_system_group(name: str) -> bool:
-    """Whether a group is one of RocketMQ's own tools and parts, which need no configuration."""
-    return name.startswith(SYSTEM_GROUP_PREFIX) or name in BUILT_IN_GROUPS
-
-
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """One group's settings, with RocketMQ's defaults."""

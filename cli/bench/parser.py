@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     Commands = _SubParsersAction[argparse.ArgumentParser]
 
-_ABOUT: Final = "measure a running broker, this one or RocketMQ's: rates and latencies"
 _EPILOG: Final = """\
 A closed loop (the default) has so many requests under way and shows the highest rate. An open loop
 (--rate) sends by the clock, and its latencies count from when a message was due: they are those of
@@ -24,15 +23,10 @@ exit codes: 0 done, 1 something failed or was lost, 2 usage, 3 cannot connect, 1
 _BODY_MAX: Final = 4 * 1024 * 1024
 
 
-def add_bench(commands: "Commands") -> None:
-    """The group and its commands."""
-    parser = commands.add_parser(
-        "bench",
-        help=_ABOUT,
-        description=_ABOUT,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    """The commands of the group `parser`."""
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     group = parser.add_subparsers(metavar="COMMAND", required=True)
     send = _command(group, "send", "send single messages")
     _add_shape(send, connections=16)

@@ -4,13 +4,13 @@ import argparse
 import asyncio
 from typing import Any, Final, NamedTuple
 
-from aerobee.broker.tables.groups import is_system_group
 from aerobee.cli.cluster.session import admin_of, check_group, client_command
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.client.admin import Admin
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import ConnectionData, GroupProgress, GroupState
 from aerobee.protocol.codes import version_name
+from aerobee.protocol.names import is_system_group
 
 _GROUPS_AT_ONCE: Final = 16
 

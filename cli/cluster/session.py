@@ -8,13 +8,12 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.access.errors import AccountFileError
 from aerobee.access.places import tools_file
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
 from aerobee.client.admin import Admin
-from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import (
     CallerError,
     ClientError,
@@ -30,6 +29,9 @@ from aerobee.client.errors import (
 from aerobee.client.options import ClientOptions
 from aerobee.protocol.names import check_group_name, check_topic_name
 from aerobee.remoting.tls import WITHOUT_A_WORD, what_it_may_miss
+
+if TYPE_CHECKING:
+    from aerobee.client.consuming.pull_consumer import PullConsumer
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 # Brokers and clusters have topics of their names, which need not be legal for any other topic;
@@ -84,8 +86,11 @@ def admin_of(parsed: argparse.Namespace) -> Admin:
     return Admin(name_servers(parsed), options, admin_address=admin_address)
 
 
-def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
+def consumer_of(parsed: argparse.Namespace) -> "PullConsumer":
     """A consumer as the flags want it, of no group."""
+    # For the few commands that read messages; listings do without.
+    from aerobee.client.consuming.pull_consumer import PullConsumer
+
     options = ClientOptions(call_timeout_s=parsed.timeout, **security_of(parsed))
     return PullConsumer(name_servers(parsed), options=options)
 

@@ -17,11 +17,8 @@ Sizes of files come from --config or --set, as for serve, or are found from the 
 """
 
 
-def add_store(commands: "Commands") -> None:
-    """The group and its commands."""
-    text = "check, look into and mend a store whose broker is stopped"
-    parser = commands.add_parser("store", help=text, description=text)
-    group = parser.add_subparsers(metavar="COMMAND", required=True)
+def add_store(group: "Commands") -> None:
+    """The commands of the group."""
     verify = _command(group, "verify", "read everything and say all that is wrong")
     verify.add_argument("--all", action="store_true", help="all findings, not the first of a kind")
     _add_dump(group)

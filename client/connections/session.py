@@ -42,7 +42,6 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request, make_response
-from aerobee.protocol.frames.signature import Signer
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingError
 from aerobee.remoting.tls import ShownCertificate, client_context, show
@@ -331,6 +330,9 @@ def _make_signer(options: ClientOptions) -> Sign | None:
         return None
     if access_key is None or secret_key is None:
         raise CallerError("access_key and secret_key belong together; only one is given")
+    # Only now: it brings the hashes of OpenSSL, which a client without an account does not need.
+    from aerobee.protocol.frames.signature import Signer
+
     signer = Signer(secret_key)
     return lambda ext, body: signer.signed(ext, body, access_key)
 

@@ -3,17 +3,15 @@
 The attributes are those of `Settings` (model.py); RocketMQ's key stands beside each.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I64_MAX, setting
+from aerobee.config.settings.setting import I64_MAX, Section, setting
 
 _PORT_HIGH = 65535
 _PERMISSIONS_HIGH = 7
 
 
-@dataclass(frozen=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(Section):
     """Names, addresses and the conduct of the connection with clients and name servers."""
 
     section: ClassVar[str] = "broker"
@@ -188,8 +186,7 @@ class BrokerSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopicSettings:
+class TopicSettings(Section):
     """Which topics and groups exist without having been made by an administrator."""
 
     section: ClassVar[str] = "topics"

@@ -4,18 +4,16 @@ Staged batches are what jobs write effectively once into topics
 (docs/decisions/0010-staged-batches.md).
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I32_MAX, I64_MAX, setting
+from aerobee.config.settings.setting import I32_MAX, I64_MAX, Section, setting
 
 _GIB = 1 << 30
 _DAY_MS = 86_400_000
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeliverySettings:
+class DeliverySettings(Section):
     """Delayed messages and transactions."""
 
     section: ClassVar[str] = "delivery"
@@ -109,8 +107,7 @@ class DeliverySettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageSettings:
+class StageSettings(Section):
     """How long and how much jobs may stage."""
 
     section: ClassVar[str] = "stage"

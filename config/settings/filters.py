@@ -1,13 +1,11 @@
 """Settings of consumers that choose messages by a SQL92 expression over their properties."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I64_MAX, setting
+from aerobee.config.settings.setting import I64_MAX, Section, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilterSettings:
+class FilterSettings(Section):
     """SQL92 subscriptions; their limits are in the section limits."""
 
     section: ClassVar[str] = "filters"

@@ -5,17 +5,15 @@ without the part would break a promise the setting makes (a slave's copy, access
 value is refused and the start stops instead.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I64_MAX, Effect, setting
+from aerobee.config.settings.setting import I64_MAX, Effect, Section, setting
 
 _DAY_MS = 86_400_000
 _NO_SLAVES = "is not supported yet: replication is missing; use ASYNC_MASTER"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplicationSettings:
+class ReplicationSettings(Section):
     """Master and slaves."""
 
     section: ClassVar[str] = "replication"
@@ -82,8 +80,7 @@ class ReplicationSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccessSettings:
+class AccessSettings(Section):
     """Who may do what."""
 
     section: ClassVar[str] = "access"

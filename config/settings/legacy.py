@@ -5,10 +5,9 @@ broker.conf is taken as it is and no operator relies on a setting without effect
 there is nothing more to say about them.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from aerobee.config.settings.setting import setting
+from aerobee.config.settings.setting import Section, setting
 
 _POOL = "Java thread pools have no counterpart: requests are handled by one event loop."
 _QUEUE = "Queues of the Java thread pools have no counterpart; see the section limits."
@@ -40,8 +39,7 @@ DERIVED_PATHS = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LegacySettings:
+class LegacySettings(Section):
     """Accepted from broker.conf, without effect."""
 
     section: ClassVar[str] = "legacy"

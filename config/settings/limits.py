@@ -6,17 +6,15 @@ machine's memory at the start (`config/memory.py`) are made of that. The bytes o
 measured (resident memory of a daemon that holds thousands of them), and rounded up.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I32_MAX, Limit, setting
+from aerobee.config.settings.setting import I32_MAX, Limit, Section, setting
 
 _KIB = 1024
 _MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitSettings:
+class LimitSettings(Section):
     """Every queue, buffer and count that input from outside can make grow."""
 
     section: ClassVar[str] = "limits"

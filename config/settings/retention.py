@@ -4,16 +4,14 @@ Old messages are deleted gently for the disk and its readers. The scrub reads th
 and again, to find damage early.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import setting
+from aerobee.config.settings.setting import Section, setting
 
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetentionSettings:
+class RetentionSettings(Section):
     """When old messages are deleted, and how gently."""
 
     section: ClassVar[str] = "retention"
@@ -87,8 +85,7 @@ class RetentionSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScrubSettings:
+class ScrubSettings(Section):
     """How fast and how often what is stored is read and checked in the background."""
 
     section: ClassVar[str] = "scrub"

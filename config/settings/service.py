@@ -1,16 +1,14 @@
 """Settings of what stands around the broker: embedded name server, HTTP port, metrics, logs, and
 what administrators may do with requests."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import Limit, setting
+from aerobee.config.settings.setting import Limit, Section, setting
 
 _PORT_HIGH = 65535
 
 
-@dataclass(frozen=True, kw_only=True)
-class NameServerSettings:
+class NameServerSettings(Section):
     """The name server inside the broker process, and `aerobee nameserver` alone."""
 
     section: ClassVar[str] = "nameserver"
@@ -51,8 +49,7 @@ class NameServerSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardSettings:
+class ShardSettings(Section):
     """Several brokers on one machine (`aerobee serve --shards N`)."""
 
     section: ClassVar[str] = "shards"
@@ -67,8 +64,7 @@ class ShardSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HttpSettings:
+class HttpSettings(Section):
     """One HTTP port for metrics and health."""
 
     section: ClassVar[str] = "http"
@@ -102,8 +98,7 @@ class HttpSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricsSettings:
+class MetricsSettings(Section):
     """What /metrics shows."""
 
     section: ClassVar[str] = "metrics"
@@ -146,8 +141,7 @@ class MetricsSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogSettings:
+class LogSettings(Section):
     """Logs go to standard error, through a queue and one writer thread."""
 
     section: ClassVar[str] = "log"
@@ -177,8 +171,7 @@ class LogSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdminSettings:
+class AdminSettings(Section):
     """What administrators may do with requests."""
 
     section: ClassVar[str] = "admin"

@@ -4,10 +4,9 @@ Sizes are part of the file format: a directory written with one segment size can
 another (store/FORMAT.md 1.2). The start says so instead of trying.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I32_MAX, I64_MAX, Limit, setting
+from aerobee.config.settings.setting import I32_MAX, I64_MAX, Limit, Section, setting
 
 _HOUR_MS = 3_600_000
 # A record's size and position are 32-bit within one segment file.
@@ -19,8 +18,7 @@ _UNIT_BYTES = 20
 RECORD_OVERHEAD_BYTES = 91 + 2 * 12 + 127 + 32_767 + 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreSettings:
+class StoreSettings(Section):
     """Paths, sizes, flushing and reading."""
 
     section: ClassVar[str] = "store"

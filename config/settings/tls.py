@@ -4,14 +4,12 @@
 Where RocketMQ is not followed, and why: docs/decisions/0021-tls.md.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import Limit, setting
+from aerobee.config.settings.setting import Limit, Section, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class TlsSettings:
+class TlsSettings(Section):
     """Encryption of what clients, name servers and scrapers say to the broker, and it to them."""
 
     section: ClassVar[str] = "tls"

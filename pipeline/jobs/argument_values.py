@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
-
 #: What becomes of bad records; the first is what nobody has to say.
 MODES: Final = ("permissive", "dropmalformed", "failfast")
 _SIZES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -71,6 +69,9 @@ def rate(text: str) -> float:
 
 def key_values(texts: list[str], option: str) -> dict[str, str]:
     """KEY=VALUE of a repeatable option. Raises JobFailed."""
+    # Every command reads its numbers with this module, and none but a job needs that one.
+    from aerobee.pipeline.jobs.result import USAGE, JobFailed
+
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from aerobee.cli.bench.workload import _KEYS
-from aerobee.cli.parser import build_parser
+from aerobee.cli.parser import Parser, build_parser
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
 WORDS = frozenset(re.findall(r"--[a-z][a-z-]*", PAGE))
@@ -15,6 +15,8 @@ def leaves() -> dict[str, argparse.ArgumentParser]:
     found: dict[str, argparse.ArgumentParser] = {}
 
     def walk(parser: argparse.ArgumentParser) -> None:
+        assert isinstance(parser, Parser)
+        parser.declare()
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for leaf in action.choices.values():

@@ -21,7 +21,7 @@ import pytest
 from aerobee import testing
 from aerobee.cli import output, parser_types
 from aerobee.cli.main import COMMANDS, main
-from aerobee.cli.parser import build_parser
+from aerobee.cli.parser import Parser, build_parser
 from aerobee.cli.times import exact_time, parse_time
 from aerobee.client import message
 from aerobee.config.model import BY_NAME
@@ -41,6 +41,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 def commands_of(parser: argparse.ArgumentParser) -> Iterator[str]:
     """The commands that the leaves of a parser set."""
+    assert isinstance(parser, Parser)
+    parser.declare()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for leaf in action.choices.values():
@@ -395,6 +397,8 @@ def test_wrong_use_exits_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leaves_with_a_topic(parser: argparse.ArgumentParser) -> Iterator[str]:
     """The client commands that take a topic."""
+    assert isinstance(parser, Parser)
+    parser.declare()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for leaf in action.choices.values():

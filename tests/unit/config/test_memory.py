@@ -24,7 +24,6 @@ from aerobee.config.memory import (
 )
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.config.settings.limits import LimitSettings
-from aerobee.config.settings.setting import settings_of
 from aerobee.nameserver.server import NAME_SERVER_LIMITS
 
 MIB = 1 << 20
@@ -41,7 +40,7 @@ def test_every_limit_says_what_it_bounds_and_what_it_costs() -> None:
     """A new setting of that section needs one argument more: limit=Limit(...)."""
     silent = [
         setting.full_key
-        for setting in settings_of(LimitSettings)
+        for setting in LimitSettings.settings
         if setting.limit is None and setting.type is not bool  # a switch bounds nothing
     ]
     assert silent == []

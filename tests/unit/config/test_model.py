@@ -1,6 +1,5 @@
 """The declarations, the manual made of them, and the limits."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -13,14 +12,32 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.limits import check_limits, connection_limit, open_files_allowed
 from aerobee.config.load import load_settings
 from aerobee.config.manual import MANUAL, manual
-from aerobee.config.model import BY_FULL_KEY, BY_ROCKETMQ_KEY, SETTINGS, Settings
+from aerobee.config.model import BY_FULL_KEY, BY_ROCKETMQ_KEY, SECTIONS, SETTINGS, Settings
 
 
 def test_every_attribute_is_described_once() -> None:
-    assert {setting.name for setting in SETTINGS} == {f.name for f in dataclasses.fields(Settings)}
+    attributes = [
+        name
+        for section in SECTIONS
+        for name, kind in section.__annotations__.items()
+        if not str(kind).startswith("typing.ClassVar")
+    ]
+    assert [setting.name for setting in SETTINGS] == attributes
+    assert len(set(attributes)) == len(attributes)
     assert len(BY_FULL_KEY) == len(SETTINGS)
     keys = [key for s in SETTINGS for key in (s.rocketmq_key, *s.aliases) if key]
     assert len(keys) == len(set(keys)) == len(BY_ROCKETMQ_KEY)
+
+
+def test_settings_are_frozen_compared_by_value_and_keep_secrets_to_themselves() -> None:
+    settings = Settings(listen_port=1, tls_key_password="hidden")
+    with pytest.raises(AttributeError, match="listen_port"):
+        settings.listen_port = 2  # type: ignore[misc]
+    assert settings == Settings(tls_key_password="hidden", listen_port=1) != Settings()
+    assert "listen_port=1" in repr(settings)
+    assert "hidden" not in repr(settings)
+    with pytest.raises(TypeError, match="there is no setting listen_prot"):
+        Settings(listen_prot=1)
 
 
 def test_every_default_passes_its_own_check() -> None:
