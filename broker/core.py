@@ -51,6 +51,8 @@ from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.router import Handler, Router, taken_elsewhere
 from aerobee.broker.scheduler import Saver, Scheduler
+from aerobee.broker.second_step.deleted_topics import DeletedTopics
+from aerobee.broker.second_step.place import SecondStep
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
@@ -74,6 +76,7 @@ from aerobee.protocol.message.record import decode_record
 from aerobee.protocol.names import HIDDEN_TOPICS, is_light
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.message_store import MessageStore
+from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
     from aerobee.access.service import AccessService
@@ -83,6 +86,8 @@ _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
+# Deletions are saved before they are answered; what is forgotten can wait.
+_DELETED_SAVED_S = 10.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
 _RETENTION_FIRST_AFTER = 6
 
@@ -114,6 +119,7 @@ class BrokerCore:
         self.turns = Turns()
         self._on_loop = LoopCalls(loop)
         self._bodies = BodyReader(loop)
+        self._sums = SummedLog(loop.time)
         self.access = self._build_access()
         self._build_tables()
         self._build_appending()
@@ -197,7 +203,17 @@ class BrokerCore:
         )
         self._build_filters()
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
-        self._failed_messages = FailedMessages(self.topics, self.stats)
+        self._failed_messages = FailedMessages(self.topics, self.stats, self._sums)
+        self._build_second_step()
+
+    def _build_second_step(self) -> None:
+        """What is stored when it has waited, and the deletions that are remembered for it."""
+        file, log_end = self._state_file("deletedTopics.json"), self.store.written
+        self.deleted_topics = DeletedTopics(file, log_end)
+        self._deleted_saver = Saver(
+            self._loop, "deleted topics", self.deleted_topics, _DELETED_SAVED_S, self._state_pool
+        )
+        self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
 
     def _build_filters(self) -> None:
         settings = self.settings
@@ -256,6 +272,7 @@ class BrokerCore:
             self._appended,
             wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
+            second_step=self.second_step,
         )
         self._build_timer()
         self.staging = Staging(
@@ -270,12 +287,16 @@ class BrokerCore:
             wall_clock_ms,
             self._bodies,
             self.delays,
+            second_step=self.second_step,
         )
+        self._build_transactions()
+
+    def _build_transactions(self) -> None:
         self.transactions = Transactions(
-            settings,
-            loop,
+            self.settings,
+            self._loop,
             self.turns,
-            store,
+            self.store,
             self.topics,
             self.clients,
             self.offsets,
@@ -285,6 +306,7 @@ class BrokerCore:
             wall_clock_ms,
             lambda: self.acks.broken,
             self._control,
+            second_step=self.second_step,
         )
 
     def _build_timer(self) -> None:
@@ -315,6 +337,7 @@ class BrokerCore:
                 lambda: settings.timer_messages,
                 lambda: settings.timer_recalls,
             ),
+            second_step=self.second_step,
         )
 
     def _save_last(self) -> None:
@@ -474,6 +497,7 @@ class BrokerCore:
             self.stats,
             self._appended,
             wall_clock_ms,
+            self._sums,
         )
         return {**consumers.handlers(), **replies.handlers()}
 
@@ -531,7 +555,16 @@ class BrokerCore:
         later = WorkerAnswers(self._loop, stats)
         return {
             **TopicRequests(
-                settings, topics, groups, offsets, stats, store, self._on_loop, later, self._bodies
+                settings,
+                topics,
+                groups,
+                offsets,
+                stats,
+                store,
+                self._on_loop,
+                later,
+                self._bodies,
+                self.deleted_topics,
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
@@ -564,6 +597,8 @@ class BrokerCore:
         every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
+        every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
+        every(1.0, "lines of the log that count", self._sums.report)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)
@@ -618,9 +653,11 @@ class BrokerCore:
             await self._progress_saver.close()
             await self._timer_saver.close()
             await self._filters_saver.close()
+            await self._deleted_saver.close()
         finally:
             await self._offsets_saver.close()
             self._state_pool.shutdown()
+            self._sums.close()
             self._bodies.close()
 
 

@@ -17,15 +17,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Modules of aerobee/ itself that several folders share; they import nothing of ours
 # (docs/decisions/0012-shared-leaves.md).
-LEAVES = frozenset({"file_replacement", "nearest_name"})
+LEAVES = frozenset({"file_replacement", "nearest_name", "summed_log"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
     "config": frozenset({"nearest_name"}),
-    "remoting": frozenset({"protocol"}),
+    "remoting": frozenset({"protocol", "summed_log"}),
     "store": frozenset({"protocol", "config"}),
     "native": frozenset({"protocol", "store", "remoting"}),
-    "access": frozenset({"protocol", "file_replacement"}),
+    "access": frozenset({"protocol", "file_replacement", "summed_log"}),
     "nameserver": frozenset({"protocol", "config", "remoting", "access", "file_replacement"}),
     "broker": LEAVES
     | {"protocol", "config", "store", "nameserver", "remoting", "native", "access"},
@@ -92,7 +92,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     "broker": (
         *("stats", "unsupported", "router", "workers", "live_settings", "scheduler", "free_ports"),
         *("access", "expressions", "tables"),
-        *("registration", "delay", "messages", "staging", "transactions", "requests"),
+        *("registration", "second_step", "delay", "messages", "staging", "transactions"),
+        "requests",
         *("core", "monitoring", "daemon", "process"),
     ),
     "shards": ("layout", "plan", "child", "supervisor", "merge", "pages", "process"),

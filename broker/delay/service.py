@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.router import Handler
+from aerobee.broker.second_step.place import DELAYED, SecondStep
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
@@ -92,9 +93,11 @@ class ScheduleMessageService:
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
         *,
+        second_step: SecondStep,
         count_deliveries: bool = True,
     ) -> None:
         self._loop = loop
+        self._second_step = second_step
         self._store_put = store.put
         self._queues = store.delays
         self._progress = progress
@@ -277,10 +280,10 @@ class ScheduleMessageService:
 
     def _put_due(self, level: _Level, due: Due) -> int | None:
         """Store a message where it was sent to. Returns the log offset behind it, None for one that
-        can never be stored."""
+        can never be stored, or not any more."""
         message = due.message
         try:
-            result = self._store_put(message)
+            result = self._second_step.put(DELAYED, message, due.log_offset, self._store_put)
         except (MessageIllegal, PropertiesTooLarge) as error:
             level.passed_over += 1
             log.error(
@@ -288,8 +291,10 @@ class ScheduleMessageService:
                 level.number, due.queue_offset, message.topic, error,
             )  # fmt: skip
             return None
-        level.delivered += 1
         level.failures = 0
+        if result is None:
+            return None
+        level.delivered += 1
         if self._count_deliveries:
             stats = self._stats
             stats.stored(

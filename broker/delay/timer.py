@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from aerobee.broker.delay.backlog import TimerBacklog
 from aerobee.broker.delay.timer_progress import Cursor, Done, TimerProgress
 from aerobee.broker.delay.wheel import Wheel
+from aerobee.broker.second_step.place import TIMED, SecondStep
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest, CorruptRecord
@@ -38,6 +39,7 @@ from aerobee.protocol.message.properties import (
     PROPERTY_TIMER_DEL_UNIQUE_KEY,
     TIMER_PROPERTIES,
     decode_properties,
+    real_queue,
 )
 from aerobee.protocol.message.record import Message, StoreMessage
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
@@ -151,8 +153,11 @@ class TimerService:
         clock_ms: Callable[[], int],
         put_delayed: Callable[[StoreMessage], PutResult],
         rules: TimerRules,
+        *,
+        second_step: SecondStep,
     ) -> None:
         self._loop = loop
+        self._second_step = second_step
         self._store = store
         self._queues = store.timers
         self._backlog = TimerBacklog(store.timers)
@@ -519,17 +524,21 @@ class TimerService:
                 self._appended()
 
     def _serve(self, action_ms: int, log_offset: int, now_ms: int) -> int | None:
-        """Deliver or roll one record, or leave out what is recalled. Returns the log offset behind
-        what was stored, None if nothing is to be. Raises StoreError when it cannot be now."""
+        """Deliver or roll one record, or leave out what is recalled, or whose topic was deleted.
+        Returns the log offset behind what was stored, None if nothing is to be. Raises StoreError
+        when it cannot be now."""
         message = self._queues.message(log_offset)
         if message is None:
             self.counts.lost += 1
             log.error("timed message is gone or damaged log_offset=%d", log_offset)
             return None
+        result: PutResult | None
         try:
             deliver_ms = deliver_ms_of(message)
             if action_ms < deliver_ms:
                 # Also if that has come by now: only its own hour knows of its recall.
+                if self._second_step.drops(TIMED, real_queue(message.properties)[0], message):
+                    return None
                 result = self._roll(message, deliver_ms, now_ms)
             elif recalled_digest(message.properties) in self._recalls_of(action_ms):
                 self.counts.recalled += 1
@@ -544,7 +553,7 @@ class TimerService:
             )  # fmt: skip
             return None
         self._failures = 0
-        return result.end
+        return None if result is None else result.end
 
     def _roll(self, message: Message, deliver_ms: int, now_ms: int) -> PutResult:
         action_ms = next_action_ms(deliver_ms, now_ms, self._rules.window_ms())
@@ -559,9 +568,11 @@ class TimerService:
         hour = self._hours.get(action_ms // HOUR_MS)
         return set() if hour is None else hour.recalled
 
-    def _put_due(self, message: Message) -> PutResult:
+    def _put_due(self, message: Message) -> PutResult | None:
         due = delivered_form(message)
-        result = self._store.put(due)
+        result = self._second_step.put(TIMED, due, message.log_offset, self._store.put)
+        if result is None:
+            return None
         self.counts.delivered += 1
         self._stats.stored(self._stats.topic(due.topic, MESSAGE_DELAY), 1, result.size)
         return result

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
+from aerobee.broker.second_step.place import readable_queues
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.topics import TopicTable
@@ -27,10 +28,12 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.client import SendBackHeader
+from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
 )
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record, stored_again
@@ -39,30 +42,43 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.retry")
 
 
 class FailedMessages:
-    """Counts retries and dead letters, and logs the latter."""
+    """Counts retries and dead letters, and logs the latter: of a group the first one, and then
+    their number."""
 
-    def __init__(self, topics: TopicTable, stats: BrokerStats) -> None:
+    def __init__(self, topics: TopicTable, stats: BrokerStats, sums: SummedLog) -> None:
         self._topics = topics
         self._stats = stats
+        self._sums = sums
 
     def sent_back(self, group: str, topic: str, properties: Mapping[str, str]) -> None:
         """A consumer of `group` gave back a message it had from `topic`."""
         self._stats.consumer(group, self._original(topic, properties)).sent_back += 1
 
-    def dead_lettered(self, group: str, topic: str, properties: Mapping[str, str]) -> None:
-        """A message that the group had from `topic` was stored as a dead letter."""
+    def dead_lettered(
+        self, group: str, topic: str, properties: Mapping[str, str], place_id: str, reason: str
+    ) -> None:
+        """A message that the group had from `topic` was stored as a dead letter; `place_id` is its
+        id there."""
         original = self._original(topic, properties)
         self._stats.consumer(group, original).sent_to_dlq += 1
-        log.warning(
-            "message went to the dead letter topic group=%s topic=%s dead_letters=%s",
+        self._sums.add(
+            log,
+            logging.WARNING,
+            group,
+            "message went to the dead letter topic group=%s topic=%s dead_letters=%s msg_id=%s "
+            "dead_letter_id=%s reason=%s",
             group,
             original,
             dlq_topic(group),
+            properties.get(PROPERTY_UNIQUE_KEY) or properties.get(PROPERTY_ORIGIN_MESSAGE_ID, ""),
+            place_id,
+            reason,
         )
 
     def _original(self, topic: str, properties: Mapping[str, str]) -> str:
@@ -129,12 +145,19 @@ class RetryProcessor:
         creation = self._topics.create_retry(topic, queues, UNIT_SUB if subscribed else 0)
         if creation is not None:
             return self._when_made(creation, connection, command)
-        queue_id = self._writable(topic, queues)
-        self._put(self._again(message, topic, queue_id, header, group))
+        again = self._again(message, topic, self._writable(topic, is_dead=is_dead), header, group)
+        result = self._put(again)
         self._appended()
         self._failed.sent_back(header.group, message.topic, message.properties)
         if is_dead:
-            self._failed.dead_lettered(header.group, message.topic, message.properties)
+            known = {PROPERTY_ORIGIN_MESSAGE_ID: message.msg_id, **message.properties}
+            place_id = offset_msg_id(again.store_host, result.log_offset)
+            reason = (
+                "its consumer asked for it"
+                if header.delay_level < 0
+                else tries_text(message.reconsume_times, self._limit(command, header, group))
+            )
+            self._failed.dead_lettered(header.group, message.topic, known, place_id, reason)
         return encode_success(command)
 
     def _when_made(
@@ -150,18 +173,23 @@ class RetryProcessor:
         self, command: Command, header: SendBackHeader, group: GroupConfig, message: Message
     ) -> tuple[str, int]:
         """The topic that the message goes to, and how many queues it is made with."""
-        limit = group.retry_limit(header.max_reconsume_times, command.version)
+        limit = self._limit(command, header, group)
         if header.delay_level < 0 or message.reconsume_times >= limit:
             return dlq_topic(header.group), 1
         return retry_topic(header.group), group.retry_queue_nums
 
-    def _writable(self, name: str, queues: int) -> int:
-        """The queue that the message goes to. Raises `BadRequest` where the topic takes none."""
+    def _limit(self, command: Command, header: SendBackHeader, group: GroupConfig) -> int:
+        return group.retry_limit(header.max_reconsume_times, command.version)
+
+    def _writable(self, name: str, *, is_dead: bool) -> int:
+        """The queue that the message goes to, any of those that the retry topic has: the group's
+        retryQueueNums may have been changed since it was made. Raises `BadRequest` where the topic
+        takes none."""
         config = self._topics.get(name)
         assert config is not None, name
         if not config.perm & PERM_WRITE:
             raise BadRequest.no_permission(f"the topic[{name}] sending message is forbidden")
-        return random.randrange(queues)
+        return 0 if is_dead else random.randrange(max(1, readable_queues(config)))
 
     def _again(
         self,
@@ -185,3 +213,8 @@ class RetryProcessor:
         again.store_host = self._identity.store_host
         again.reconsume_times += 1
         return again
+
+
+def tries_text(reconsume_times: int, limit: int) -> str:
+    """Why a message is a dead letter whose tries are over."""
+    return f"it was delivered again {reconsume_times} times, {limit} are allowed"

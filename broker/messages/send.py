@@ -21,7 +21,7 @@ from typing import NamedTuple
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
-from aerobee.broker.messages.retry import FailedMessages
+from aerobee.broker.messages.retry import FailedMessages, tries_text
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
@@ -292,9 +292,9 @@ class SendProcessor:
             self._stats.stored(
                 self._stats.topic(topic_name, kind), 1, result.size, message.queue_id
             )
-            if destination is not None and destination.dead:
-                self._note_dead(header)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
+        if destination is not None and destination.dead:
+            self._note_dead(command, header, msg_id)
         return self._answer(connection, command, result, msg_id, queue_id, properties.wait, more)
 
     def _recall_handle(self, header: SendMessageHeader, deliver_ms: int) -> dict[str, str] | None:
@@ -362,11 +362,14 @@ class SendProcessor:
                     batch.add(message)
                     if not number % _STEP_MESSAGES:
                         yield None
-                if self._topics.get(header.topic) is None:
+                topic = self._topics.get(header.topic)
+                if topic is None:
                     raise BadRequest(
                         ResponseCode.TOPIC_NOT_EXIST,
                         f"topic[{header.topic}] was deleted while the batch was taken in",
                     )
+                # Its topic may have become smaller, too.
+                self.choose_queue(topic, batch.first.queue_id)
                 result = self._store.put_prepared(batch)
             finally:
                 self._large_batches.leave()
@@ -499,16 +502,20 @@ class SendProcessor:
 
     def _is_dead(self, command: Command, header: SendMessageHeader) -> bool:
         """Whether a retry that a consumer sends itself has had its tries."""
+        return header.reconsume_times >= self._retry_limit(command, header)
+
+    def _retry_limit(self, command: Command, header: SendMessageHeader) -> int:
         group_name = header.topic[len(RETRY_PREFIX) :]
         group = self._groups.get(group_name)
         if group is None:
             raise self._groups.missing(group_name)
-        limit = group.retry_limit(header.max_reconsume_times, command.version)
-        return header.reconsume_times >= limit
+        return group.retry_limit(header.max_reconsume_times, command.version)
 
-    def _note_dead(self, header: SendMessageHeader) -> None:
+    def _note_dead(self, command: Command, header: SendMessageHeader, msg_id: str) -> None:
         group = header.topic[len(RETRY_PREFIX) :]
-        self._failed.dead_lettered(group, header.topic, decode_properties(header.properties))
+        reason = tries_text(header.reconsume_times, self._retry_limit(command, header))
+        properties = decode_properties(header.properties)
+        self._failed.dead_lettered(group, header.topic, properties, msg_id, reason)
 
 
 def _timed_batch() -> BadRequest:

@@ -44,6 +44,7 @@ from aerobee.remoting.peers import address_text
 from aerobee.remoting.turns import Steps
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.reply")
 
@@ -66,6 +67,7 @@ class ReplyProcessor:
         stats: BrokerStats,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
+        sums: SummedLog,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -77,6 +79,7 @@ class ReplyProcessor:
         self._stats = stats
         self._appended = appended
         self._clock_ms = clock_ms
+        self._sums = sums
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -144,7 +147,8 @@ class ReplyProcessor:
         except BadRequest as error:
             remark = error.remark
         if remark is not None:
-            log.info("reply not delivered topic=%s why=%s", topic, remark)
+            text = "reply not delivered topic=%s why=%s"
+            self._sums.add(log, logging.INFO, topic, text, topic, remark)
             fields = {"msgId": msg_id, "queueId": queue_id, "queueOffset": queue_offset}
             ext = {name: str(value) for name, value in fields.items()}
             return encode_response(command, ResponseCode.SYSTEM_ERROR, remark, ext)
@@ -215,7 +219,8 @@ class ReplyProcessor:
                 )
             )
         except StoreError as error:
-            log.warning("reply not stored topic=%s why=%s", header.topic, error.remark)
+            text, topic = "reply not stored topic=%s why=%s", header.topic
+            self._sums.add(log, logging.WARNING, topic, text, topic, error.remark)
             self._stats.failed(self._stats.topic(header.topic))
             return "0", 0
         self._stats.stored(self._stats.topic(header.topic), 1, result.size)

@@ -22,7 +22,11 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from aerobee.broker.router import Handler
+from aerobee.broker.second_step.deleted_topics import DeletedTopics
+from aerobee.broker.second_step.place import readable_queues
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
@@ -44,6 +48,7 @@ from aerobee.protocol.names import (
     check_group_name,
     check_group_topic,
     is_light,
+    retry_topic,
 )
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
@@ -72,6 +77,7 @@ class TopicRequests:
         on_loop: OnOwner,
         later: AnswerLater,
         bodies: BodyReader,
+        deleted: DeletedTopics,
     ) -> None:
         self._limits = limits
         self._topics = topics
@@ -82,6 +88,7 @@ class TopicRequests:
         self._on_loop = on_loop
         self._later = later
         self._bodies = bodies
+        self._deleted = deleted
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -163,6 +170,7 @@ class TopicRequests:
         """Delete a topic; one that is unknown is no error. Its files go on a worker thread."""
         name = self._changeable(TopicHeader.from_ext(command.ext).topic)
         yield from self._settled(name)
+        self._deleted.check_room(name)
         if name in self._topics:
             yield from self._withdrawn(name)
         else:
@@ -186,9 +194,20 @@ class TopicRequests:
                     steps = self._offsets.remove_topic(name)
                     while self._on_loop(lambda: next(steps, _NO_MORE)) is not _NO_MORE:
                         pass
+                    self._remember()
             finally:
                 # What was in the way of its queues keeps them, as those of an unknown topic.
                 self._on_loop(lambda: self._topics.forget(name))
+
+    def _remember(self) -> None:
+        """The deletion is on the disk before it is answered, and before anybody makes a topic anew
+        under the name. Worker; raises OSError."""
+        self._on_loop(self._deleted.take_changes)
+        try:
+            self._deleted.save()
+        except OSError:
+            self._on_loop(self._deleted.mark_unsaved)
+            raise
 
     def _withdrawn(self, name: str) -> Generator[asyncio.Future[Any], None, None]:
         """Take the topic out of the file. Raises what was in the way."""
@@ -206,6 +225,8 @@ class TopicRequests:
         anew waits until its offsets have gone, too."""
         if self._topics.leave(name):
             log.info("topic deleted name=%s", name)
+        # What was accepted until now is of this topic; what comes from now on is of another one.
+        self._deleted.add(name, self._store.written)
         self._stats.forget_topic(name)
         if is_light(name):
             # It is there without being made: its offsets may not be others a moment later.
@@ -231,11 +252,34 @@ class TopicRequests:
         except (ValueError, TypeError) as error:
             raise BadRequest.system_error(f"the group configuration is wrong: {error}") from error
         self._check_group(group)
+        yield from self._more_retry_queues(group)
         saved = self._groups.update(group)
         yield saved
         saved.result()
         log.info("group configured name=%s enabled=%s", group.name, group.consume_enable)
         return encode_success(command)
+
+    def _more_retry_queues(self, group: GroupConfig) -> Generator[asyncio.Future[Any], None, None]:
+        """A group whose number of retry queues is raised gets them: retries go to the queues that
+        its retry topic has, whatever the group says. Raises BadRequest where they are too many."""
+        known = self._groups.find(group.name)
+        if known is None or group.retry_queue_nums <= known.retry_queue_nums:
+            return
+        name = retry_topic(group.name)
+        yield from self._settled(name)
+        topic = self._topics.get(name)
+        if topic is None or readable_queues(topic) >= group.retry_queue_nums:
+            return
+        more = replace(
+            topic,
+            read_queues=max(topic.read_queues, group.retry_queue_nums),
+            write_queues=max(topic.write_queues, group.retry_queue_nums),
+        )
+        self._check_topic(more, topic)
+        saved = self._topics.update(more)
+        yield saved
+        saved.result()
+        log.info("retry topic has more queues name=%s queues=%d", name, group.retry_queue_nums)
 
     def _check_group(self, group: GroupConfig) -> None:
         most = self._limits.max_queues_per_topic

@@ -20,6 +20,10 @@ consumer can have got a damaged record. Recovery begins where all was synced, so
 log is checked once more. The store remembers its gaps, so the next start does the same, and nothing
 has to be noted meanwhile.
 
+The queues of a run, and whether its topic is the one that was staged for, are asked again when its
+rows are put (second_step/place.py). So a row's record is known again by what it holds, not by its
+queue; rows that are dropped have none, as those that are passed over.
+
 Loop thread only.
 """
 
@@ -30,10 +34,13 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.second_step.place import SecondStep
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.rows import (
     DELAY_ENTRY,
@@ -48,7 +55,6 @@ from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.headers.stages import Run, decode_chunk
 from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
-    PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_UNIQUE_KEY,
     decode_properties,
@@ -142,8 +148,11 @@ class Publisher:
         store_host: bytes,
         finished: Callable[[BatchKey, int], None],
         delays: ScheduleMessageService | None = None,
+        *,
+        second_step: SecondStep,
     ) -> None:
         self._loop = loop
+        self._second_step = second_step
         self._store = store
         self._stages = stages
         self._table = table
@@ -249,26 +258,51 @@ class Publisher:
             self._pass_over(stage, first + place.rows - stage.published, "its chunk is lost")
             return
         pieces = chunk.slice(stage.published - first)
-        self._stages.slice(stage, stage.published, sum(piece.rows for piece in pieces))
-        for piece in pieces:
-            if self._put_plain(stage, chunk, piece):
-                continue
-            rows = chunk.messages[piece.first : piece.first + piece.rows]
-            for (waits, *_), group in groupby(rows, key=_run_of):
-                # A batch cannot hold delayed messages.
-                together = list(group)
-                runs = [[row] for row in together] if waits else [together]
-                if not all(self._put_run(stage, run) for run in runs):
-                    return
+        alive = list(takewhile(lambda piece: not self._is_deleted(chunk, piece), pieces))
+        if not alive:
+            self._drop_rows(stage, chunk, pieces[0])
+            return
+        # What is dropped ends a slice, as what is passed over does (`_put_run`).
+        self._stages.slice(stage, stage.published, sum(piece.rows for piece in alive))
+        for piece in alive:
+            before, run = stage.published, piece.run
+            queue_id = self._second_step.queue_of_rows(run.topic, run.queue_id)
+            whole = self._put_plain(stage, chunk, piece, queue_id) or self._put_rows(
+                stage, chunk, piece, queue_id
+            )
+            put = stage.published - before
+            self._second_step.rows_stored(run.topic, run.queue_id, queue_id, put, stage.name)
+            if not whole:
+                return
 
-    def _put_plain(self, stage: Stage, chunk: _OpenChunk, piece: _Piece) -> bool:
+    def _is_deleted(self, chunk: _OpenChunk, piece: _Piece) -> bool:
+        return self._second_step.is_deleted(piece.run.topic, chunk.log_offset)
+
+    def _drop_rows(self, stage: Stage, chunk: _OpenChunk, piece: _Piece) -> None:
+        """The rows of a piece go nowhere: their topic was deleted since they were staged."""
+        topic = piece.run.topic
+        self._second_step.rows_dropped(topic, chunk.log_offset, piece.rows, stage.name)
+        stage.published += piece.rows
+
+    def _put_rows(self, stage: Stage, chunk: _OpenChunk, piece: _Piece, queue_id: int) -> bool:
+        """Put the rows of a piece into a queue. False as `_put_run`, which puts them."""
+        rows = chunk.messages[piece.first : piece.first + piece.rows]
+        for (waits, *_), group in groupby(rows, key=_run_of):
+            # A batch cannot hold delayed messages.
+            together = [_in_queue(row, queue_id) for row in group]
+            runs = [[row] for row in together] if waits else [together]
+            if not all(self._put_run(stage, run) for run in runs):
+                return False
+        return True
+
+    def _put_plain(self, stage: Stage, chunk: _OpenChunk, piece: _Piece, queue_id: int) -> bool:
         """Put the rows of a piece by the compiled form; False: it does not take them."""
         if self.staged_rows is None:
             return False
         run = piece.run
         put = self.staged_rows.put_rows(
             run.topic,
-            run.queue_id,
+            queue_id,
             run.body,
             piece.skip,
             piece.rows,
@@ -303,10 +337,19 @@ class Publisher:
             self._lose(stage, row, 1, "its chunk is lost")
         else:
             try:
-                self._put([chunk.messages[row - first]])
+                self._put_one(stage, chunk, chunk.messages[row - first])
             except (MessageIllegal, PropertiesTooLarge) as error:
                 self._lose(stage, row, 1, str(error))
         del stage.missing[0]
+
+    def _put_one(self, stage: Stage, chunk: _OpenChunk, row: StoreMessage) -> None:
+        second_step, topic, asked_for = self._second_step, row.topic, row.queue_id
+        if second_step.is_deleted(topic, chunk.log_offset):
+            second_step.rows_dropped(topic, chunk.log_offset, 1, stage.name)
+            return
+        queue_id = second_step.queue_of_rows(topic, asked_for)
+        self._put([_in_queue(row, queue_id)])
+        second_step.rows_stored(topic, asked_for, queue_id, 1, stage.name)
 
     def _put(self, rows: list[StoreMessage]) -> None:
         if is_delayed(rows[0]) and self._delays is not None:
@@ -372,6 +415,10 @@ class Publisher:
             self.lost_rows += intent.rows - here
 
 
+def _in_queue(row: StoreMessage, queue_id: int) -> StoreMessage:
+    return row if row.queue_id == queue_id else replace(row, queue_id=queue_id)
+
+
 def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
     return is_delayed(message), message.topic, message.queue_id
 
@@ -379,8 +426,8 @@ def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
 #: The messages of a chunk; None if it cannot be read.
 Load = Callable[[Chunk], list[StoreMessage] | None]
 
-#: Whether it waits, topic, queue, flag, body, unique id.
-RowIdentity = tuple[bool, str, str, int, bytes, str | None]
+#: Whether it waits, topic, flag, body, unique id.
+RowIdentity = tuple[bool, str, int, bytes, str | None]
 
 
 def count_published(store: MessageStore, intents: Sequence[Intent], load: Load) -> None:
@@ -447,16 +494,14 @@ def _search_rows(stage: Stage, there: Counter[int], load: Load) -> None:
 
 def _identity(message: StoreMessage) -> RowIdentity:
     """What identifies a row's record. For a delayed row it holds where the row goes, not its level:
-    the settings may have had other levels when it was put."""
+    the settings may have had other levels when it was put. Nor does it hold the queue: its topic
+    may have had another number of them."""
     unique = decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY)
-    waits = is_delayed(message)
-    return waits, message.topic, str(message.queue_id), message.flag, message.body, unique
+    return is_delayed(message), message.topic, message.flag, message.body, unique
 
 
 def _identity_of(message: Message) -> RowIdentity:
     properties = message.properties
     waits = message.topic == SCHEDULE_TOPIC
-    place = message.topic, str(message.queue_id)
-    if waits:
-        place = properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_REAL_QUEUE_ID, "")
-    return waits, *place, message.flag, message.body, properties.get(PROPERTY_UNIQUE_KEY)
+    topic = properties.get(PROPERTY_REAL_TOPIC, "") if waits else message.topic
+    return waits, topic, message.flag, message.body, properties.get(PROPERTY_UNIQUE_KEY)

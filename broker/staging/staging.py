@@ -14,6 +14,7 @@ from collections.abc import Callable
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
+from aerobee.broker.second_step.place import SecondStep
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.requests import StageAnswers, StageRequests
@@ -51,6 +52,8 @@ class Staging:
         clock_ms: Callable[[], int],
         bodies: BodyReader,
         delays: ScheduleMessageService | None = None,
+        *,
+        second_step: SecondStep,
     ) -> None:
         self._loop = loop
         self._store = store
@@ -70,6 +73,7 @@ class Staging:
             store_host,
             self.answers.finished,
             delays,
+            second_step=second_step,
         )
         self._check = ChunkCheck(
             topics,

@@ -202,8 +202,10 @@ class CheckService:
 
     def _store_again(self, offset: int, half: Half, pending: Pending, now_ms: int | None) -> None:
         """Ask about it, or put it aside; without a time store it as it is, so that progress
-        passes."""
+        passes. What is of a deleted topic is dropped."""
         try:
+            if self._log.drop_if_deleted(half, offset):
+                return
             if now_ms is None:
                 self._log.copy(half, offset, None, pending.check_after_ms)
             elif self._is_over(half, now_ms):

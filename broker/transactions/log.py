@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from aerobee.broker.second_step.place import HALF, SecondStep
 from aerobee.broker.stats import MESSAGE_TRANSACTION, BrokerStats
 from aerobee.broker.transactions.forms import (
     ASIDE,
@@ -98,8 +99,10 @@ class TransactionLog:
         host: bytes,
         clock_ms: Callable[[], int],
         timeout_ms: int,
+        second_step: SecondStep,
     ) -> None:
         self._store = store
+        self._second_step = second_step
         self._table = table
         self._stats = stats
         self._host = host
@@ -142,14 +145,28 @@ class TransactionLog:
         self._table.add(offset, pending)
         return copy, result
 
-    def commit(self, half: Half, pending_at: int | None) -> PutResult:
+    def commit(self, half: Half, pending_at: int | None) -> None:
         """Deliver a message; `half` is the copy that the decision names, `pending_at` the queue
-        offset of the newest. The result is that of the final message."""
-        result = self._store.put(final_form(half))
+        offset of the newest. `drop_if_deleted` was asked before."""
+        final = final_form(half)
+        result = self._second_step.put(HALF, final, half.message.log_offset, self._store.put)
+        assert result is not None, half.topic
         stats = self._stats
         stats.stored(stats.topic(half.topic, MESSAGE_TRANSACTION), 1, result.size)
         self._decided(half, pending_at, COMMIT)
-        return result
+
+    def drop_if_deleted(self, half: Half, pending_at: int | None) -> bool:
+        """Whether the topic was deleted since the half message was stored: nobody gets it then, as
+        if it were rolled back, and it is counted."""
+        if not self.is_of_deleted(half):
+            return False
+        self.roll_back(half, pending_at)
+        self._second_step.drops(HALF, half.topic, half.message)
+        return True
+
+    def is_of_deleted(self, half: Half) -> bool:
+        """Whether the topic was deleted since the half message was stored."""
+        return self._second_step.is_deleted(half.topic, half.message.log_offset)
 
     def roll_back(self, half: Half, pending_at: int | None) -> None:
         """Deliver a message to nobody."""
@@ -290,7 +307,8 @@ class TransactionLog:
         for _, pending in table.due(table.end):
             half = self.read(pending.log_offset)
             if half is not None:
-                queues[half.topic, half.queue_id] = None
+                for queue_id in self._second_step.queues_of(half.topic, half.queue_id):
+                    queues[half.topic, queue_id] = None
         for topic, queue_id in queues:
             start = max(
                 self._store.min_offset(topic, queue_id),

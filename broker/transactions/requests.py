@@ -8,6 +8,7 @@ A decision names a half message by its two offsets and by its group. What become
 | committed                            | 0, not delivered again     | refused                   |
 | rolled back                          | refused                    | 0                         |
 | put aside after too many checks      | delivered, 0               | 0                         |
+| of a topic that was deleted since    | dropped, 17                | forgotten, 0              |
 | decided, and nobody noted how        | 0, not delivered           | 0                         |
 | not pending, and nothing is known    | refused                    | refused                   |
 
@@ -270,8 +271,7 @@ class TransactionRequests:
         if pending_at is None and self._is_done(half, decision):
             self.counts.repeated += 1
         elif decision == COMMIT:
-            self._check_topic(half)
-            self._log.commit(half, pending_at)
+            self._commit(half, pending_at)
             self.counts.committed += 1
         else:
             self._log.roll_back(half, pending_at)
@@ -328,13 +328,19 @@ class TransactionRequests:
             f"cannot be {_WORDS[decision]} now"
         )
 
-    def _check_topic(self, half: Half) -> None:
+    def _commit(self, half: Half, pending_at: int | None) -> None:
+        """Deliver the message. Raises `BadRequest` where its topic is not there, or not the one
+        that it was sent to."""
+        if self._log.drop_if_deleted(half, pending_at):
+            self._appended()
+            raise _deleted(half, "it is dropped")
         if self._topics.get(half.topic) is None:
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{half.topic}] not exist: it was deleted after the half message was stored; "
-                "the transaction stays undecided, create the topic and commit again",
+                f"topic[{half.topic}] not exist, though nobody deleted it here; the transaction "
+                "stays undecided, create the topic and commit again",
             )
+        self._log.commit(half, pending_at)
 
     # --- RESUME_CHECK_HALF_MESSAGE ----------------------------------------------------------
 
@@ -359,6 +365,8 @@ class TransactionRequests:
                 f"the message with the id {msg_id} is decided, or was put aside: what was put "
                 "aside is resumed by its id in TRANS_CHECK_MAX_TIME_TOPIC"
             )
+        if self._log.is_of_deleted(half):
+            raise _deleted(half, "it is not checked again")
         self._log.copy(half, pending_at, 0, self._clock_ms())
         self._appended()
         log.info(
@@ -366,3 +374,11 @@ class TransactionRequests:
             msg_id, half.topic, half.group,
         )  # fmt: skip
         return encode_success(command)
+
+
+def _deleted(half: Half, consequence: str) -> BadRequest:
+    return BadRequest(
+        ResponseCode.TOPIC_NOT_EXIST,
+        f"topic[{half.topic}] was deleted after the half message at {half.message.log_offset} was "
+        f"stored: {consequence}, also if there is a topic of that name again",
+    )

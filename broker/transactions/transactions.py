@@ -9,6 +9,7 @@ from collections.abc import Callable
 from aerobee.access.control import AccessControl
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
+from aerobee.broker.second_step.place import SecondStep
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
@@ -55,14 +56,17 @@ class Transactions:
         clock_ms: Callable[[], int],
         broken: Callable[[], str | None],
         access: AccessControl | None = None,
+        *,
+        second_step: SecondStep,
     ) -> None:
         """`access` says who may decide and be asked, where accounts are asked for."""
         self._settings = settings
         self._loop = loop
         self._store = store
         self._table = TransactionTable()
+        timeout_ms = settings.transaction_timeout_ms
         self._log = TransactionLog(
-            store, self._table, stats, store_host, clock_ms, settings.transaction_timeout_ms
+            store, self._table, stats, store_host, clock_ms, timeout_ms, second_step
         )
         self._load(offsets)
         self.answers = EndAnswers(
@@ -81,13 +85,8 @@ class Transactions:
             access,
             sync_flush=settings.sync_flush,
         )
-        rules = CheckRules(
-            settings.transaction_check_max,
-            settings.transaction_check_interval_ms / 1000,
-            lambda: settings.retention_hours * _HOUR_MS,
-        )
         self._checks = CheckService(
-            rules,
+            _check_rules(settings),
             turns,
             store,
             self._table,
@@ -162,3 +161,11 @@ class Transactions:
     def checks(self) -> CheckCounts:
         """What became of undecided half messages."""
         return self._checks.counts
+
+
+def _check_rules(settings: Settings) -> CheckRules:
+    return CheckRules(
+        settings.transaction_check_max,
+        settings.transaction_check_interval_ms / 1000,
+        lambda: settings.retention_hours * _HOUR_MS,
+    )

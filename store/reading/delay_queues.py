@@ -36,9 +36,11 @@ _SIZE = struct.Struct(">i")
 
 
 class Due(NamedTuple):
-    """A message whose time has come, in the form to be put, and its place in the level's queue."""
+    """A message whose time has come, in the form to be put, and where it has waited: its place in
+    the level's queue, and in the log."""
 
     queue_offset: int
+    log_offset: int
     message: StoreMessage
 
 
@@ -130,7 +132,7 @@ class DelayQueues:
                 break
             lowest = slot + 1
             try:
-                due.append(Due(slot, due_form(message)))
+                due.append(Due(slot, message.log_offset, due_form(message)))
             except CorruptRecord as error:
                 log.error(
                     "delayed message cannot be delivered level=%d queue_offset=%d log_offset=%d "

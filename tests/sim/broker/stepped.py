@@ -33,6 +33,7 @@ from tests.sim.recovered import ROOT
 from tests.sim.stepped_store import SteppedStore
 from tests.unit.broker.clients_support import Endless, Peer, Producer, request
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
+from tests.unit.broker.second_step_support import second_step
 from tests.unit.store.support import HOST, message
 
 T = TypeVar("T")
@@ -163,6 +164,7 @@ class SteppedBroker:
             TimerRules(
                 lambda: True, lambda: DAY_MS, lambda: WINDOW_MS, lambda: 10_000, lambda: 10_000
             ),
+            second_step=second_step(),
         )
         self.clients = _Clients()
         self.producer = Producer(1)
@@ -179,6 +181,7 @@ class SteppedBroker:
             self.appended,
             self.time.now_ms,
             lambda: None,
+            second_step=second_step(),
         )
         store.listen(closing=self.timer.save_last)
         self.timer.start()

@@ -38,6 +38,7 @@ from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import INLINE, drive
 from tests.unit.broker.clients_support import BODIES, NOW_MS, Peer, request
+from tests.unit.broker.second_step_support import deletions, second_step
 from tests.unit.store.support import HOST, read_all, small_settings
 
 BROKER = "b-a"
@@ -111,6 +112,8 @@ class Desk:
         )
         for topic in TOPICS:
             self.topics.update(TopicConfig(topic, 4, 4, PERM_READ_WRITE)).result()
+        self.deleted = deletions(path / "config", self.store.written)
+        self.second_step = second_step(self.topics.get, self.deleted)
         self.staging = Staging(
             settings,
             cast("asyncio.AbstractEventLoop", self.loop),
@@ -123,6 +126,7 @@ class Desk:
             lambda: self.now_ms,
             BODIES,
             self._delays() if delays else None,
+            second_step=self.second_step,
         )
         self._handlers = self.staging.handlers()
         self.peer = Peer(1)
@@ -137,6 +141,7 @@ class Desk:
             BrokerStats(),
             lambda: None,
             lambda: self.now_ms,
+            second_step=self.second_step,
         )
         # By way of the store, whose `put` tests replace.
         delays._store_put = lambda message: self.store.put(message)

@@ -23,6 +23,7 @@ from aerobee.store.errors import StoreClosed
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import drive, made
 from tests.unit.broker.clients_support import BODIES, Peer, Tables, request
+from tests.unit.broker.second_step_support import deletions
 from tests.unit.store.retention_support import (
     HOUR_MS,
     Hours,
@@ -189,6 +190,7 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
             on_loop,
             later,
             BODIES,
+            deletions(tmp_path, store.written),
         ).handlers(),
     }
 

@@ -17,6 +17,7 @@ from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, decode_record
@@ -25,6 +26,7 @@ from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import PutResult
+from tests.unit.broker.second_step_support import no_deletions, second_step
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,
@@ -97,6 +99,8 @@ class Bench:
         self.clock = Wall(self.loop)
         self.turns = 0
         self.refusal: Exception | None = None
+        self.topics = {"Orders": TopicConfig("Orders")}
+        self.deleted = no_deletions()
         self.open()
 
     def open(self) -> None:
@@ -119,6 +123,7 @@ class Bench:
             self.stats,
             self.appended,
             self.clock.now_ms,
+            second_step=second_step(self.topics.get, self.deleted),
         )
         self.store.listen(closing=self.delays.save_last)
         self.delays.start()

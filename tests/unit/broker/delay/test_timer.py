@@ -14,6 +14,7 @@ from aerobee.broker.delay.timer import TimerRules, TimerService
 from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message.properties import decode_properties
@@ -26,6 +27,7 @@ from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.reading.timed_messages import BUCKETS, HOUR_MS, bucket_of
 from aerobee.store.segments.results import PutResult
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
+from tests.unit.broker.second_step_support import no_deletions, second_step
 from tests.unit.store.support import (
     adopt,
     bodies,
@@ -53,6 +55,8 @@ class Bench:
         self.window_ms = 36 * HOUR_MS
         self.most = 1000
         self.refusal: Exception | None = None
+        self.topics = {"Orders": TopicConfig("Orders")}
+        self.deleted = no_deletions()
         self.open()
 
     def open(self) -> None:
@@ -85,6 +89,7 @@ class Bench:
                 lambda: self.most,
                 lambda: self.most,
             ),
+            second_step=second_step(self.topics.get, self.deleted),
         )
         self.store.listen(closing=self.timer.save_last)
         self.timer.start()

@@ -44,6 +44,7 @@ from tests.unit.broker.clients_support import (
     heartbeat_body,
     request,
 )
+from tests.unit.broker.second_step_support import deletions
 
 PEER = Peer(1)
 
@@ -87,6 +88,7 @@ class QueueStore:
 
     def __init__(self, queues: Queues, admin: Admin) -> None:
         self.cleaning = queues
+        self.written = 1_000
         self.queues = queues.queues
         self.retention = admin
 
@@ -99,6 +101,7 @@ class Admin:
         self.stats = BrokerStats()
         self.store = Store()
         self.armed = 0
+        self.deleted = deletions(folder, 1 << 60)
         self.settings = Settings.for_tests(
             store_path=str(folder),
             broker_name="b-a",
@@ -127,6 +130,7 @@ class Admin:
                 here,
                 at_once,
                 BODIES,
+                self.deleted,
             ).handlers(),
             **StatsRequests(
                 "b-a",

@@ -44,6 +44,7 @@ from tests.unit.broker.clients_support import (
     heartbeat_body,
     request,
 )
+from tests.unit.broker.second_step_support import no_deletions
 
 
 class CountedFile(JsonStateFile):
@@ -248,6 +249,7 @@ async def test_limits_count_what_is_being_made(tmp_path: Path) -> None:
         lambda call: call(),
         None,  # type: ignore[arg-type]
         BODIES,
+        no_deletions(),
     )
 
     def create(name: str, queues: int) -> Steps:
@@ -548,6 +550,7 @@ async def test_a_change_of_a_topic_waits_for_its_deletion(world: World) -> None:
         lambda call: call(),
         None,  # type: ignore[arg-type]
         BODIES,
+        no_deletions(),
     )
     await world.topics.update(TopicConfig("T", 4, 4))
     await world.topics.withdraw("T")

@@ -42,6 +42,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.unit.broker.clients_support import NOW_MS, Endless, Producer, Tables, request
+from tests.unit.broker.second_step_support import no_deletions, second_step
 from tests.unit.store.support import HOST, ManualClock, bodies, message, read_all, small_settings
 
 GROUP = "PG"
@@ -90,6 +91,7 @@ class Bench:
         self.clock = ManualClock(NOW_MS)
         self.refused: Callable[[StoreMessage], bool] = lambda _: False
         self.access: AccessControl | None = None
+        self.deleted = no_deletions()
         self.open()
 
     def open(self) -> None:
@@ -122,6 +124,7 @@ class Bench:
             self.clock.now_ms,
             lambda: self.broken,
             self.access,
+            second_step=second_step(self.topics.get, self.deleted),
         )
         self.peer = Producer(1)
 

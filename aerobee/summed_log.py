@@ -1,0 +1,110 @@
+"""One line of log for the first event of a kind, and one a minute that counts those that follow.
+
+What a peer can make happen again and again (a refused request, a dead letter, a reply that nobody
+takes) must not write a line each time, and none of it may vanish: so the first event of a kind is
+logged as it is; those after it are counted, and when the minute is over the last of them is logged
+with `unlogged=N`, the number of those since that had no line. Then the next minute begins, until
+one has no event; the one after that is a first again.
+
+A kind is what the caller says: a group, a reason. Kinds are bounded; of more, those that share a
+text are counted as one kind. Every line here is logged with `each`: the log's own suppression of
+repeated events would take the counts away.
+
+Not safe for several threads: an object belongs to one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+EVERY_S: Final = 60.0
+#: Kinds that are known at a time, each with its last event.
+MOST_KINDS: Final = 1_000
+# What comes from outside stands in a line so far.
+_SHOWN: Final = 512
+_EACH: Final = {"each": True}
+_COUNTED: Final = " unlogged=%d"
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What is known of a kind since its last line."""
+
+    said_at: float
+    logger: logging.Logger
+    level: int
+    text: str
+    last: tuple[object, ...] = ()
+    unlogged: int = 0
+
+
+class SummedLog:
+    """The lines of several kinds of events. `clock` is in seconds and does not go back."""
+
+    def __init__(self, clock: Callable[[], float], every_s: float = EVERY_S) -> None:
+        self._clock = clock
+        self._every_s = every_s
+        self._sums: dict[tuple[str, Hashable], _Sum] = {}
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def add(
+        self,
+        logger: logging.Logger,
+        level: int,
+        kind: Hashable,
+        text: str,
+        *values: object,
+        count: int = 1,
+    ) -> None:
+        """An event of that kind has happened, or `count` of them, of which `values` are those of
+        the last. `text` and `values` are as in `logger.log`."""
+        key = text, kind
+        found = self._sums.get(key)
+        if found is None and len(self._sums) >= MOST_KINDS:
+            key = text, None
+            found = self._sums.get(key)
+        if found is not None:
+            found.last = _short(values)
+            found.unlogged += count
+            return
+        one = self._sums[key] = _Sum(self._clock(), logger, level, text, _short(values), count - 1)
+        if one.unlogged:
+            self._log(one)
+        else:
+            logger.log(level, text, *one.last, extra=_EACH)
+        one.last, one.unlogged = (), 0
+
+    def report(self) -> None:
+        """Log what has had no line, of each kind whose minute is over. Called now and then."""
+        now = self._clock()
+        over = [key for key, one in self._sums.items() if now - one.said_at >= self._every_s]
+        for key in over:
+            one = self._sums.pop(key)
+            if one.unlogged:
+                self._log(one)
+                one.said_at, one.last, one.unlogged = now, (), 0
+                self._sums[key] = one
+
+    def close(self) -> None:
+        """Log what has had no line until now: nobody calls `report` any more."""
+        for one in self._sums.values():
+            if one.unlogged:
+                self._log(one)
+        self._sums.clear()
+
+    def _log(self, one: _Sum) -> None:
+        text = one.text + _COUNTED
+        one.logger.log(one.level, text, *one.last, one.unlogged, extra=_EACH)
+
+
+def _short(values: tuple[object, ...]) -> tuple[object, ...]:
+    """The values with texts cut to what a line shows: they are kept for a minute."""
+    return tuple(
+        value[:_SHOWN] if isinstance(value, str) and len(value) > _SHOWN else value
+        for value in values
+    )

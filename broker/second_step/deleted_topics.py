@@ -1,0 +1,112 @@
+"""Which topics were deleted, and when: as log offsets (`config/deletedTopics.json`, ours).
+
+A message that was accepted before its topic was deleted is not to appear in a topic that is made
+anew under the name. So a deletion is remembered by the log offset at which it happened: what waits
+at a lower one is of the topic that is gone. The file is written before a deletion is answered. It
+is forgotten when nothing that waits lies before it (`waiting.py` finds out).
+
+A power cut can leave a log that is shorter than a deletion's offset. Messages of the topic made
+anew would then be stored below it, and taken for old ones. So a start lowers all offsets to the
+end of the log, and has that on the disk before anything is stored.
+
+RocketMQ knows no such file and leaves it alone. Loop thread only, but for `save`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.names import MAX_TOPIC_CHARS
+
+log = logging.getLogger("aerobee.broker.state")
+
+#: Deletions that are remembered at a time; 300 bytes each here, half of that in the file.
+MOST_DELETIONS: Final = 10_000
+
+
+class DeletedTopics:
+    """The deletions of one broker. `log_end` is the end of the log at the start."""
+
+    def __init__(self, file: JsonStateFile, log_end: int) -> None:
+        self._file = file
+        nothing: dict[str, int] = {}
+        stored = file.load(_parse, nothing)
+        self._offsets = {name: min(offset, log_end) for name, offset in stored.items()}
+        #: The offset of a topic's deletion by its name; by default that of a topic never deleted.
+        self.offset_of = self._offsets.get
+        self._saving = threading.Lock()
+        self._newest = self._written = ""
+        self._is_changed = False
+        if self._offsets != stored:
+            self._lowered()
+
+    def _lowered(self) -> None:
+        self._is_changed = True
+        text = self.take_changes()
+        assert text is not None
+        try:
+            self.save(text)
+        except OSError as error:
+            self.mark_unsaved()
+            log.error("deleted topics not saved, will be tried again why=%s", error)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def check_room(self, name: str) -> None:
+        """Raises BadRequest (SYSTEM_BUSY) where no further deletion can be remembered."""
+        if len(self._offsets) >= MOST_DELETIONS and name not in self._offsets:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"topic[{name}] is not deleted: {len(self._offsets)} deletions are remembered, "
+                "because messages wait that were accepted before them, and more cannot be; try "
+                "again when those are delivered",
+            )
+
+    def add(self, name: str, log_offset: int) -> None:
+        """A topic is deleted: what waits for it below that log offset is not to be stored."""
+        self._offsets[name] = log_offset
+        self._is_changed = True
+
+    def forget_up_to(self, log_offset: int) -> None:
+        """Nothing waits below that log offset: forget the deletions up to there."""
+        gone = [name for name, offset in self._offsets.items() if offset <= log_offset]
+        for name in gone:
+            del self._offsets[name]
+            self._is_changed = True
+
+    # --- saving -------------------------------------------------------------------------------
+
+    def take_changes(self) -> str | None:
+        """The file's new text if it has changed since the last call, else None."""
+        if not self._is_changed:
+            return None
+        self._is_changed = False
+        self._newest = pretty({"deletedTopics": self._offsets})
+        return self._newest
+
+    def save(self, _text: str = "") -> None:
+        """Have the newest text that was taken on the disk. Any thread; raises OSError."""
+        with self._saving:
+            text = self._newest
+            if text is not self._written:
+                self._file.save(text)
+                self._written = text
+
+    def mark_unsaved(self) -> None:
+        """A `save` failed: the next `take_changes` gives the table again."""
+        self._is_changed = True
+
+
+def _parse(content: bytes) -> dict[str, int]:
+    table = members(members(loads(content))["deletedTopics"])
+    offsets = {name: int(offset) for name, offset in table.items() if len(name) <= MAX_TOPIC_CHARS}
+    if any(offset < 0 for offset in offsets.values()):
+        raise ValueError("a log offset is negative")
+    return offsets

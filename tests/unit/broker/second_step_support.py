@@ -1,0 +1,38 @@
+"""The second step of storing around what a test has of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from aerobee.broker.second_step.deleted_topics import DeletedTopics
+from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.summed_log import SummedLog
+
+
+class _NoFile:
+    """A file that nobody has written."""
+
+    def load(self, _parse: object, default: object) -> object:
+        return default
+
+
+def no_deletions() -> DeletedTopics:
+    """That no topic was deleted; a test adds some."""
+    return DeletedTopics(cast("JsonStateFile", _NoFile()), 1 << 60)
+
+
+def deletions(config: Path, log_end: int) -> DeletedTopics:
+    """Those that a directory has."""
+    return DeletedTopics(JsonStateFile(config / "deletedTopics.json"), log_end)
+
+
+def second_step(
+    topic_of: Callable[[str], TopicConfig | None] = lambda _: None,
+    deleted: DeletedTopics | None = None,
+) -> SecondStep:
+    """The place that all passes. By default no topic is in a table, and none was deleted."""
+    return SecondStep(topic_of, deleted or no_deletions(), SummedLog(lambda: 0.0))
