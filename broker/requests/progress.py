@@ -14,6 +14,7 @@ import time
 
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets, is_start_group
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.common import MessageQueue
@@ -55,12 +56,14 @@ class ProgressRequests:
         topics: TopicTable,
         offsets: ConsumerOffsets,
         clients: ClientTable,
+        lag: ConsumerLag,
         store: MessageStore,
     ) -> None:
         self._broker_name = broker_name
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
+        self._lag = lag
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
@@ -93,11 +96,9 @@ class ProgressRequests:
         if committed > 0:
             consumed_ms = store.store_time(topic, queue_id, committed - 1)
         delay_ms = 0
-        if committed < end:
-            begin = store.min_offset(topic, queue_id)
-            next_ms = first_ms
-            if committed > begin:
-                next_ms = store.store_time(topic, queue_id, committed)
+        begin = self._lag.begin(group, topic, queue_id)
+        if begin < end:
+            next_ms = store.store_time(topic, queue_id, begin)
             if next_ms != UNKNOWN_TIME:
                 delay_ms = max(time.time_ns() // 1_000_000 - next_ms, 0)
         return TimeSpan(
