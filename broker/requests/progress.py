@@ -4,13 +4,15 @@ QUERY_CONSUME_TIME_SPAN says it in times. QUERY_CORRECTION_OFFSET gives the offs
 topic is still wanted by its groups; the reference forgets the offsets of the groups that are to be
 left out while it looks, here they are left out and stay. CLONE_GROUP_OFFSET has a group begin where
 another one is; without a topic it is done for all of that group's but its retry topic, where the
-reference does nothing.
+reference does nothing; and a topic that the source subscribes to and has not consumed anything of
+is given by where it would start.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable
@@ -148,7 +150,7 @@ class ProgressRequests:
         for name in topics:
             if not self._is_cloned(header, name):
                 continue
-            for queue_id, offset in list(self._offsets.of(source, name).items()):
+            for queue_id, offset in self._positions(source, name):
                 why = self._offsets.try_commit(group, name, queue_id, offset)
                 if why:
                     raise BadRequest.system_error(
@@ -169,9 +171,18 @@ class ProgressRequests:
         return encode_response(command, ResponseCode.SUCCESS, remark)
 
     def _topics_to_clone(self, source: str) -> list[str]:
-        """All that the source has offsets in, but its own retry topic: no other group reads it."""
+        """All that the source has offsets in or subscribes to, but its own retry topic: no other
+        group reads it."""
         own = retry_topic(source)
-        return [topic for topic in self._offsets.topics_of(source) if topic != own]
+        return [topic for topic in self._lag.topics_of(source) if topic != own]
+
+    def _positions(self, source: str, topic: str) -> Iterable[tuple[int, int]]:
+        """(queue id, offset) of what the source has in a topic; where it has none at all and
+        subscribes to it, those that it would start with."""
+        offsets = self._offsets.of(source, topic)
+        if offsets or topic not in self._lag.topics_of(source):
+            return list(offsets.items())
+        return ((one.queue_id, one.begin) for one in self._lag.queues(source, topic))
 
     def _is_cloned(self, header: CloneOffsetHeader, topic: str) -> bool:
         """Whether the topic is there, and the source, if it is online, subscribes to it."""
