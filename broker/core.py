@@ -56,9 +56,9 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.lag import ConsumerLag
+from aerobee.broker.tables.lag import ConsumerLag, needed_by_queue
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
-from aerobee.broker.tables.offsets import Admission, committed_by_queue
+from aerobee.broker.tables.offsets import Admission
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
@@ -578,11 +578,13 @@ class BrokerCore:
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)
         clean_s = settings.clean_interval_ms / 1000
-        committed = partial(committed_by_queue, self._on_loop, self.offsets, self._delay_progress)
+        needed = partial(
+            needed_by_queue, self._on_loop, self.lag, self.offsets, self._delay_progress
+        )
         every(
             clean_s,
             "retention",
-            partial(store.retention.run, self._on_loop, committed),
+            partial(store.retention.run, self._on_loop, needed),
             blocking=True,
             first_s=_RETENTION_FIRST_AFTER * clean_s,
         )

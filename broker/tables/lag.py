@@ -25,16 +25,28 @@ Loop thread only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
 from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets, is_start_group
+from aerobee.broker.tables.offsets import (
+    NO_OFFSET,
+    ConsumerOffsets,
+    OffsetTables,
+    committed_by_queue,
+    is_start_group,
+)
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.clients import BROADCASTING, FROM_FIRST_OFFSET, FROM_TIMESTAMP
 from aerobee.protocol.names import is_retry_topic
+from aerobee.store.disk.owner import OnOwner
 from aerobee.store.message_store import MessageStore
+from aerobee.store.retention.plan import OffsetsByQueue
+
+# Queues that are looked at in one call on the loop, some microseconds each.
+_STEP_STARTS: Final = 64
 
 
 class QueueLag(NamedTuple):
@@ -133,6 +145,19 @@ class ConsumerLag:
             return 0
         return config.read_queues if self.is_known(group) else 0
 
+    def starts(self) -> Iterator[tuple[str, int, str, int] | None]:
+        """(topic, queue id, group, offset) of each queue in which a group that is online has no
+        offset and would start there; None behind each that is passed over. As `pairs`."""
+        for live in self._clients.consumer_groups():
+            for topic in list(live.subscriptions):
+                yield None
+                for queue_id in range(self.queue_count(live.name, topic)):
+                    if self._offsets.query(live.name, topic, queue_id) == NO_OFFSET:
+                        start = self.start(live.name, topic, queue_id)
+                        yield topic, queue_id, live.name, start
+                    else:
+                        yield None
+
     # --- the judgement
 
     def queues(self, group: str, topic: str) -> Iterator[QueueLag]:
@@ -193,6 +218,20 @@ class ConsumerLag:
 
     def _end(self, topic: str, queue_id: int) -> int:
         return max(self._store.max_offset(topic, queue_id), 0)
+
+
+def needed_by_queue(on_loop: OnOwner, lag: ConsumerLag, *tables: OffsetTables) -> OffsetsByQueue:
+    """As `committed_by_queue`, with the groups online that have no offset in a queue: what is
+    deleted before they have consumed it is lost to them as well. Worker thread; the loop is asked
+    for some at a time."""
+    by_queue = committed_by_queue(on_loop, *tables)
+    starts = lag.starts()
+    while part := on_loop(lambda: list(islice(starts, _STEP_STARTS))):
+        for one in part:
+            if one is not None:
+                topic, queue_id, group, offset = one
+                by_queue.setdefault((topic, queue_id), {}).setdefault(group, offset)
+    return by_queue
 
 
 def _begins_at_end(live: ConsumerGroup, topic: str) -> bool:

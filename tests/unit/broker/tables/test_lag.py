@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from aerobee.broker.requests.offsets import OffsetRequests
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.groups import GroupConfig
+from aerobee.broker.tables.lag import needed_by_queue
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription
+from aerobee.store.disk.owner import here
 from tests.inline_loop import made
 from tests.unit.broker.clients_support import Peer, Tables, answer, request
 
@@ -212,6 +215,36 @@ def test_members_that_keep_their_offsets_have_no_lag_here(tables: Tables) -> Non
     tables.clients.connection_closed(peer.connection)
     group(tables, "g")
     assert lag(tables, "g") == [9]
+
+
+def test_what_is_deleted_counts_for_groups_without_an_offset_too(tables: Tables) -> None:
+    """Retention says which groups lose what it deletes; it knew those with an offset alone."""
+    topic(tables, "T", 2)
+    for queue_id in range(2):
+        tables.queues.put("T", queue_id, range(10))
+    joins(tables, "hangs", "T", "Nowhere")
+    tables.offsets.commit("hangs", "T", 1, 4)
+    tables.offsets.commit("done", "T", 1, 10)
+    needed = needed_by_queue(here, tables.lag, tables.offsets)
+    assert needed == {("T", 0): {"hangs": 0}, ("T", 1): {"hangs": 4, "done": 10}}
+
+
+def test_a_scrape_and_a_run_of_retention_are_steps_of_one_queue_each(tables: Tables) -> None:
+    """However much a group subscribes to, or has offsets in that are passed over."""
+    topic(tables, "T", 500)
+    joins(tables, "g", "T", *(f"Gone{number}" for number in range(300)))
+    calls = 0
+
+    def on_loop(work: Callable[[], Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return work()
+
+    needed = needed_by_queue(on_loop, tables.lag, tables.offsets)
+    assert (len(needed), calls > 800 // 64) == (500, True)
+    for number in range(300):
+        tables.offsets.commit("deleted", f"Gone{number}", 0, 0)
+    assert sum(one is None for one in tables.lag.pairs()) == 300
 
 
 def test_groups_that_nobody_knows_are_not_judged(tables: Tables) -> None:
