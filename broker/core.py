@@ -58,8 +58,9 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.lag import ConsumerLag, needed_by_queue
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
-from aerobee.broker.tables.offsets import Admission, committed_by_queue
+from aerobee.broker.tables.offsets import Admission
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
@@ -200,6 +201,14 @@ class BrokerCore:
             settings.client_expiry_ms / 1000,
             self.stats.group_warnings.bump,
             limit_bytes=lambda: settings.client_bytes,
+        )
+        self.lag = ConsumerLag(
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            clients=self.clients,
+            stats=self.stats,
+            store=self.store,
         )
         self._build_filters()
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
@@ -424,7 +433,7 @@ class BrokerCore:
             **self.transactions.handlers(),
             **query.handlers(),
             **self._client_requests.handlers(),
-            **OffsetRequests(self.offsets, store).handlers(),
+            **OffsetRequests(self.offsets, self.lag, store).handlers(),
             **LockRequests(self._locks, self._bodies).handlers(),
             **self._asking_handlers(),
             **self._admin_handlers(),
@@ -549,6 +558,7 @@ class BrokerCore:
             groups,
             offsets,
             self.clients,
+            self.lag,
             stats,
             store,
         )
@@ -573,10 +583,10 @@ class BrokerCore:
                 settings, self.identity.endpoint, self.access, wall_clock_ms
             ).handlers(),
             **ResetRequests(
-                settings.broker_name, topics, offsets, self.clients, store, stats
+                settings.broker_name, topics, offsets, self.clients, self.lag, store, stats
             ).handlers(),
             **ProgressRequests(
-                settings.broker_name, topics, offsets, self.clients, store
+                settings.broker_name, topics, offsets, self.clients, self.lag, store
             ).handlers(),
             **QueueRequests(self.clients, store).handlers(),
             **self.delays.handlers(),
@@ -603,11 +613,13 @@ class BrokerCore:
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)
         clean_s = settings.clean_interval_ms / 1000
-        committed = partial(committed_by_queue, self._on_loop, self.offsets, self._delay_progress)
+        needed = partial(
+            needed_by_queue, self._on_loop, self.lag, self.offsets, self._delay_progress
+        )
         every(
             clean_s,
             "retention",
-            partial(store.retention.run, self._on_loop, committed),
+            partial(store.retention.run, self._on_loop, needed),
             blocking=True,
             first_s=_RETENTION_FIRST_AFTER * clean_s,
         )

@@ -110,7 +110,9 @@ class TopicStats:
 class ConsumerStats:
     """What one consumer group took from one topic, and what it gave back.
 
-    `pulled` is the queue offset behind the last message given to the group, by queue id.
+    `pulled` is the queue offset behind the last message given to the group, by queue id; `began`
+    where it began in a queue at whose end it chose to, before it has committed an offset there
+    (`tables/lag.py`).
     """
 
     group: str
@@ -118,6 +120,7 @@ class ConsumerStats:
     messages_out: int = 0
     bytes_out: int = 0
     pulled: dict[int, int] = field(default_factory=dict)
+    began: dict[int, int] = field(default_factory=dict)
     queues: dict[int, QueueCounts] = field(default_factory=dict)
     sent_back: int = 0
     sent_to_dlq: int = 0
@@ -310,6 +313,11 @@ class BrokerStats:
         """`ConsumerStats.pulled` of a group in a topic, empty when it took nothing yet."""
         found = self._consumers.get((group, topic))
         return {} if found is None else found.pulled
+
+    def began(self, group: str, topic: str) -> Mapping[int, int]:
+        """`ConsumerStats.began` of a group in a topic, empty when nothing is noted."""
+        found = self._consumers.get((group, topic))
+        return {} if found is None else found.began
 
     # --- tables -----------------------------------------------------------------------------
 

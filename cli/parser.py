@@ -21,6 +21,7 @@ from aerobee.cli.parser_types import (
     shards,
     text,
 )
+from aerobee.cli.preview_arguments import add_yes
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.argument_values import count, number
 from aerobee.shards import SHARDS_MAX
@@ -260,7 +261,7 @@ def _add_topic(parser: argparse.ArgumentParser) -> None:
         "groups' offsets in it are gone. Without --yes nothing is deleted.",
     )
     delete.add_argument("topic", type=text)
-    _add_yes(delete)
+    add_yes(delete)
     add_admin(delete)
     _add_client(delete)
     delete.set_defaults(command="topic delete")
@@ -299,7 +300,7 @@ def _add_offset(parser: argparse.ArgumentParser) -> None:
     clone.add_argument("source", type=text, metavar="SOURCE")
     clone.add_argument("group", type=text, metavar="GROUP")
     clone.add_argument("--topic", type=text, metavar="NAME", help="only of this one (default: all)")
-    _add_yes(clone)
+    add_yes(clone)
     add_admin(clone)
     _add_client(clone)
     clone.set_defaults(command="offset clone")
@@ -322,7 +323,7 @@ def _add_reset(group: "Commands") -> None:
         "(ISO or ms since 1970)")  # fmt: skip
     add("--only-back", action="store_true", help="leave queues alone that would miss messages")
     add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
-    _add_yes(reset)
+    add_yes(reset)
     add_admin(reset)
     _add_client(reset)
     reset.set_defaults(command="offset reset")
@@ -512,10 +513,6 @@ def _add_broker(parser: argparse.ArgumentParser) -> None:
 
 def _group(parser: argparse.ArgumentParser) -> "Commands":
     return parser.add_subparsers(metavar="COMMAND", required=True)
-
-
-def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do it (default: say what would be)")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:

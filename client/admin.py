@@ -277,7 +277,8 @@ class Admin(Role):
     async def consume_progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, GroupProgress]:
-        """How far a group has consumed each queue, of one topic or of all it ever consumed.
+        """How far a group has consumed each queue, of one topic or of all that it has offsets in or
+        subscribes to.
 
         The group is found by the route of its retry topic, which exists once it was online.
         """
@@ -354,7 +355,12 @@ class Admin(Role):
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, GroupProgress]:
         """As `consume_progress`, of a group that may never have been online too: all masters are
-        asked. Where it has no offset in a queue, that is 0."""
+        asked.
+
+        Where the group has no offset in a queue, Aerobee says where it would start there, which is
+        never below the first message; RocketMQ says 0. Empty for a group whose members keep their
+        offsets themselves.
+        """
         progress: dict[MessageQueue, GroupProgress] = {}
         ext = ConsumeStatsHeader(group, topic or "").to_ext()
         for address in _masters(await self.cluster(), None, None).values():
@@ -391,7 +397,8 @@ class Admin(Role):
         the broker has to say about it, "" for nothing."""
         found = await self._administered(_masters(await self.cluster(), None, broker))
         [address] = found.values()
-        ext = CloneOffsetHeader(source, group, topic or "").to_ext()
+        # What its members do not subscribe to any more too, as its progress has it.
+        ext = CloneOffsetHeader(source, group, topic or "", offline=True).to_ext()
         answer = await self._session.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
         return answer.remark or ""
 

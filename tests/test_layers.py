@@ -107,7 +107,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("output", "parser_types", "client_arguments", "times", "progress", "message_text"),
+        *("output", "parser_types", "client_arguments", "preview_arguments", "times"),
+        *("progress", "message_text"),
         *(
             "acl",
             "configs",

@@ -86,8 +86,8 @@ def add_broker(
         partial(_timer, core.timer),
     )
     metrics.add("clients", client_metrics.clients, core.clients)
-    read_queues = partial(_read_queues, core)
-    metrics.add("lag", store_metrics.lag, core.offsets, store, stats.pulled, read_queues, is_system)
+    is_shown = partial(_is_lag_shown, settings.lmq_enabled)
+    metrics.add("lag", store_metrics.lag, core.lag, store, is_shown, is_system)
 
 
 def add_http(metrics: Metrics, server: HttpServer) -> None:
@@ -356,10 +356,5 @@ def extra_labels(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(labels.items())
 
 
-def _read_queues(core: BrokerCore, group: str, topic: str) -> int:
-    if core.settings.lmq_enabled and is_light(topic):
-        return 0  # a series for each of thousands
-    config = core.topics.get(topic)
-    if config is None or core.groups.find(group) is None:
-        return 0
-    return config.read_queues
+def _is_lag_shown(has_light_queues: bool, topic: str) -> bool:
+    return not (has_light_queues and is_light(topic))  # a series for each of thousands

@@ -1,22 +1,22 @@
 """Metric sections about the store: its marks, times and disk, what was deleted and why, and how far
 consumers are behind.
 
-Lag asks the store's queues, which only the loop may do. With many groups and queues that adds up to
-more than the loop should be held for, so `lag` lets it turn every millisecond; the answer
-is then a picture taken over a few turns, which lag is anyway.
+What lag is says `tables/lag.py`. It asks the store's queues, which only the loop may do. With many
+groups and queues that adds up to more than the loop should be held for, so `lag` lets it turn every
+millisecond; the answer is then a picture taken over a few turns, which lag is anyway.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
 from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page
 from aerobee.broker.stats import Buckets
-from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.lag import ConsumerLag, QueueLag
 from aerobee.protocol.names import is_retry_topic, is_system_group
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
@@ -145,15 +145,6 @@ def _tree_bytes(path: str) -> int:
     return total
 
 
-class _Unread(NamedTuple):
-    """One queue with messages that the group has not consumed."""
-
-    queue_id: int
-    begin: int
-    end: int
-    pulled: int  # within begin and end
-
-
 class _Behind(NamedTuple):
     topic: str
     group: str
@@ -163,34 +154,34 @@ class _Behind(NamedTuple):
 
 
 async def lag(
-    offsets: ConsumerOffsets,
-    queues: MessageStore,
-    pulled: Callable[[str, str], Mapping[int, int]],
-    read_queues: Callable[[str, str], int],
+    consumer_lag: ConsumerLag,
+    store: MessageStore,
+    is_shown: Callable[[str], bool],
     is_system_topic: Callable[[str], bool],
     wall_clock: Callable[[], float] = time.time,
 ) -> Fill:
-    """How many messages, and how old, each group has before it in each topic.
-
-    `read_queues(group, topic)` gives the topic's number of read queues, 0 when topic or group does
-    not exist (any more); `pulled(group, topic)` the offset behind the last message given out, by
-    queue.
-    """
+    """How many messages, and how old, each group has before it in each topic that `is_shown`."""
     behind: list[_Behind] = []
     reads_left = _TIME_READS
     turns = LoopTurns()
-    for topic, group in offsets.pairs():
+    for pair in consumer_lag.pairs():
         await turns.pause()
-        count = read_queues(group, topic)
-        if count:
-            given_out = pulled(group, topic)
-            unread = list(_unread(queues, topic, count, offsets.of(group, topic), given_out))
-            may_read = len(unread) <= reads_left
-            reads_left -= len(unread) if may_read else 0
-            oldest_ms = _oldest_ms(queues, topic, unread) if may_read else None
-            messages = sum(queue.end - queue.begin for queue in unread)
-            inflight = sum(queue.pulled - queue.begin for queue in unread)
-            behind.append(_Behind(topic, group, messages, inflight, oldest_ms))
+        if pair is None:
+            continue
+        topic, group = pair
+        if not is_shown(topic) or not consumer_lag.queue_count(group, topic):
+            continue
+        unread: list[QueueLag] = []
+        for queue in consumer_lag.queues(group, topic):
+            await turns.pause()
+            if queue.messages:
+                unread.append(queue)
+        may_read = len(unread) <= reads_left
+        reads_left -= len(unread) if may_read else 0
+        oldest_ms = _oldest_ms(store, topic, unread) if may_read else None
+        messages = sum(queue.messages for queue in unread)
+        inflight = sum(queue.given_out - queue.begin for queue in unread)
+        behind.append(_Behind(topic, group, messages, inflight, oldest_ms))
     now_ms = int(wall_clock() * 1000)
 
     def fill(page: Page) -> None:
@@ -220,27 +211,9 @@ async def lag(
     return fill
 
 
-def _unread(
-    queues: MessageStore,
-    topic: str,
-    count: int,
-    committed: Mapping[int, int],
-    pulled: Mapping[int, int],
-) -> Iterable[_Unread]:
-    for queue_id in range(count):
-        end = queues.max_offset(topic, queue_id)
-        if end <= 0:
-            continue
-        # What has expired, or was there before the group, cannot be consumed any more.
-        begin = max(committed.get(queue_id, 0), queues.min_offset(topic, queue_id))
-        if begin < end:
-            given_out = min(max(pulled.get(queue_id, begin), begin), end)
-            yield _Unread(queue_id, begin, end, given_out)
-
-
-def _oldest_ms(queues: MessageStore, topic: str, unread: list[_Unread]) -> int | None:
+def _oldest_ms(store: MessageStore, topic: str, unread: list[QueueLag]) -> int | None:
     """Store time of the oldest unread message; 0 when all is read, None when it is unknown."""
-    times = [queues.store_time(topic, queue.queue_id, queue.begin) for queue in unread]
+    times = [store.store_time(topic, queue.queue_id, queue.begin) for queue in unread]
     known = [stored_ms for stored_ms in times if stored_ms >= 0]
     return min(known, default=None if unread else 0)
 

@@ -14,6 +14,7 @@ them fails for a queue that does not exist: it has offsets 0 and no earliest tim
 from __future__ import annotations
 
 from aerobee.broker.router import Handler
+from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
@@ -30,8 +31,9 @@ from aerobee.store.message_store import MessageStore
 class OffsetRequests:
     """Serves consumers. Loop thread only."""
 
-    def __init__(self, offsets: ConsumerOffsets, store: MessageStore) -> None:
+    def __init__(self, offsets: ConsumerOffsets, lag: ConsumerLag, store: MessageStore) -> None:
         self._offsets = offsets
+        self._lag = lag
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
@@ -51,18 +53,12 @@ class OffsetRequests:
         topic, queue_id = header.topic, header.queue_id
         offset = self._offsets.query(header.consumer_group, topic, queue_id)
         if offset == NO_OFFSET:
-            if not self._is_fresh(topic, queue_id):
+            if not self._lag.is_fresh(topic, queue_id):
+                self._lag.note_asked(header.consumer_group, topic, queue_id)
                 remark = "not found: the group has no offset in this queue; it may be new"
                 return encode_response(command, ResponseCode.QUERY_NOT_FOUND, remark, {})
             offset = 0
         return encode_success(command, ext={"offset": str(offset)})
-
-    def _is_fresh(self, topic: str, queue_id: int) -> bool:
-        """Whether nothing of the queue is gone or on disk alone; so for an unknown one too."""
-        store = self._store
-        if store.min_offset(topic, queue_id) > 0:
-            return False
-        return store.max_offset(topic, queue_id) <= 0 or store.is_in_memory(topic, queue_id, 0)
 
     def update(self, _connection: Connection, command: Command) -> bytes:
         """Commit an offset; one beyond the queue's end, or of a queue that is not there, is refused

@@ -4,16 +4,19 @@ QUERY_CONSUME_TIME_SPAN says it in times. QUERY_CORRECTION_OFFSET gives the offs
 topic is still wanted by its groups; the reference forgets the offsets of the groups that are to be
 left out while it looks, here they are left out and stay. CLONE_GROUP_OFFSET has a group begin where
 another one is; without a topic it is done for all of that group's but its retry topic, where the
-reference does nothing.
+reference does nothing; and a topic that the source subscribes to and has not consumed anything of
+is given by where it would start.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets, is_start_group
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.common import MessageQueue
@@ -55,12 +58,14 @@ class ProgressRequests:
         topics: TopicTable,
         offsets: ConsumerOffsets,
         clients: ClientTable,
+        lag: ConsumerLag,
         store: MessageStore,
     ) -> None:
         self._broker_name = broker_name
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
+        self._lag = lag
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
@@ -93,11 +98,9 @@ class ProgressRequests:
         if committed > 0:
             consumed_ms = store.store_time(topic, queue_id, committed - 1)
         delay_ms = 0
-        if committed < end:
-            begin = store.min_offset(topic, queue_id)
-            next_ms = first_ms
-            if committed > begin:
-                next_ms = store.store_time(topic, queue_id, committed)
+        begin = self._lag.begin(group, topic, queue_id)
+        if begin < end:
+            next_ms = store.store_time(topic, queue_id, begin)
             if next_ms != UNKNOWN_TIME:
                 delay_ms = max(time.time_ns() // 1_000_000 - next_ms, 0)
         return TimeSpan(
@@ -147,7 +150,7 @@ class ProgressRequests:
         for name in topics:
             if not self._is_cloned(header, name):
                 continue
-            for queue_id, offset in list(self._offsets.of(source, name).items()):
+            for queue_id, offset in self._positions(source, name):
                 why = self._offsets.try_commit(group, name, queue_id, offset)
                 if why:
                     raise BadRequest.system_error(
@@ -168,9 +171,18 @@ class ProgressRequests:
         return encode_response(command, ResponseCode.SUCCESS, remark)
 
     def _topics_to_clone(self, source: str) -> list[str]:
-        """All that the source has offsets in, but its own retry topic: no other group reads it."""
+        """All that the source has offsets in or subscribes to, but its own retry topic: no other
+        group reads it."""
         own = retry_topic(source)
-        return [topic for topic in self._offsets.topics_of(source) if topic != own]
+        return [topic for topic in self._lag.topics_of(source) if topic != own]
+
+    def _positions(self, source: str, topic: str) -> Iterable[tuple[int, int]]:
+        """(queue id, offset) of what the source has in a topic; where it has none at all and
+        subscribes to it, those that it would start with."""
+        offsets = self._offsets.of(source, topic)
+        if offsets or topic not in self._lag.topics_of(source):
+            return list(offsets.items())
+        return ((one.queue_id, one.begin) for one in self._lag.queues(source, topic))
 
     def _is_cloned(self, header: CloneOffsetHeader, topic: str) -> bool:
         """Whether the topic is there, and the source, if it is online, subscribes to it."""

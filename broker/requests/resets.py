@@ -2,22 +2,29 @@
 
 The broker looks up where each queue was at the time asked for, and tells the members
 (RESET_CONSUMER_CLIENT_OFFSET, no answer). They drop what they hold, commit the new offsets
-themselves and go on there; the broker's own table is not changed, for a member that has not heard
-of it yet would commit over it. So it takes a member: without one the answer is CONSUMER_NOT_ONLINE,
-on which administrators' tools, RocketMQ's and ours, commit the new offsets in the group's place.
+themselves and go on there; offsets that the broker has are not changed, for a member that has not
+heard of it yet would commit over it. So it takes a member: without one the answer is
+CONSUMER_NOT_ONLINE, on which administrators' tools, RocketMQ's and ours, commit the new offsets in
+the group's place.
+
+A group that has no offset in a queue, such as one whose listener hangs on its first message, gets
+one first: that of where it would start (`tables/lag.py`), so that nothing is passed over if the
+members do not hear of the reset. RocketMQ refuses to reset such a group. Nothing is committed for
+members that keep their offsets themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from aerobee.broker.requests.consumers import LEAST_VERSION, check_version
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, Member
+from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.common import MessageQueue
@@ -40,6 +47,7 @@ SENT, NOT_TAKEN = "sent", "not_taken"
 _CPP = "CPP"
 # In one step: queues that are looked up by time, some 30 us each, and members that are told.
 _STEP_QUEUES = 8
+_STEP_COMMITS = 32
 _STEP_MEMBERS = 8
 
 
@@ -52,6 +60,7 @@ class ResetRequests:
         topics: TopicTable,
         offsets: ConsumerOffsets,
         clients: ClientTable,
+        lag: ConsumerLag,
         store: MessageStore,
         stats: BrokerStats,
     ) -> None:
@@ -59,6 +68,7 @@ class ResetRequests:
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
+        self._lag = lag
         self._store = store
         self._stats = stats
 
@@ -76,6 +86,7 @@ class ResetRequests:
             )
         offsets = yield from self._targets(header)
         members = yield from self._members(header)
+        yield from self._commit_missing(header.group, offsets)
         answer = yield from reset_in_steps(offsets)
         missed = yield from self._tell(command, header, offsets, members)
         log.info(
@@ -99,21 +110,55 @@ class ResetRequests:
         topic = self._topics.get(header.topic)
         if topic is None:
             raise BadRequest.system_error(f"there is no topic {header.topic} in this broker")
+        self._check_group(header)
         targets: dict[MessageQueue, int] = {}
-        for queue_id in range(topic.write_queues):
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
             if queue_id % _STEP_QUEUES == _STEP_QUEUES - 1:
                 yield None
-            committed = self._offsets.query(header.group, topic.name, queue_id)
-            if committed == NO_OFFSET:
-                raise BadRequest.system_error(
-                    f"THe consumer group <{header.group}> not exist: it has no offset in queue "
-                    f"{queue_id} of {topic.name}, and is reset where it has one in each"
-                )
             target = self._offset_at(topic.name, queue_id, header.timestamp)
             if not header.is_force:
-                target = min(target, committed)
+                target = min(target, self._position(header.group, topic.name, queue_id))
             targets[MessageQueue(topic.name, self._broker_name, queue_id)] = target
         return targets
+
+    def _check_group(self, header: ResetOffsetHeader) -> None:
+        """Refuse a group that nobody knows, or that has nothing to do with the topic."""
+        group, topic = header.group, header.topic
+        if not self._lag.is_known(group):
+            raise BadRequest.system_error(
+                f"THe consumer group <{group}> not exist: it has no settings, no member online and "
+                "no offset in this broker"
+            )
+        if not self._lag.concerns(group, topic):
+            raise BadRequest.system_error(
+                f"the consumer group {group} does not subscribe to {topic}, and has no offset there"
+            )
+        if self._lag.keeps_own_offsets(group) and not header.is_force:
+            raise BadRequest.system_error(
+                f"the members of {group} keep their offsets themselves (BROADCASTING): whether it "
+                "would move ahead is not known here, so it is reset by force only"
+            )
+
+    def _position(self, group: str, topic: str, queue_id: int) -> int:
+        committed = self._offsets.query(group, topic, queue_id)
+        return self._lag.start(group, topic, queue_id) if committed == NO_OFFSET else committed
+
+    def _commit_missing(
+        self, group: str, queues: Iterable[MessageQueue]
+    ) -> Generator[None, None, None]:
+        """Give the group an offset where it has none: that of where it would start."""
+        if self._lag.keeps_own_offsets(group):
+            return
+        for number, (topic, _, queue_id) in enumerate(queues, 1):
+            if self._offsets.query(group, topic, queue_id) == NO_OFFSET:
+                start = self._lag.start(group, topic, queue_id)
+                if why := self._offsets.try_commit(group, topic, queue_id, start):
+                    raise BadRequest.system_error(
+                        f"{group} has no offset in queue {queue_id} of {topic}, and cannot get "
+                        f"one: {why}"
+                    )
+            if number % _STEP_COMMITS == 0:
+                yield None
 
     def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         if timestamp == END_OF_QUEUE:

@@ -12,6 +12,7 @@ from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, Member
 from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.common import MessageQueue
@@ -64,6 +65,7 @@ class StatsRequests:
         groups: GroupTable,
         offsets: ConsumerOffsets,
         clients: ClientTable,
+        lag: ConsumerLag,
         stats: BrokerStats,
         store: MessageStore,
     ) -> None:
@@ -73,6 +75,7 @@ class StatsRequests:
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
+        self._lag = lag
         self._rates = GroupRates(stats)
         self._store = store
 
@@ -107,39 +110,37 @@ class StatsRequests:
         return encode_success(command, body)
 
     def consume_stats(self, _connection: Connection, command: Command) -> Steps:
-        """A group's progress in one topic, or in all that it has offsets in."""
+        """A group's progress in one topic, or in all that it has offsets in or subscribes to."""
         header = ConsumeStatsHeader.from_ext(command.ext)
         group = header.consumer_group
-        names = [header.topic] if header.topic.strip() else self._offsets.topics_of(group)
-        if self._groups.find(group) is None:
-            # Unknown groups have no progress, and their names must not reach our tables.
-            names = []
+        names = [header.topic] if header.topic.strip() else self._lag.topics_of(group)
         queues: dict[MessageQueue, GroupProgress] = {}
         tps = 0.0
         for number, name in enumerate(names):
             if number % _STEP_TOPICS == 0:
                 yield None
+            # Unknown groups have no progress, and their names must not reach our tables.
             topic = self._consumed(group, name)
             if topic is not None:
-                queues.update((yield from self._progress(group, topic, topic.read_queues)))
+                queues.update((yield from self._progress(group, topic)))
                 tps += self._rates.messages_a_second(group, topic.name)
         body = yield from ConsumeStats(queues, tps).encode()
         return encode_success(command, body)
 
     def broker_consume_stats(self, connection: Connection, command: Command) -> Steps:
-        """The progress of every group in every topic it has offsets in."""
+        """The progress of every group in every topic it has offsets in or subscribes to."""
         only_ordered = BrokerConsumeStatsHeader.from_ext(command.ext).is_order
         parts: list[bytes] = []
         size = lag = 0
         for group in self._groups.all():
             yield None
             topics: list[bytes] = []
-            for name in self._offsets.topics_of(group.name):
+            for name in self._lag.topics_of(group.name):
                 yield None
                 topic = self._consumed(group.name, name)
                 if topic is None or (only_ordered and not topic.order):
                     continue
-                progress = yield from self._progress(group.name, topic, topic.write_queues)
+                progress = yield from self._progress(group.name, topic)
                 rate = self._rates.messages_a_second(group.name, name)
                 stats = ConsumeStats(progress, rate)
                 lag += stats.lag
@@ -158,22 +159,22 @@ class StatsRequests:
         return encode_success(command, body)
 
     def _consumed(self, group: str, name: str) -> TopicConfig | None:
-        """The topic, if it exists and the group, if it is live, subscribes to it."""
-        live = self._clients.consumer_group(group)
-        return self._topics.get(name) if live is None or name in live.subscriptions else None
+        """The topic, if the group is judged in it."""
+        if not self._lag.concerns(group, name) or not self._lag.queue_count(group, name):
+            return None
+        return self._topics.get(name)
 
     def _progress(
-        self, group: str, topic: TopicConfig, queues: int
+        self, group: str, topic: TopicConfig
     ) -> Generator[None, None, dict[MessageQueue, GroupProgress]]:
         progress = {}
-        for queue_id in range(queues):
+        for one in self._lag.queues(group, topic.name):
+            queue_id, consumed = one.queue_id, one.committed
             if queue_id % _STEP_QUEUES == _STEP_QUEUES - 1:
                 yield None
-            consumed = max(self._offsets.query(group, topic.name, queue_id), 0)
-            last_ms = self._time_of(topic.name, queue_id, consumed - 1) if consumed else 0
+            last_ms = self._time_of(topic.name, queue_id, consumed - 1) if consumed > 0 else 0
             queue = MessageQueue(topic.name, self._broker_name, queue_id)
-            most = max(self._store.max_offset(topic.name, queue_id), 0)
-            progress[queue] = GroupProgress(most, consumed, last_ms)
+            progress[queue] = GroupProgress(one.end, one.position, last_ms)
         return progress
 
     def _time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:

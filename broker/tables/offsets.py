@@ -43,7 +43,6 @@ from aerobee.protocol.names import (
     check_topic_name,
 )
 from aerobee.store.disk.owner import OnOwner
-from aerobee.store.retention.plan import OffsetsByQueue
 
 log = logging.getLogger("aerobee.broker.offsets")
 
@@ -388,7 +387,9 @@ class OffsetTables(Protocol):
         ...
 
 
-def committed_by_queue(on_loop: OnOwner, *tables: OffsetTables) -> OffsetsByQueue:
+def committed_by_queue(
+    on_loop: OnOwner, *tables: OffsetTables
+) -> dict[tuple[str, int], dict[str, int]]:
     """Each group's offset by queue, with which retention says which groups still need what is about
     to be deleted. Worker thread; the tables are read on the loop."""
     by_queue: dict[tuple[str, int], dict[str, int]] = {}

@@ -1,4 +1,8 @@
-"""`aerobee group list` and `describe`: who consumes what, and how far behind."""
+"""`aerobee group list` and `describe`: who consumes what, and how far behind.
+
+How far that is judges the broker. Members that keep their offsets themselves (broadcasting) are
+behind by what only they know: the word stands for a number, and null in JSON.
+"""
 
 import argparse
 import asyncio
@@ -7,12 +11,16 @@ from typing import Any, Final, NamedTuple
 from aerobee.cli.cluster.session import admin_of, check_group, client_command
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.client.admin import Admin
+from aerobee.protocol.bodies.clients import BROADCASTING
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import ConnectionData, GroupProgress, GroupState
 from aerobee.protocol.codes import version_name
 from aerobee.protocol.names import is_system_group
 
 _GROUPS_AT_ONCE: Final = 16
+OWN_OFFSETS: Final = (
+    "its members keep their offsets themselves (broadcasting): how far each is, no broker knows"
+)
 
 
 class _Group(NamedTuple):
@@ -22,7 +30,7 @@ class _Group(NamedTuple):
     brokers: list[str]
     members: int
     topics: int
-    lag: int
+    lag: int | None  # None: only its members know
 
 
 @client_command
@@ -44,7 +52,10 @@ async def list_groups(parsed: argparse.Namespace) -> int:
         return OK
     print_table(
         ("group", "brokers", "members", "topics", "behind"),
-        [(one.name, ", ".join(one.brokers), *one[2:]) for one in groups],
+        [
+            (one.name, ", ".join(one.brokers), one.members, one.topics, behind_text(one.lag))
+            for one in groups
+        ],
     )
     if not groups:
         say("no consumer groups yet: the first consumer of one makes it")
@@ -53,10 +64,10 @@ async def list_groups(parsed: argparse.Namespace) -> int:
 
 async def _look(admin: Admin, name: str, brokers: list[str], turns: asyncio.Semaphore) -> _Group:
     async with turns:
-        members = members_of(await admin.group_state(name))
-        progress = await admin.group_progress(name)
+        state = await admin.group_state(name)
+        progress = await progress_of(admin, name, state)
     topics = {queue.topic for queue in progress}
-    return _Group(name, brokers, len(members), len(topics), _lag(progress))
+    return _Group(name, brokers, len(members_of(state)), len(topics), _lag(state, progress))
 
 
 def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
@@ -64,8 +75,33 @@ def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
     return {member.client_id: member for one in state.values() for member in one.connections}
 
 
-def _lag(progress: dict[MessageQueue, GroupProgress]) -> int:
-    return sum(max(one.lag, 0) for one in progress.values())
+async def progress_of(
+    admin: Admin, group: str, state: dict[str, GroupState]
+) -> dict[MessageQueue, GroupProgress]:
+    """How far a group is in all its topics. RocketMQ's brokers have to be asked by name for those
+    that it subscribes to and has not consumed anything of."""
+    progress = await admin.group_progress(group)
+    topics = {queue.topic for queue in progress}
+    if not keeps_own_offsets(state):
+        for topic in sorted({topic for one in state.values() for topic in one.subscriptions}):
+            if topic not in topics:
+                progress |= await admin.group_progress(group, topic)
+    return dict(sorted(progress.items()))
+
+
+def keeps_own_offsets(state: dict[str, GroupState]) -> bool:
+    """Whether the members keep their offsets themselves, so that no broker knows how far they
+    are."""
+    return any(one.message_model == BROADCASTING for one in state.values())
+
+
+def behind_text(lag: int | None) -> int | str:
+    """A group's lag for people."""
+    return "broadcast" if lag is None else lag
+
+
+def _lag(state: dict[str, GroupState], progress: dict[MessageQueue, GroupProgress]) -> int | None:
+    return None if keeps_own_offsets(state) else sum(one.lag for one in progress.values())
 
 
 @client_command
@@ -80,7 +116,7 @@ async def describe_group(parsed: argparse.Namespace) -> int:
                 f"there is no consumer group {parsed.group} (aerobee group list shows those there "
                 "are)"
             )
-        progress = await admin.group_progress(parsed.group)
+        progress = await progress_of(admin, parsed.group, state)
     members = members_of(state)
     topics = _topics(state, progress)
     if parsed.json:
@@ -97,8 +133,11 @@ async def describe_group(parsed: argparse.Namespace) -> int:
     if members and topics:
         print()
     print_table(
-        ("topic", "subscription", "queues", "behind"), [list(one.values()) for one in topics]
+        ("topic", "subscription", "queues", "behind"),
+        [(*list(one.values())[:-1], behind_text(one["behind"])) for one in topics],
     )
+    if keeps_own_offsets(state):
+        say(OWN_OFFSETS)
     return OK
 
 
@@ -117,7 +156,7 @@ def _topics(
                 "topic": topic,
                 "subscription": subscribed.get(topic),
                 "queues": len(queues),
-                "behind": _lag(queues),
+                "behind": _lag(state, queues),
             }
         )
     return found

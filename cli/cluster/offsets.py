@@ -9,7 +9,12 @@ import argparse
 import time
 from typing import Any, Final, NamedTuple
 
-from aerobee.cli.cluster.groups import members_of
+from aerobee.cli.cluster.groups import (
+    OWN_OFFSETS,
+    keeps_own_offsets,
+    members_of,
+    progress_of,
+)
 from aerobee.cli.cluster.session import (
     admin_of,
     check_broker,
@@ -67,9 +72,13 @@ async def show_offsets(parsed: argparse.Namespace) -> int:
     """Print a group's offset in each queue."""
     check_group(parsed.group)
     async with admin_of(parsed) as admin:
-        progress = await admin.group_progress(parsed.group, parsed.topic)
-    if not progress:
-        raise CommandFailed(_nowhere(parsed.group, parsed.topic))
+        if parsed.topic:
+            progress = await admin.group_progress(parsed.group, parsed.topic)
+        else:
+            state = await admin.group_state(parsed.group)
+            progress = await progress_of(admin, parsed.group, state)
+        if not progress:
+            raise CommandFailed(await _why_nowhere(admin, parsed.group, parsed.topic))
     rows: list[dict[str, Any]] = [
         {
             "topic": queue.topic,
@@ -93,7 +102,10 @@ async def show_offsets(parsed: argparse.Namespace) -> int:
     return OK
 
 
-def _nowhere(group: str, topic: str | None) -> str:
+async def _why_nowhere(admin: Admin, group: str, topic: str | None) -> str:
+    """Why a group has no progress, in a topic or at all."""
+    if keeps_own_offsets(await admin.group_state(group)):
+        return f"the group {group} has no offset that could be shown or changed: {OWN_OFFSETS}"
     where = f" in topic {topic}" if topic else ""
     return (
         f"the group {group} has no offset{where} (aerobee group list shows the groups there are; a "
@@ -143,7 +155,7 @@ async def _moves(parsed: argparse.Namespace, admin: Admin, timestamp_ms: int) ->
     await admin.route(parsed.topic)
     progress = await admin.group_progress(parsed.group, parsed.topic)
     if not progress:
-        raise CommandFailed(_nowhere(parsed.group, parsed.topic))
+        raise CommandFailed(await _why_nowhere(admin, parsed.group, parsed.topic))
     await check_broker(parsed, [queue.broker_name for queue in progress])
     moves = []
     for queue, one in progress.items():
@@ -196,7 +208,7 @@ async def clone_offsets(parsed: argparse.Namespace) -> int:
         skipped = None if parsed.topic else retry_topic(parsed.source)
         source = {queue: one for queue, one in progress.items() if queue.topic != skipped}
         if not source:
-            raise CommandFailed(_nowhere(parsed.source, parsed.topic))
+            raise CommandFailed(await _why_nowhere(admin, parsed.source, parsed.topic))
         there = await admin.group_progress(parsed.group, parsed.topic)
         moves = [_clone_move(queue, one, there.get(queue)) for queue, one in source.items()]
         state = await admin.group_state(parsed.group)

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from aerobee.cli.preview_arguments import add_yes
 from aerobee.pipeline.jobs.argument_values import count, number
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ def add_store(group: "Commands") -> None:
     where.add_argument("--after-time", metavar="TIME", help="what was stored later: ISO time or ms")
     truncate.add_argument("--discard", action="store_true", help="keep nothing of it in lost+found")
     for parser in (repair, truncate):
-        parser.add_argument(
-            "--yes", action="store_true", help="do it; without, only say what would be"
-        )
+        add_yes(parser)
     text = "turn messages with a time of their own into ones of delay levels, for RocketMQ"
     export = _command(group, "export-timers", text)
     export.add_argument("--dry-run", action="store_true", help="only say what would be stored")

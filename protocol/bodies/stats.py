@@ -64,7 +64,11 @@ def parse_topic_stats(body: bytes) -> dict[MessageQueue, QueueOffsets]:
 
 
 class GroupProgress(msgspec.Struct, frozen=True):
-    """How far a group is in one queue; `last_consumed_ms` is that message's store time, or 0."""
+    """How far a group is in one queue; `last_consumed_ms` is that message's store time, or 0.
+
+    The broker says as `consumer_offset` where its judgement begins (`broker/tables/lag.py`): the
+    difference of the two is the lag for whoever reads them.
+    """
 
     broker_offset: int
     consumer_offset: int
@@ -72,8 +76,8 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Messages not consumed yet."""
-        return self.broker_offset - self.consumer_offset
+        """Messages not consumed yet; none where the group stands beyond the end of the queue."""
+        return max(self.broker_offset - self.consumer_offset, 0)
 
     def json_members(self) -> Mapping[str, Any]:
         """Its form in consume statistics."""

@@ -51,6 +51,7 @@ class Member:
         language: LanguageName = "JAVA",
         version: int = PROTOCOL_VERSION,
         expression: str = "*",
+        message_model: str = "CLUSTERING",
     ) -> Member:
         member = cls(client_id, answers)
         host, _, port = broker.rpartition(":")
@@ -59,7 +60,7 @@ class Member:
             {"topic": name, "subString": expression, "subVersion": 1} for name in topics
         ]
         data = {
-            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": message_model,
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": subscriptions,
         }  # fmt: skip
         body = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": [data]}

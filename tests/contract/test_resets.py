@@ -14,6 +14,7 @@ from aerobee.client.consuming.push_consumer import PushConsumer
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import ConsumeFrom, PushOptions
 from aerobee.protocol.bodies.common import MessageQueue, parse_offset_table
+from aerobee.protocol.bodies.stats import ConsumeStats
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.message.record import decode_records
@@ -71,6 +72,13 @@ async def commit(wire: Wire, group: str, topic: str, *offsets: int) -> None:
 async def committed(wire: Wire, group: str, topic: str, queue_id: int = 0) -> str:
     ext = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
     return (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, ext)).ext["offset"]
+
+
+async def nothing_committed(wire: Wire, topic: str) -> bool:
+    """Whether no group has an offset in a topic."""
+    answer = await wire.call(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    keys = json.loads(answer.body)["offsetTable"]
+    return not any(key.startswith(f"{topic}@") for key in keys)
 
 
 def reset(group: str, topic: str, timestamp: int, *, force: bool = True) -> dict[str, Any]:
@@ -160,8 +168,10 @@ async def test_what_cannot_be_reset_is_refused(wire: Wire, joined: Any) -> None:
 
     error = ResponseCode.SYSTEM_ERROR
     await refused(reset("Refused", "Nowhere", 0), error, "no topic Nowhere")
-    await commit(wire, "Refused", "Refused", 1)
-    await refused(reset("Refused", "Refused", 0), error, "queue 1 of Refused")
+    await refused(reset("Nobody", "Refused", 0), error, "<Nobody> not exist")
+    await filled(wire, "Unwanted", messages=1)
+    await refused(reset("Refused", "Unwanted", 0), error, "does not subscribe to Unwanted")
+    assert await nothing_committed(wire, "Unwanted")
     await commit(wire, "Refused", "Refused", 1, 1)
     await refused({**reset("Refused", "Refused", 0), "offset": 1}, error, "by time")
     await refused({"group": "Refused", "topic": "Refused"}, error, "timestamp")
@@ -169,6 +179,74 @@ async def test_what_cannot_be_reset_is_refused(wire: Wire, joined: Any) -> None:
     await joined("Refused", "Refused", client_id="old", version=27)
     await refused(reset("Refused", "Refused", 0), error, "old")
     assert member.asked == []
+
+
+async def test_a_group_without_an_offset_gets_where_it_would_start_and_is_reset(
+    wire: Wire, joined: Any
+) -> None:
+    """A listener that hangs on its first message has none; it could not be reset."""
+    times = await filled(wire, "Hangs")
+    await commit(wire, "Hangs", "Hangs", 2)  # in queue 0 alone
+    member = await joined("Hangs", "Hangs")
+    answer = await wire.call(RESET, reset("Hangs", "Hangs", times[1]))
+    assert (answer.code, answer.remark) == (0, None)
+    (told,) = await member.wait_asked()
+    assert told.body == answer.body
+    targets = by_queue(answer.body)
+    assert (targets[0], set(targets)) == (1, {0, 1})
+    # Should no member hear of it, nothing is passed over.
+    assert await committed(wire, "Hangs", "Hangs") == "2"
+    ext = {"consumerGroup": "Hangs", "topic": "Hangs", "queueId": 1}
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, ext)).ext["offset"] == "0"
+    table = json.loads((await wire.call(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)["offsetTable"]
+    assert table["Hangs@Hangs"] == {"0": 2, "1": 0}
+
+
+async def test_without_force_a_group_without_an_offset_stays_where_it_would_start(
+    wire: Wire, joined: Any
+) -> None:
+    await filled(wire, "Stays", queues=1)
+    member = await joined("Stays", "Stays")
+    answer = await wire.call(RESET, reset("Stays", "Stays", -1, force=False))
+    assert by_queue(answer.body) == {0: 0}
+    (told,) = await member.wait_asked()
+    assert by_queue(told.body) == {0: 0}
+
+
+async def test_members_that_keep_their_offsets_are_reset_by_force_alone(
+    wire: Wire, joined: Any
+) -> None:
+    await filled(wire, "Each", queues=1)
+    member = await joined("Each", "Each", message_model="BROADCASTING")
+    refused = await wire.call(RESET, reset("Each", "Each", 0, force=False))
+    assert (refused.code, "keep their offsets" in (refused.remark or "")) == (1, True)
+    answer = await wire.call(RESET, reset("Each", "Each", -1))
+    assert by_queue(answer.body) == {0: 3}
+    (told,) = await member.wait_asked()
+    assert told.body == answer.body
+    assert await nothing_committed(wire, "Each")
+
+
+async def test_the_old_way_finds_the_queues_of_a_group_that_never_committed(
+    wire: Wire, joined: Any
+) -> None:
+    """208, 29, 15, as RocketMQ's tools do it for a group that is not online."""
+    times = await filled(wire, "Old")
+    member = await joined("Old", "Old")
+    await member.wait_left(wire.caller, "Old")
+    answer = await wire.call(RESET, reset("Old", "Old", times[1]))
+    assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+    assert await nothing_committed(wire, "Old")
+    ext: dict[str, Any] = {"consumerGroup": "Old", "topic": "Old"}
+    answer = await wire.call(RequestCode.GET_CONSUME_STATS, ext)
+    queues = ConsumeStats.parse(answer.body).queues
+    assert [(one.broker_offset, one.consumer_offset) for one in queues.values()] == [(3, 0)] * 2
+    for queue in queues:
+        search = {"topic": "Old", "queueId": queue.queue_id, "timestamp": times[1]}
+        found = await wire.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+        commit = {**ext, "queueId": queue.queue_id, "commitOffset": found.ext["offset"]}
+        assert (await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+    assert await committed(wire, "Old", "Old") == "1"
 
 
 async def test_without_a_member_the_tool_is_told_to_commit_itself(wire: Wire, joined: Any) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from aerobee.broker.expressions import ExpressionLimits, Expressions
-from aerobee.broker.stats import Tally
+from aerobee.broker.stats import BrokerStats, Tally
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
@@ -25,6 +26,7 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.serving import Answer
 from aerobee.remoting.turns import Turns
 from aerobee.store.disk.owner import OnOwner
+from aerobee.store.message_store import MessageStore
 from tests.inline_loop import INLINE, drive
 
 NOW_MS = 1_700_000_000_000
@@ -178,6 +180,15 @@ class Tables:
         )
         self.clients = ClientTable(
             self.clock, 120.0, self.warnings.bump, limit_bytes=lambda: 64 << 20
+        )
+        self.stats = BrokerStats()
+        self.lag = ConsumerLag(
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            clients=self.clients,
+            stats=self.stats,
+            store=cast("MessageStore", self.queues),
         )
         self.expressions = Expressions(loop, lambda: SQL_LIMITS)
         self.filters = FilterTable(

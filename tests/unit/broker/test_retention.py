@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.monitoring.store_metrics import _unread
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.groups import GroupConfig
+from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets, committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.workers import LoopCalls, WorkerAnswers
@@ -117,19 +118,29 @@ async def test_groups_that_lose_messages_are_logged_with_how_many(
 async def test_lag_counts_only_what_is_still_there(
     store: MessageStore, clock: Hours, tmp_path: Path
 ) -> None:
-    made = fill_segments(store, 3)
+    filled = fill_segments(store, 3)
     offsets = offsets_of(store, tmp_path)
     offsets.commit("behind", "Orders", 0, 5)
+    tables = Tables(tmp_path)
+    made(tables.topics.create_retry("Orders", 1))
+    made(tables.groups.update(GroupConfig("behind")))
+    lag = ConsumerLag(
+        topics=tables.topics,
+        groups=tables.groups,
+        offsets=offsets,
+        clients=tables.clients,
+        stats=tables.stats,
+        store=store,
+    )
 
     def behind() -> int:
-        unread = _unread(store, "Orders", 1, offsets.of("behind", "Orders"), {})
-        return sum(queue.end - queue.begin for queue in unread)
+        return sum(queue.messages for queue in lag.queues("behind", "Orders"))
 
-    assert behind() == len(made) - 5
+    assert behind() == len(filled) - 5
     clock.time_ms += 96 * HOUR_MS
     await run_retention(store, offsets)
-    left = len(made) - store.min_offset("Orders", 0)
-    assert left < len(made) - 5
+    left = len(filled) - store.min_offset("Orders", 0)
+    assert left < len(filled) - 5
     assert behind() == left
 
 

@@ -2,8 +2,11 @@
 
 import json
 import queue
+import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,10 @@ from aerobee import testing
 from aerobee.cli.main import main
 from aerobee.client import blocking
 from aerobee.client.message import Message, ReceivedMessage
-from aerobee.client.options import ConsumeFrom, PushOptions
+from aerobee.client.options import ConsumeFrom, Model, PushOptions
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.testing import RunningBroker
+from tests.ports import free_port
 
 WAIT_S = 10.0
 Run = Callable[..., tuple[int, str, str]]
@@ -22,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker]:
-    with testing.broker(broker_name="bee") as broker:
+    with testing.broker(broker_name="bee", http_enabled=True, http_port=free_port()) as broker:
         yield broker
 
 
@@ -121,7 +125,99 @@ def test_a_group_is_described_with_its_members(
     assert run("group", "describe", "no group")[0] == 2
 
 
+@contextmanager
+def stuck(
+    running: RunningBroker, admin: blocking.Admin, group: str, topic: str, **options: Any
+) -> Iterator[None]:
+    """A member whose listener has been given messages, and never comes to an end with the first
+    before the test does; with `orderly` it fails on it, again and again."""
+    was_given, goes_on = threading.Event(), threading.Event()
+    fails = options.get("orderly", False)
+
+    def listener(_messages: list[ReceivedMessage]) -> None:
+        was_given.set()
+        if fails:
+            raise RuntimeError("on purpose")
+        goes_on.wait(WAIT_S)
+
+    settings = PushOptions(offset_store_interval_s=0.02, close_timeout_s=0.1, **options)
+    with blocking.PushConsumer(running.name_server, group, listener, settings) as consumer:
+        consumer.subscribe(topic)
+        assert was_given.wait(WAIT_S)
+        yield
+        goes_on.set()
+
+
+@pytest.mark.parametrize("options", [{}, {"orderly": True, "orderly_suspend_ms": 10}])
+def test_a_group_that_has_consumed_nothing_is_behind_by_all_and_can_be_reset(
+    running: RunningBroker, run: Run, admin: blocking.Admin, options: dict[str, Any]
+) -> None:
+    """Its listener hangs on the first message, or fails on it: it has never committed an offset."""
+    name = f"Stuck{len(options)}"
+    fill(running, admin, name)
+    with stuck(running, admin, name, name, **options):
+        [one] = [
+            group for group in json.loads(run("group", "list", "--json")[1])
+            if group["name"] == name
+        ]  # fmt: skip
+        assert (one["members"], one["lag"]) == (1, 3)
+        topics = json.loads(run("group", "describe", name, "--json")[1])["topics"]
+        assert {topic["topic"]: topic["behind"] for topic in topics} == {
+            name: 3, f"%RETRY%{name}": 0,
+        }  # fmt: skip
+        rows = json.loads(run("offset", "show", name, "--json")[1])
+        assert [row["behind"] for row in rows if row["topic"] == name] == [3]
+        page = urllib.request.urlopen(f"http://{running.http}/metrics").read().decode()
+        [line] = [
+            line for line in page.splitlines()
+            if line.startswith("rocketmq_consumer_lag_messages{") and f'topic="{name}"' in line
+        ]  # fmt: skip
+        assert line.endswith(" 3.0")
+        code, out, err = run("offset", "reset", name, name, "--to", "latest", "--yes")
+        assert (code, "forward by 3" in out, "bee tells" in err) == (0, True, True), err
+
+
+def test_members_that_keep_their_offsets_have_no_number(
+    running: RunningBroker, run: Run, admin: blocking.Admin, tmp_path: Path
+) -> None:
+    fill(running, admin, "Each")
+    options = {
+        "model": Model.BROADCASTING,
+        "offset_directory": tmp_path,
+        "consume_from": ConsumeFrom.FIRST,
+    }
+    with stuck(running, admin, "Keeping", "Each", **options):
+        listed = json.loads(run("group", "list", "--json")[1])
+        assert [one["lag"] for one in listed if one["name"] == "Keeping"] == [None]
+        code, out, err = run("group", "describe", "Keeping")
+        assert (code, "broadcast" in out, "no broker knows" in err) == (0, True, True)
+        for words in (("show", "Keeping"), ("reset", "Keeping", "Each", "--to", "earliest")):
+            code, _, err = run("offset", *words)
+            assert (code, "keep their offsets themselves" in err) == (1, True)
+
+
 # --- offsets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["offset", "reset", "Dry", "Dry", "--to", "earliest"],
+        ["offset", "clone", "Dry", "DryTarget"],
+        ["topic", "delete", "Dry"],
+    ],
+)
+def test_a_dry_run_is_what_is_done_without_yes(
+    running: RunningBroker, run: Run, admin: blocking.Admin, words: list[str]
+) -> None:
+    if admin.topic_settings("Dry")["bee"] is None:
+        fill(running, admin, "Dry")
+        admin.commit_offset("Dry", MessageQueue("Dry", "bee", 0), 2)
+    assert run(*words, "--dry-run") == run(*words)
+    assert committed(run, "Dry", "Dry") == 2
+    with pytest.raises(SystemExit) as refused:
+        run(*words, "--dry-run", "--yes")
+    assert refused.value.code == 2
 
 
 def test_offsets_are_shown_by_queue(

@@ -6,8 +6,9 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
 import pytest
@@ -19,14 +20,20 @@ from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
 from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Number, Page
 from aerobee.broker.stats import OTHER, BrokerStats
-from aerobee.broker.tables.clients import ConsumerGroup, Member
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
+from aerobee.broker.tables.groups import GroupConfig, GroupTable
+from aerobee.broker.tables.lag import ConsumerLag
+from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.filters.subscription import Subscription
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
 from aerobee.store.disk.files import DiskSpace
+from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.disposal import DeletionCounts
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStats
@@ -106,10 +113,8 @@ async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> No
     for group in ("TOOLS_CONSUMER", "CID_RMQ_SYS_X", "Own"):
         stats.delivered(stats.consumer(group, "T"), 1, 100)
     metrics.add("traffic", broker_metrics.traffic, stats, system)
-    queues, offsets = FakeQueues({}), FakeOffsets({("T", "TOOLS_CONSUMER"): {0: 0}})
-    metrics.add(
-        "lag", store_metrics.lag, offsets, queues, stats.pulled, lambda _group, _topic: 1, system
-    )
+    judged = lag_of(FakeQueues({}), {("T", "TOOLS_CONSUMER"): {0: 0}}, {"T": 1}, stats)
+    metrics.add("lag", store_metrics.lag, *judged)
     page = samples(await scrape(metrics))
     is_system = {"TOOLS_CONSUMER": "true", "CID_RMQ_SYS_X": "true", "Own": "false"}
     for group, expected in is_system.items():
@@ -433,6 +438,9 @@ class FakeQueues:
         self.asked.append((topic, queue_id, queue_offset))
         return 1_000_000 + queue_offset
 
+    def is_in_memory(self, _topic: str, _queue_id: int, _queue_offset: int) -> bool:
+        return True
+
 
 class FakeOffsets:
     def __init__(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
@@ -442,26 +450,90 @@ class FakeOffsets:
         return list(self.table)
 
     def of(self, group: str, topic: str) -> Mapping[int, int]:
-        return self.table[topic, group]
+        return self.table.get((topic, group), {})
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        return self.of(group, topic).get(queue_id, -1)
+
+
+class TopicsOfSizes:
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self.counts = counts
+
+    def get(self, name: str) -> TopicConfig | None:
+        count = self.counts.get(name)
+        return None if count is None else TopicConfig(name, count, count)
+
+
+class AllGroups:
+    def find(self, name: str) -> GroupConfig:
+        return GroupConfig(name)
+
+
+class FakeSubscribers:
+    """Groups online, and the topics that each subscribes to."""
+
+    def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
+        self.groups = {
+            name: ConsumerGroup(
+                name,
+                "CONSUME_PASSIVELY",
+                "CLUSTERING",
+                "CONSUME_FROM_LAST_OFFSET",
+                {topic: Subscription(topic) for topic in topics},
+            )
+            for name, topics in groups.items()
+        }
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        return self.groups.get(name)
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        return list(self.groups.values())
+
+
+LagArguments = tuple[
+    ConsumerLag, MessageStore, Callable[[str], bool], Callable[[str], bool], Callable[[], float]
+]
+
+
+def lag_of(
+    queues: FakeQueues,
+    offsets: dict[tuple[str, str], dict[int, int]],
+    topics: Mapping[str, int],
+    stats: BrokerStats,
+    online: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> LagArguments:
+    """What the section of lag is given, for these queues, offsets, numbers of queues by topic, and
+    topics of the groups online."""
+    store = cast("MessageStore", queues)
+    lag = ConsumerLag(
+        topics=cast("TopicTable", TopicsOfSizes(topics)),
+        groups=cast("GroupTable", AllGroups()),
+        offsets=cast("ConsumerOffsets", FakeOffsets(offsets)),
+        clients=cast("ClientTable", FakeSubscribers(online)),
+        stats=stats,
+        store=store,
+    )
+    return lag, store, lambda topic: topic != "HIDDEN", system, lambda: 2000.0
 
 
 async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     queues = FakeQueues(
         {("T", 0): (0, 100), ("T", 1): (50, 60), ("T", 2): (0, 5), ("R", 0): (0, 3)}
     )
-    offsets = FakeOffsets({
+    offsets = {
         ("T", "G"): {0: 90, 1: 10, 2: 5},  # 10 behind; 50..60 left after expiry; none
         ("T", "NEW"): {2: 0},  # never committed in queues 0 and 1
         ("R", "DONE"): {0: 3},
         ("GONE", "G"): {0: 1},
-    })  # fmt: skip
-    counts = {"T": 3, "R": 1}
+        ("HIDDEN", "G"): {0: 1},
+    }
     stats = BrokerStats()
     stats.consumer("G", "T").pulled.update({0: 94, 1: 20, 2: 5})
-    read_queues = lambda _group, topic: counts.get(topic, 0)  # noqa: E731
-    metrics.add(
-        "lag", store_metrics.lag, offsets, queues, stats.pulled, read_queues, system, lambda: 2000.0
-    )
+    stats.consumer("HANGS", "R").pulled[0] = 2
+    counts, online = {"T": 3, "R": 1, "HIDDEN": 1}, {"HANGS": ["R", "GONE"], "G": ["T"]}
+    metrics.add("lag", store_metrics.lag, *lag_of(queues, offsets, counts, stats, online))
     page = samples(await scrape(metrics))
 
     def lag(group: str, topic: str, what: str) -> float:
@@ -478,12 +550,17 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     assert lag("NEW", "T", "lag_messages") == 100 + 10 + 5
     assert lag("DONE", "R", "lag_messages") == 0
     assert lag("DONE", "R", "lag_latency_milliseconds") == 0
-    assert not any(("topic", "GONE") in labels for _, labels in page)
+    # Its listener has never come to an end: it has no offset at all.
+    assert lag("HANGS", "R", "lag_messages") == 3
+    assert lag("HANGS", "R", "inflight_messages") == 2
+    assert lag("HANGS", "R", "lag_latency_milliseconds") == 2_000_000 - 1_000_000
+    for name in ("GONE", "HIDDEN"):
+        assert not any(("topic", name) in labels for _, labels in page)
 
 
 async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
     ends = {("T", queue): (0, 10) for queue in range(8)}
-    offsets = FakeOffsets({("T", f"G{number}"): {0: 1} for number in range(3000)})
+    offsets = {("T", f"G{number}"): {0: 1} for number in range(3000)}
     queues = FakeQueues(ends)
     turns = 0
 
@@ -494,8 +571,7 @@ async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    pulled = BrokerStats().pulled
-    await store_metrics.lag(offsets, queues, pulled, lambda _group, _topic: 8, system)
+    await store_metrics.lag(*lag_of(queues, offsets, {"T": 8}, BrokerStats()))
     counting.cancel()
     assert turns > 3
     assert len(queues.asked) <= 1000
@@ -528,9 +604,8 @@ async def test_page_of_twenty_thousand_topics_is_bounded_and_its_sums_are_true()
         pairs[f"T{number}", "G"] = {0: number % 50}
     metrics.add("traffic", broker_metrics.traffic, stats, system)
     queues = FakeQueues({(f"T{number}", 0): (0, 100) for number in range(20_000)})
-    read_queues = lambda _group, _topic: 1  # noqa: E731
-    arguments = (FakeOffsets(pairs), queues, stats.pulled, read_queues, system)
-    metrics.add("lag", store_metrics.lag, *arguments)
+    counts = {f"T{number}": 1 for number in range(20_000)}
+    metrics.add("lag", store_metrics.lag, *lag_of(queues, pairs, counts, stats))
     response = await scrape(metrics)
     metrics.close()
     assert len(response.body) < 4_000_000
@@ -557,10 +632,9 @@ async def test_page_of_twenty_thousand_topics_is_bounded_and_its_sums_are_true()
 
 async def test_age_of_the_rest_is_that_of_its_oldest_message() -> None:
     metrics = Metrics(MetricsOptions("C", "b", series_limit=1))
-    offsets = FakeOffsets({("T", f"G{number}"): {0: number} for number in range(3)})
+    offsets = {("T", f"G{number}"): {0: number} for number in range(3)}
     queues = FakeQueues({("T", 0): (0, 10)})
-    arguments = (offsets, queues, BrokerStats().pulled, lambda _group, _topic: 1, system)
-    metrics.add("lag", store_metrics.lag, *arguments, lambda: 2000.0)
+    metrics.add("lag", store_metrics.lag, *lag_of(queues, offsets, {"T": 1}, BrokerStats()))
     page = samples(await scrape(metrics))
     metrics.close()
     other = {"consumer_group": OTHER, "topic": OTHER, "is_retry": "false", "is_system": "false"}

@@ -98,7 +98,7 @@ class Admin:
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.tables = tables = Tables(folder)
-        self.stats = BrokerStats()
+        self.stats = tables.stats
         self.store = Store()
         self.armed = 0
         self.deleted = deletions(folder, 1 << 60)
@@ -139,6 +139,7 @@ class Admin:
                 tables.groups,
                 tables.offsets,
                 tables.clients,
+                tables.lag,
                 self.stats,
                 tables.queues,
             ).handlers(),
@@ -443,9 +444,9 @@ def test_progress_of_a_group_is_told_by_topic(admin: Admin) -> None:
     }
     assert progress(admin, topic="T", topicList="x") == queues
     assert progress(admin) == {**queues, MessageQueue("U", "b-a", 0): (1, 1, 1000)}
-    # A live group's progress is that of what it subscribes to.
+    # Also where a member is online that does not subscribe to one of them.
     admin.consumer("g", "T")
-    assert progress(admin) == queues
+    assert progress(admin) == {**queues, MessageQueue("U", "b-a", 0): (1, 1, 1000)}
     assert progress(admin, topic="missing") == {}
 
 

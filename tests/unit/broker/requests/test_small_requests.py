@@ -24,13 +24,13 @@ def tables(tmp_path: Path) -> Tables:
 
 def committed(tables: Tables, offset: int, queue_id: int = 0) -> int:
     ext = {"consumerGroup": "g", "topic": "T", "queueId": queue_id, "commitOffset": offset}
-    requests = OffsetRequests(tables.offsets, tables.queues)
+    requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
     return answer(requests.update(PEER, request(15, ext))).code
 
 
 def queried(tables: Tables, topic: str = "T") -> tuple[int, str | None]:
     ext = {"consumerGroup": "g", "topic": topic, "queueId": 0, "setZeroIfNotFound": "false"}
-    requests = OffsetRequests(tables.offsets, tables.queues)
+    requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
     reply = answer(requests.query(PEER, request(14, ext)))
     return reply.code, reply.ext.get("offset")
 
@@ -66,7 +66,7 @@ def test_a_queue_with_old_messages_gone_or_on_disk_has_no_start(tables: Tables) 
 
 
 def test_every_missing_field_is_an_answer(tables: Tables) -> None:
-    requests = OffsetRequests(tables.offsets, tables.queues)
+    requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
     with pytest.raises(BadRequest, match="consumerGroup"):
         requests.query(PEER, request(14, {}))
     with pytest.raises(BadRequest, match="commitOffset"):
@@ -75,7 +75,7 @@ def test_every_missing_field_is_an_answer(tables: Tables) -> None:
 
 def test_ranges_of_a_queue(tables: Tables) -> None:
     tables.queues.put("T", 1, [1000, 2000, 3000], min_offset=40)
-    requests = OffsetRequests(tables.offsets, tables.queues)
+    requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
     ext = {"topic": "T", "queueId": 1, "bname": "b-a"}
     assert answer(requests.min_offset(PEER, request(31, ext))).ext == {"offset": "40"}
     assert answer(requests.max_offset(PEER, request(30, ext))).ext == {"offset": "43"}
@@ -85,7 +85,7 @@ def test_ranges_of_a_queue(tables: Tables) -> None:
 
 
 def test_an_unknown_queue_has_zeros_and_no_time(tables: Tables) -> None:
-    requests = OffsetRequests(tables.offsets, tables.queues)
+    requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
     ext = {"topic": "unknown", "queueId": 99}
     assert answer(requests.min_offset(PEER, request(31, ext))).ext == {"offset": "0"}
     assert answer(requests.max_offset(PEER, request(30, ext))).ext == {"offset": "0"}

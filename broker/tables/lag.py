@@ -1,0 +1,241 @@
+"""How far each group is behind: one judgement, for GET_CONSUME_STATS and its like, for the metrics,
+for resets, and through their answers for every command that says "behind".
+
+A group is behind in each queue that can be read of each topic that it subscribes to, or has an
+offset in. What it has not consumed of a queue begins
+
+- at its offset, if it has committed one there;
+- else where it would start (`start`): at 0 if QUERY_CONSUMER_OFFSET says so, else where its members
+  choose to;
+- never below the queue's first message: what has expired cannot be consumed any more.
+
+It ends with the queue. What was given out and is not committed lies inside.
+
+Members that begin at the end of a queue choose that place once, when they are told that there is no
+offset, and say nothing of it before they commit one. So it is noted at that answer (`note_asked`):
+with a listener that hangs on the first message that it gets, no offset follows. The notes are those
+of this run of the broker and go with the group's other counters. Where the place is not known, all
+that is there counts: too much is a false alarm, too little would be none.
+
+A group whose members keep their own offsets (BROADCASTING) has no number here at all.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
+from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.offsets import (
+    NO_OFFSET,
+    ConsumerOffsets,
+    OffsetTables,
+    committed_by_queue,
+    is_start_group,
+)
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.bodies.clients import BROADCASTING, FROM_FIRST_OFFSET, FROM_TIMESTAMP
+from aerobee.protocol.names import is_retry_topic
+from aerobee.store.disk.owner import OnOwner
+from aerobee.store.message_store import MessageStore
+from aerobee.store.retention.plan import OffsetsByQueue
+
+# Queues that are looked at in one call on the loop, some microseconds each.
+_STEP_STARTS: Final = 64
+
+
+class QueueLag(NamedTuple):
+    """What a group has not consumed of a queue: offsets from `begin` up to `end`."""
+
+    queue_id: int
+    #: What it has committed, `NO_OFFSET` for nothing.
+    committed: int
+    begin: int
+    end: int
+    #: Behind the last message that it was given, from `begin` to `end`.
+    given_out: int
+
+    @property
+    def messages(self) -> int:
+        """How many those are."""
+        return self.end - self.begin
+
+    @property
+    def position(self) -> int:
+        """Where the group is, for people: `begin`, or an offset beyond the end as it stands."""
+        return max(self.begin, self.committed)
+
+
+class ConsumerLag:
+    """Judges the groups of one broker."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        clients: ClientTable,
+        stats: BrokerStats,
+        store: MessageStore,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._stats = stats
+        self._store = store
+
+    # --- which groups, topics and queues
+
+    def is_known(self, group: str) -> bool:
+        """Whether a group has settings, a member online or an offset."""
+        return self._exists(group) or bool(self._offsets.topics_of(group))
+
+    def _exists(self, group: str) -> bool:
+        """Whether it has settings or a member: offsets alone are left of deleted ones."""
+        return (
+            self._groups.find(group) is not None or self._clients.consumer_group(group) is not None
+        )
+
+    def keeps_own_offsets(self, group: str) -> bool:
+        """Whether its members are online and keep their offsets themselves."""
+        live = self._clients.consumer_group(group)
+        return live is not None and live.message_model == BROADCASTING
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics that a group has offsets in or subscribes to; some may not exist."""
+        names = dict.fromkeys(self._offsets.topics_of(group))
+        live = self._clients.consumer_group(group)
+        if live is not None:
+            names.update(dict.fromkeys(live.subscriptions))
+        return list(names)
+
+    def concerns(self, group: str, topic: str) -> bool:
+        """Whether a topic is one of these, or may be: nobody online says what is subscribed to."""
+        if self._offsets.of(group, topic):
+            return True
+        live = self._clients.consumer_group(group)
+        return live is None or not live.subscriptions or topic in live.subscriptions
+
+    def pairs(self) -> Iterator[tuple[str, str] | None]:
+        """(topic, group) of all groups that exist and are judged, each once, and None in the place
+        of one that is passed over. The tables may change between two of them."""
+        subscribed: set[tuple[str, str]] = set()
+        for live in self._clients.consumer_groups():
+            for topic in list(live.subscriptions):
+                if self._offsets.of(live.name, topic):
+                    yield None
+                else:
+                    subscribed.add((topic, live.name))
+                    yield topic, live.name
+        for topic, group in self._offsets.pairs():
+            passed = (topic, group) in subscribed or not self._exists(group)
+            yield None if passed else (topic, group)
+
+    def queue_count(self, group: str, topic: str) -> int:
+        """How many queues of a topic a group is judged in, from 0 on: those that can be read."""
+        config = self._topics.get(topic)
+        if config is None or is_start_group(group) or self.keeps_own_offsets(group):
+            return 0
+        return config.read_queues if self.is_known(group) else 0
+
+    def starts(self) -> Iterator[tuple[str, int, str, int] | None]:
+        """(topic, queue id, group, offset) of each queue in which a group that is online has no
+        offset and would start there; None behind each that is passed over. As `pairs`."""
+        for live in self._clients.consumer_groups():
+            for topic in list(live.subscriptions):
+                yield None
+                for queue_id in range(self.queue_count(live.name, topic)):
+                    if self._offsets.query(live.name, topic, queue_id) == NO_OFFSET:
+                        start = self.start(live.name, topic, queue_id)
+                        yield topic, queue_id, live.name, start
+                    else:
+                        yield None
+
+    # --- the judgement
+
+    def queues(self, group: str, topic: str) -> Iterator[QueueLag]:
+        """A group's lag in each queue of a topic that it is judged in. The caller takes them in
+        steps: there may be thousands."""
+        count = self.queue_count(group, topic)
+        given_out = self._stats.pulled(group, topic)
+        for queue_id in range(count):
+            committed = self._offsets.query(group, topic, queue_id)
+            end = self._end(topic, queue_id)
+            begin = min(self.begin(group, topic, queue_id), end)
+            out = min(max(given_out.get(queue_id, begin), begin), end)
+            yield QueueLag(queue_id, committed, begin, end, out)
+
+    def begin(self, group: str, topic: str, queue_id: int) -> int:
+        """The first offset of a queue that a group has not consumed, if that is there."""
+        committed = self._offsets.query(group, topic, queue_id)
+        if committed == NO_OFFSET:
+            return self.start(group, topic, queue_id)
+        return max(committed, self._first(topic, queue_id))
+
+    def start(self, group: str, topic: str, queue_id: int) -> int:
+        """Where a group starts in a queue that it has no offset in."""
+        first = self._first(topic, queue_id)
+        noted = self._stats.began(group, topic).get(queue_id)
+        if noted is not None:
+            return max(noted, first)
+        live = self._clients.consumer_group(group)
+        if live is None or not _begins_at_end(live, topic):
+            return first
+        # With something in hand it has begun, before this run if that is not noted.
+        has_begun = queue_id in self._stats.pulled(group, topic)
+        if has_begun or self.is_fresh(topic, queue_id):
+            return first
+        return self._end(topic, queue_id)
+
+    def is_fresh(self, topic: str, queue_id: int) -> bool:
+        """Whether nothing of the queue is gone or on disk alone; so for an unknown one too. Then
+        groups start at 0, whatever they would choose."""
+        store = self._store
+        if store.min_offset(topic, queue_id) > 0:
+            return False
+        return store.max_offset(topic, queue_id) <= 0 or store.is_in_memory(topic, queue_id, 0)
+
+    def note_asked(self, group: str, topic: str, queue_id: int) -> None:
+        """A group is about to be told that it has no offset in a queue, and begins where it
+        chooses: note that place if it is the end. Strangers' questions leave nothing."""
+        live = self._clients.consumer_group(group)
+        config = self._topics.get(topic) if live and topic in live.subscriptions else None
+        if live is None or config is None or not 0 <= queue_id < config.read_queues:
+            return
+        if _begins_at_end(live, topic):
+            began = self._stats.consumer(live.name, config.name).began
+            began[queue_id] = self._end(topic, queue_id)
+
+    def _first(self, topic: str, queue_id: int) -> int:
+        return max(self._store.min_offset(topic, queue_id), 0)
+
+    def _end(self, topic: str, queue_id: int) -> int:
+        return max(self._store.max_offset(topic, queue_id), 0)
+
+
+def needed_by_queue(on_loop: OnOwner, lag: ConsumerLag, *tables: OffsetTables) -> OffsetsByQueue:
+    """As `committed_by_queue`, with the groups online that have no offset in a queue: what is
+    deleted before they have consumed it is lost to them as well. Worker thread; the loop is asked
+    for some at a time."""
+    by_queue = committed_by_queue(on_loop, *tables)
+    starts = lag.starts()
+    while part := on_loop(lambda: list(islice(starts, _STEP_STARTS))):
+        for one in part:
+            if one is not None:
+                topic, queue_id, group, offset = one
+                by_queue.setdefault((topic, queue_id), {}).setdefault(group, offset)
+    return by_queue
+
+
+def _begins_at_end(live: ConsumerGroup, topic: str) -> bool:
+    """Whether members begin at the end of a queue without an offset: as RocketMQ's do with each
+    rule but two, and with none in their own retry topic."""
+    at_end = live.consume_from_where not in (FROM_FIRST_OFFSET, FROM_TIMESTAMP)
+    return at_end and not is_retry_topic(topic)

@@ -1,0 +1,258 @@
+"""Claims about lag: what counts as not consumed, and from where, of groups in every state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.tables.clients import Heartbeat
+from aerobee.broker.tables.groups import GroupConfig
+from aerobee.broker.tables.lag import needed_by_queue
+from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
+from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.filters.subscription import Subscription
+from aerobee.store.disk.owner import here
+from tests.inline_loop import made
+from tests.unit.broker.clients_support import Peer, Tables, answer, request
+
+LAST, FIRST = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path)
+
+
+def topic(tables: Tables, name: str, read: int = 1, write: int | None = None) -> None:
+    made(tables.topics.update(TopicConfig(name, read, read if write is None else write)))
+
+
+def group(tables: Tables, name: str) -> None:
+    made(tables.groups.update(GroupConfig(name)))
+
+
+def joins(tables: Tables, name: str, *topics: str, **of_data: Any) -> Peer:
+    """A member of a group, online."""
+    peer = Peer(1)
+    wanted = tuple(map(Subscription, topics))
+    consumer = ConsumerData(name, subscriptions=wanted, **of_data)
+    data = HeartbeatData("c1", consumers=(consumer,))
+    tables.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data))
+    return peer
+
+
+def lag(tables: Tables, name: str, where: str = "T") -> list[int]:
+    """By queue."""
+    return [one.messages for one in tables.lag.queues(name, where)]
+
+
+def judged(tables: Tables) -> dict[tuple[str, str], int]:
+    """The lag of all groups in all topics that they are judged in, as the metrics have it."""
+    found: dict[tuple[str, str], int] = {}
+    for pair in tables.lag.pairs():
+        if pair is not None and tables.lag.queue_count(pair[1], pair[0]):
+            assert (pair[1], pair[0]) not in found
+            found[pair[1], pair[0]] = sum(lag(tables, pair[1], pair[0]))
+    return found
+
+
+def asked(tables: Tables, name: str, where: str = "T", queue_id: int = 0) -> int:
+    """The code of the answer to a group that asks for its offset, as each member does that takes a
+    queue up."""
+    requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
+    ext = {"consumerGroup": name, "topic": where, "queueId": queue_id}
+    return answer(requests.query(Peer(9), request(RequestCode.QUERY_CONSUMER_OFFSET, ext))).code
+
+
+def test_a_group_that_never_committed_is_behind_by_all_it_would_start_with(tables: Tables) -> None:
+    """A listener that hangs on its first message: 0 before, in command and metric."""
+    topic(tables, "T", 2)
+    tables.queues.put("T", 0, range(290))
+    joins(tables, "hangs", "T", consume_from_where=LAST)
+    assert asked(tables, "hangs") == ResponseCode.SUCCESS
+    assert lag(tables, "hangs") == [290, 0]
+    assert judged(tables) == {("hangs", "T"): 290}
+    # What it was given is no less behind for that.
+    tables.stats.consumer("hangs", "T").pulled[0] = 32
+    assert lag(tables, "hangs") == [290, 0]
+    assert next(tables.lag.queues("hangs", "T")).given_out == 32
+
+
+def test_each_queue_without_an_offset_counts_beside_those_with_one(tables: Tables) -> None:
+    topic(tables, "T", 3)
+    for queue_id in range(3):
+        tables.queues.put("T", queue_id, range(10))
+    joins(tables, "g", "T")
+    tables.offsets.commit("g", "T", 1, 10)
+    tables.offsets.commit("g", "T", 2, 4)
+    assert lag(tables, "g") == [10, 0, 6]
+
+
+def test_what_waits_in_the_retry_topic_counts_though_nothing_of_it_was_consumed(
+    tables: Tables,
+) -> None:
+    """A listener that fails on all: each message has gone to the retry topic, which it reads from
+    its beginning whatever rule it begins with."""
+    topic(tables, "T")
+    topic(tables, "%RETRY%fails")
+    tables.queues.put("T", 0, range(20))
+    tables.queues.put("%RETRY%fails", 0, range(20), min_offset=5)
+    joins(tables, "fails", "T", "%RETRY%fails", consume_from_where=LAST)
+    tables.offsets.commit("fails", "T", 0, 20)
+    assert asked(tables, "fails", "%RETRY%fails") == ResponseCode.QUERY_NOT_FOUND
+    assert judged(tables) == {("fails", "T"): 0, ("fails", "%RETRY%fails"): 20}
+
+
+def test_expired_messages_are_nothing_to_be_behind_of(tables: Tables) -> None:
+    topic(tables, "T", 2)
+    tables.queues.put("T", 0, [], min_offset=30)
+    tables.queues.put("T", 1, range(5), min_offset=10)
+    group(tables, "g")
+    tables.offsets.commit("g", "T", 0, 5)
+    tables.offsets.commit("g", "T", 1, 0)
+    assert lag(tables, "g") == [0, 5]
+    assert [one.position for one in tables.lag.queues("g", "T")] == [30, 10]
+
+
+def test_an_offset_beyond_the_end_is_told_and_no_lag(tables: Tables) -> None:
+    """As with a restored store beside newer offsets."""
+    topic(tables, "T")
+    group(tables, "g")
+    tables.queues.put("T", 0, range(9))
+    tables.offsets.commit("g", "T", 0, 9)
+    tables.queues.put("T", 0, range(4))
+    [one] = tables.lag.queues("g", "T")
+    assert (one.messages, one.position, one.end) == (0, 9, 4)
+
+
+def test_a_group_that_begins_at_the_end_is_behind_from_where_it_asked(tables: Tables) -> None:
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    joins(tables, "g", "T", consume_from_where=LAST)
+    assert lag(tables, "g") == [0]
+    assert asked(tables, "g") == ResponseCode.QUERY_NOT_FOUND
+    tables.queues.put("T", 0, range(107), min_offset=50)
+    assert lag(tables, "g") == [7]
+    # What it was given and holds, while its first messages expire.
+    tables.stats.consumer("g", "T").pulled[0] = 157
+    tables.queues.put("T", 0, range(4), min_offset=153)
+    assert lag(tables, "g") == [4]
+    tables.offsets.commit("g", "T", 0, 156)
+    assert lag(tables, "g") == [1]
+
+
+def test_where_it_began_before_this_run_is_unknown_and_never_said_to_be_the_end(
+    tables: Tables,
+) -> None:
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    joins(tables, "g", "T", consume_from_where=LAST)
+    tables.stats.consumer("g", "T").pulled[0] = 150
+    assert lag(tables, "g") == [100]
+
+
+@pytest.mark.parametrize("rule", [FIRST, "CONSUME_FROM_TIMESTAMP"])
+def test_other_rules_begin_at_the_first_message(tables: Tables, rule: str) -> None:
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    joins(tables, "g", "T", consume_from_where=rule)
+    assert asked(tables, "g") == ResponseCode.QUERY_NOT_FOUND
+    assert lag(tables, "g") == [100]
+
+
+def test_a_stranger_that_asks_leaves_nothing(tables: Tables) -> None:
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    joins(tables, "g", "Other", consume_from_where=LAST)
+    for name, where, queue_id in (("nobody", "T", 0), ("g", "T", 0), ("g", "Other", 0)):
+        asked(tables, name, where, queue_id)
+    joins(tables, "g", "T", consume_from_where=LAST)
+    asked(tables, "g", "T", 1)
+    assert tables.stats.consumers() == []
+
+
+def test_what_a_group_began_with_is_forgotten_with_the_topic(tables: Tables) -> None:
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    joins(tables, "g", "T", consume_from_where=LAST)
+    asked(tables, "g")
+    made(tables.topics.delete("T"))
+    for _ in tables.offsets.remove_topic("T"):
+        pass
+    tables.stats.forget_topic("T")
+    assert judged(tables) == {}
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(160))
+    assert lag(tables, "g") == [160]
+
+
+def test_queues_that_a_smaller_topic_has_no_more_are_nobodys_lag(tables: Tables) -> None:
+    topic(tables, "T", 4)
+    group(tables, "g")
+    for queue_id in range(4):
+        tables.queues.put("T", queue_id, range(10))
+        tables.offsets.commit("g", "T", queue_id, 1)
+    assert lag(tables, "g") == [9] * 4
+    topic(tables, "T", 2)
+    assert lag(tables, "g") == [9] * 2
+    # Those that are not written any more can still be read.
+    topic(tables, "T", 4, 2)
+    assert lag(tables, "g") == [9] * 4
+
+
+def test_members_that_keep_their_offsets_have_no_lag_here(tables: Tables) -> None:
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(10))
+    tables.offsets.commit("g", "T", 0, 1)
+    peer = joins(tables, "g", "T", message_model="BROADCASTING")
+    assert tables.lag.keeps_own_offsets("g")
+    assert (lag(tables, "g"), judged(tables)) == ([], {})
+    tables.clients.connection_closed(peer.connection)
+    group(tables, "g")
+    assert lag(tables, "g") == [9]
+
+
+def test_what_is_deleted_counts_for_groups_without_an_offset_too(tables: Tables) -> None:
+    """Retention says which groups lose what it deletes; it knew those with an offset alone."""
+    topic(tables, "T", 2)
+    for queue_id in range(2):
+        tables.queues.put("T", queue_id, range(10))
+    joins(tables, "hangs", "T", "Nowhere")
+    tables.offsets.commit("hangs", "T", 1, 4)
+    tables.offsets.commit("done", "T", 1, 10)
+    needed = needed_by_queue(here, tables.lag, tables.offsets)
+    assert needed == {("T", 0): {"hangs": 0}, ("T", 1): {"hangs": 4, "done": 10}}
+
+
+def test_a_scrape_and_a_run_of_retention_are_steps_of_one_queue_each(tables: Tables) -> None:
+    """However much a group subscribes to, or has offsets in that are passed over."""
+    topic(tables, "T", 500)
+    joins(tables, "g", "T", *(f"Gone{number}" for number in range(300)))
+    calls = 0
+
+    def on_loop(work: Callable[[], Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return work()
+
+    needed = needed_by_queue(on_loop, tables.lag, tables.offsets)
+    assert (len(needed), calls > 800 // 64) == (500, True)
+    for number in range(300):
+        tables.offsets.commit("deleted", f"Gone{number}", 0, 0)
+    assert sum(one is None for one in tables.lag.pairs()) == 300
+
+
+def test_groups_that_nobody_knows_are_not_judged(tables: Tables) -> None:
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(10))
+    assert (tables.lag.is_known("g"), lag(tables, "g")) == (False, [])
+    # Offsets outlive a group that is deleted without them: nothing is to be alarmed about.
+    tables.offsets.commit("g", "T", 0, 1)
+    assert (tables.lag.is_known("g"), judged(tables)) == (True, {})
+    group(tables, "g")
+    assert judged(tables) == {("g", "T"): 9}
