@@ -224,7 +224,8 @@ class BrokerCore:
         )
 
     def _state_file(self, name: str) -> JsonStateFile:
-        return JsonStateFile(os.path.join(self.settings.store_path, "config", name))
+        path = os.path.join(self.settings.store_path, "config", name)
+        return JsonStateFile(path, sets_aside=True)
 
     def _build_appending(self) -> None:
         """What puts messages by itself (delayed, staged, half ones), and what follows an append."""

@@ -25,9 +25,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from aerobee.broker.tables.entry_text import NamedConfig, TableText, entry_text
-from aerobee.broker.tables.state_file import JsonStateFile, members
+from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.protocol.bodies.topics import DataVersion
-from aerobee.protocol.frames.fastjson import dumps, loads, quote
+from aerobee.protocol.frames.fastjson import dumps, quote
 
 log = logging.getLogger("aerobee.broker.state")
 
@@ -346,7 +346,7 @@ class ConfigTable(Generic[C]):
     def _parse(
         self, content: bytes, parse: Callable[[str, Mapping[str, Any]], C | None]
     ) -> tuple[DataVersion | None, dict[str, C]]:
-        document = loads(content)
+        document = read_document(content)
         entries = {
             name: entry
             for name, value in members(members(document)[self._key]).items()
