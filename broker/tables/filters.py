@@ -220,7 +220,8 @@ class FilterTable:
         found: list[ConsumerFilter] = []
         now_ms = self._clock_ms()
         died_ms = now_ms - _DEAD_BEFORE_START_MS
-        for topic, of_topic in members(members(read_document(content))["filterDataByTopic"]).items():
+        by_topic = members(members(read_document(content))["filterDataByTopic"])
+        for topic, of_topic in by_topic.items():
             for group, one in members(members(of_topic)["groupFilterData"]).items():
                 data = members(one)
                 positions = self._bloom.positions(group, topic)

@@ -187,8 +187,8 @@ class GroupTable(ConfigTable[GroupConfig]):
         if lost:
             shown = ", ".join(lost[:_LOST_SHOWN])
             log.warning(
-                "groups made again from the consumer offsets, because the table %s path=%s count=%d "
-                "groups=%s; they have the default settings",
+                "groups made again from the consumer offsets, because the table %s path=%s "
+                "count=%d groups=%s; they have the default settings",
                 "is lost" if self._file.is_lost else "is that of its backup",
                 self._file.path,
                 len(lost),

@@ -194,9 +194,7 @@ class ConsumerOffsets:
         return DocumentText(self._queues_text)
 
     def _load(self, file: JsonStateFile) -> OffsetTable:
-        return file.load(
-            lambda content: parse_table(read_document(content)), {}, rescued_offsets
-        )
+        return file.load(lambda content: parse_table(read_document(content)), {}, rescued_offsets)
 
     @property
     def are_lost(self) -> bool:

@@ -21,7 +21,7 @@ _ONE = re.compile(rb'"?([0-9]+)"?\s*+:\s*+([0-9]+)')
 
 
 def rescued_offsets(contents: Sequence[bytes]) -> dict[Pair, dict[int, int]]:
-    """Offsets by (topic, group) and queue id in what is left of these files, the newer one first."""
+    """Offsets by (topic, group) and queue id in what is left of these files, newer one first."""
     table: dict[Pair, dict[int, int]] = {}
     for content in contents:
         for key, queues in _QUEUES.findall(content):

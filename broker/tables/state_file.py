@@ -65,14 +65,22 @@ class _NotAFile(ValueError):
 class JsonStateFile:
     """One state file. `save` may be called from any thread, one at a time."""
 
-    def __init__(self, path: str | os.PathLike[str], *, sets_aside: bool = False) -> None:
-        """With `sets_aside` a load renames what is damaged and goes on without it."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sets_aside: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """With `sets_aside` a load renames what is damaged and goes on without it. `check` raises
+        OSError where nothing may be written any more."""
         self.path = Path(path)
         #: The file that `load` had its content from: `path`, `backup`, or None without any.
         self.loaded_from: Path | None = None
         #: Whether `load` found damage, and no backup that could be read.
         self.is_lost = False
         self._sets_aside = sets_aside
+        self._check = check
         self._lock = threading.Lock()
         # A damaged file must not take the place of the backup that was read instead of it.
         self._keep_backup = False
@@ -81,9 +89,7 @@ class JsonStateFile:
     def backup(self) -> Path:
         return self.path.with_name(self.path.name + ".bak")
 
-    def load(
-        self, parse: Callable[[bytes], T], default: T, rescue: Rescue[T] | None = None
-    ) -> T:
+    def load(self, parse: Callable[[bytes], T], default: T, rescue: Rescue[T] | None = None) -> T:
         """The parsed content, or `default` when there is none yet.
 
         `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. When the file is
@@ -158,6 +164,7 @@ class JsonStateFile:
         """Replace the content, a text or its UTF-8, which may be in pieces; returns once it is on
         disk. Raises OSError."""
         with self._lock:
+            self._check()
             # Not the folders above: a store that is gone is not begun anew.
             self.path.parent.mkdir(exist_ok=True)
             new = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text

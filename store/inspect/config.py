@@ -1,8 +1,8 @@
 """The broker's tables below `config/`, and that of its name server below `namesrv/`: can they be
 read, and do groups stand within their queues.
 
-The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and begins without
-when neither can be read (FORMAT.md 11.4). The audit reads in the same order and says which.
+The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and begins
+without when neither can be read (FORMAT.md 11.4). The audit reads in the same order and says which.
 """
 
 import os

@@ -118,7 +118,9 @@ def _kept(root: Path) -> tuple[dict[str, bytes], set[str]]:
     return _as_kept(*snapshot(root))
 
 
-def _as_kept(files: Mapping[str, bytes], folders: Iterable[str]) -> tuple[dict[str, bytes], set[str]]:
+def _as_kept(
+    files: Mapping[str, bytes], folders: Iterable[str]
+) -> tuple[dict[str, bytes], set[str]]:
     """All that is there, by the names that it had before it was kept aside."""
     return {_name_of(name): data for name, data in files.items()}, set(map(_name_of, folders))
 

@@ -76,7 +76,7 @@ def _default_for_damaged(load: Callable[..., Any]) -> Callable[..., Any]:
     """A table that cannot be read is taken for one that never was, in silence."""
 
     def load_any(file: Any, parse: Any, default: Any, _rescue: Any = None) -> Any:
-        file._sets_aside = False  # noqa: SLF001 - a rule of the product is broken here
+        file._sets_aside = False
         try:
             return load(file, parse, default)
         except StateFileError:

@@ -26,8 +26,9 @@ class Outcome(enum.Enum):
     )
     BACKUP = "the backup, one change older, is used, and the log says so"
     ASIDE = (
-        "starts; what is damaged is kept aside as `X.damaged`, the log and `/ready` name it; topics "
-        "are made again from their queues, groups from offsets, of offsets each whole entry is read"
+        "starts; what is damaged is kept aside as `X.damaged`, the log and `/ready` name it; "
+        "topics are made again from their queues, groups from offsets, of offsets each whole entry "
+        "is read"
     )
     EMPTY = "begins without: there never were any, as far as can be told"
     REFUSED = "the start is refused, the text names the file; nothing is changed"

@@ -48,7 +48,7 @@ def test_a_damaged_file_is_read_from_its_backup(tmp_path: Path):
     for damage in (b"", b'{"configTable":', b"[]", b'{"configTable":{"N":5}}'):
         file.path.write_bytes(damage)
         assert file.load().get("N", "k") == "1"
-    file.path.unlink()
+    file.path.unlink(missing_ok=True)
     assert file.load().get("N", "k") == "1"
 
 

@@ -60,7 +60,8 @@ def test_no_bytes_make_a_rescue_fail() -> None:
     for _ in range(500):
         data = b"".join(chance.choices(parts, k=60))
         for (topic, group), queues in rescued_offsets([data]).items():
-            assert topic and group
+            assert topic
+            assert group
             assert all(offset < 1 << 63 for offset in queues.values())
 
 
