@@ -147,14 +147,16 @@ class JsonStateFile:
         return [*set_aside_of(self.path), *set_aside_of(self.backup)]
 
     def save_or_refuse(self, text: str | Content) -> None:
-        """As `save`, for a change that a client waits for: StoreNotWritable when the disk is full,
-        so that it is answered as a send would be. Raises OSError otherwise.
-        """
+        """As `save`, for a change that a client waits for: StoreNotWritable with the reason, so
+        that it is answered as a send would be."""
         try:
             self.save(text)
         except OSError as error:
             if not is_full(error):
-                raise
+                raise StoreNotWritable(
+                    f"{self.path} cannot be written ({error}). Nothing was changed; changes are "
+                    "taken again when that is mended."
+                ) from error
             raise StoreNotWritable(
                 f"the disk is full: {self.path} cannot be written ({error.strerror}). Changes are "
                 "taken again when there is room."
