@@ -32,6 +32,8 @@ Content = bytes | Sequence[bytes]
 
 # File systems without hard links, files that may not get one (of another user), or too many.
 _NO_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS))
+#: What the name of a damaged file that is kept aside has behind it, and perhaps a number.
+DAMAGED = ".damaged"
 # A smaller file costs less to make than its spare to keep.
 _SPARE_FROM = 256 << 10
 # The most that one `writev` takes.
@@ -198,6 +200,25 @@ def _write_all(descriptor: int, pieces: Sequence[bytes]) -> int:
             if written:
                 some[0] = memoryview(some[0])[written:]
     return size
+
+
+def free_name(path: Path) -> Path:
+    """The name under which a damaged file is kept: one that nothing has yet."""
+    aside, number = path.with_name(path.name + DAMAGED), 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{path.name}{DAMAGED}-{number}")
+    return aside
+
+
+def set_aside_of(path: Path) -> list[Path]:
+    """The damaged contents of a file that are kept aside, in the order of their names."""
+    return sorted(path.parent.glob(f"{path.name}{DAMAGED}*"))
+
+
+def set_aside_in(directory: Path) -> list[Path]:
+    """All that is kept aside in a directory."""
+    return sorted(directory.glob(f"*{DAMAGED}*"))
 
 
 def sync_directory(path: Path, *, sync: Sync = os.fsync) -> None:

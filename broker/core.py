@@ -85,6 +85,8 @@ if TYPE_CHECKING:
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
+# A store that is gone is noticed so soon: what is acknowledged meanwhile is lost.
+_PLACE_S = 0.25
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
 # Deletions are saved before they are answered; what is forgotten can wait.
@@ -249,7 +251,8 @@ class BrokerCore:
         )
 
     def _state_file(self, name: str) -> JsonStateFile:
-        return JsonStateFile(os.path.join(self.settings.store_path, "config", name))
+        path = os.path.join(self.table_directory, name)
+        return JsonStateFile(path, sets_aside=True, check=self.store.check_there)
 
     def _build_appending(self) -> None:
         """What puts messages by itself (delayed, staged, half ones), and what follows an append."""
@@ -612,6 +615,8 @@ class BrokerCore:
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)
+        every(_PLACE_S, "the store's place", store.look_whether_there, blocking=True, first_s=0.0)
+        every(1.0, "tables not saved", self._retry_tables)
         clean_s = settings.clean_interval_ms / 1000
         needed = partial(
             needed_by_queue, self._on_loop, self.lag, self.offsets, self._delay_progress
@@ -627,6 +632,21 @@ class BrokerCore:
             every(self.access.LOOK_S, "accounts", self.access.look)
         self.delays.start()
         self.timer.start()
+
+    @property
+    def table_directory(self) -> str:
+        """Where the tables are kept."""
+        return os.path.join(self.settings.store_path, "config")
+
+    def table_failures(self) -> list[str | None]:
+        """Why tables could not be saved the last time, None for each that could."""
+        savers = self._offsets_saver, self._progress_saver, self._timer_saver, self._filters_saver
+        kept = (*savers, self.topics, self.groups, self.staging)
+        return [one.failure for one in kept]
+
+    def _retry_tables(self) -> None:
+        self.topics.retry()
+        self.groups.retry()
 
     def complete_tables(self) -> None:
         """Add to tables that are those of their backups what the store knows and they do not.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,6 +35,7 @@ from aerobee.broker.monitoring.health import (
     registered_probe,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
+from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.setup import (
     add_broker,
@@ -397,6 +399,20 @@ class Daemon:
                 settings.disk_warning_ratio,
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
+        )
+        tables = self.core.table_directory
+        self.health.add(
+            "tables",
+            saving_probe(tables, self.core.table_failures),
+            "give that disk room, or mend what the reason names; what clients commit meanwhile is "
+            "served, but a restart would forget it. Topics and groups that cannot be kept are "
+            "refused. It passes by itself",
+        )
+        self.health.note(
+            "tables are whole",
+            aside_probe((tables, os.path.dirname(settings.kv_file))),
+            "what only those files held is not served; restore it if it is needed, then move the "
+            "files away",
         )
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)

@@ -33,7 +33,6 @@ from aerobee.config.hangup import HANGUPS, heed_supervisor
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
-from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.native.form import form_name
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
@@ -148,7 +147,7 @@ async def _start(daemon: Daemon) -> int | None:
         return _exit_with(error, EXIT_PORT_IN_USE)
     except (AddressError, ConfigError) as error:
         return _exit_with(error, EXIT_CONFIG)
-    except (StoreError, StateFileError, KvFileDamaged, OSError) as error:
+    except (StoreError, StateFileError, OSError) as error:
         return _exit_with(error, EXIT_FAILED)
     return None
 

@@ -125,7 +125,8 @@ class Saver(Generic[C]):
     saves. A table that did not change for an interval begins anew.
 
     One save runs at a time, and at most half of the time. One that fails is logged, and tried again
-    after an interval. Loop thread only.
+    each second until it works: `failure` says why it did not, and the broker is not ready. Loop
+    thread only.
     """
 
     #: How often `look` is to be called.
@@ -134,6 +135,8 @@ class Saver(Generic[C]):
     #: is done, with a look and what the save itself takes.
     SOON_S = 0.08
     SOON_FOR_S = 3.0
+    #: After one that failed.
+    AGAIN_S = 1.0
 
     def __init__(
         self,
@@ -151,6 +154,8 @@ class Saver(Generic[C]):
         self._interval_s = interval_s
         self._running: asyncio.Future[None] | None = None
         self._closed = False
+        #: Why the last save failed; None when it did not.
+        self.failure: str | None = None
         # When changes began to come, the last save began, and the next one may.
         self._changing_since = self._began = self._next = float("-inf")
 
@@ -183,7 +188,15 @@ class Saver(Generic[C]):
         self._running = None
         now = self._loop.time()
         self._next = max(self._next, now + (now - self._began))
-        if not saved.cancelled() and (error := saved.exception()) is not None:
+        if saved.cancelled():
+            return
+        error, before = saved.exception(), self.failure
+        self.failure = None if error is None else f"{self._what} cannot be saved: {error}"
+        if error is None:
+            if before is not None:
+                state_log.warning("%s saved again", self._what)
+            return
+        if self.failure != before:
             state_log.error("%s not saved, will be tried again why=%s", self._what, error)
-            self._table.mark_unsaved()
-            self._next = now + self._interval_s
+        self._table.mark_unsaved()
+        self._next = now + min(self._interval_s, self.AGAIN_S)

@@ -25,7 +25,6 @@ from aerobee.config.memory import available_memory
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
 from aerobee.config.rules import Origin
-from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.peers import address_text
@@ -162,7 +161,7 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
         await server.start()
     except RemotingListenError as error:
         raise CommandFailed(f"cannot start: {error} (--port N)", CANNOT_CONNECT) from error
-    except (KvFileDamaged, OSError) as error:
+    except OSError as error:
         raise CommandFailed(f"cannot start: {error}", CONFIGURATION) from error
     where = address_text((settings.nameserver_host, server.port))
     again = partial(_read_again, reload, notifier, certificates)

@@ -2,8 +2,8 @@
 
 Namespaces of keys, as admin tools use them (order topics above all, protocol/WIRE.md 5.4). The file
 is RocketMQ's `{"configTable":{namespace:{key:value}}}`, replaced as a whole, with the content
-before it in `X.bak`. A damaged file is read from its backup; when both are damaged the start stops
-instead of forgetting what was set.
+before it in `X.bak`. A damaged file is read from its backup; when both are damaged the start begins
+without, and says so. What is damaged is kept aside, as `X.damaged`.
 
 The table is touched on the loop only. It notes what changed and gives that away (`take_changes`);
 the worker that saves has the text in parts (`KvText`) and renders those anew, so that a change
@@ -19,7 +19,7 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
-from aerobee.file_replacement import replace_file, sync_directory
+from aerobee.file_replacement import free_name, replace_file, sync_directory
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.fastjson import JsonError, loads
 
@@ -36,10 +36,6 @@ MAX_BYTES = 8 * 1024 * 1024
 
 #: By namespace and key the new value, None for a key that is gone.
 Changes = dict[str, dict[str, str | None]]
-
-
-class KvFileDamaged(Exception):
-    """File and backup are both unreadable; the text names them and what to do."""
 
 
 class KvTable:
@@ -158,35 +154,40 @@ class KvFile:
         self._backup = self.path.with_name(self.path.name + ".bak")
 
     def load(self, max_bytes: int = MAX_BYTES) -> KvTable:
-        """The table of the file, else of its backup, else an empty one. Raises
-        `KvFileDamaged`, OSError."""
-        damaged = ""
+        """The table of the file, else of its backup, else an empty one: a name server that does not
+        start serves nobody, and what is set in it can be set again. Raises OSError."""
+        damaged: list[Path] = []
         for path in (self.path, self._backup):
             try:
-                content = path.read_bytes()
+                table = KvTable(_parse(path.read_bytes()), max_bytes)
             except FileNotFoundError:
                 continue
-            except IsADirectoryError as error:
-                raise KvFileDamaged(
-                    f"{path} is a directory, a file is needed; move it away"
-                ) from error
-            try:
-                table = KvTable(_parse(content), max_bytes)
-            except (JsonError, ValueError) as error:
-                damaged = f"{path} cannot be read ({error})"
-                log.warning("KV file damaged path=%s why=%s", path, error)
+            except IsADirectoryError:
+                log.warning("KV file damaged path=%s why=it is a directory", path)
+                damaged.append(path)
                 continue
+            except (JsonError, ValueError) as error:
+                log.warning("KV file damaged path=%s why=%s", path, error)
+                damaged.append(path)
+                continue
+            self._put_aside(damaged)
             # Who was killed before may have given it its name, and not synced that.
             sync_directory(path.parent)
             if path is not self.path and not damaged:
                 log.warning("KV file missing, using its backup path=%s", self.path)
             return table
         if damaged:
-            raise KvFileDamaged(
-                f"{damaged}, nor can its backup; restore one of them, or move both away to start "
-                "without them"
-            )
+            self._put_aside(damaged)
+            sync_directory(self.path.parent)
+            log.error("KV file lost, serving on without what it held path=%s", self.path)
         return KvTable(max_bytes=max_bytes)
+
+    def _put_aside(self, damaged: Iterable[Path]) -> None:
+        """Keep what is damaged under another name: it may still help somebody."""
+        for path in damaged:
+            aside = free_name(path)
+            path.rename(aside)
+            log.error("damaged KV file kept aside path=%s", aside)
 
     def save(self, text: str) -> None:
         """Replace the content; returns once it is on disk. Raises OSError."""
@@ -197,7 +198,7 @@ class KvFile:
 def _parse(content: bytes) -> dict[str, dict[str, str]]:
     if not content:
         raise ValueError("it is empty")
-    document: Any = loads(content)
+    document: Any = loads(content, len(content) + 1)
     # Without the member it is damaged, too: a flipped bit in its name must not empty the table.
     if not isinstance(document, dict) or not isinstance(document.get("configTable"), dict):
         raise ValueError("it holds no configTable")

@@ -140,7 +140,7 @@ class NameServer(Serving):
         accounts: MakeAccess | None = None,
     ) -> None:
         """`kv_path`: file of the KV table, made on the first change; `accounts` makes what changes
-        are asked of, None where everybody may change all. Raises `KvFileDamaged`."""
+        are asked of, None where everybody may change all. Raises OSError."""
         self._make_access = accounts
         self._access: AccessService | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -184,7 +184,7 @@ class NameServer(Serving):
         own: Credentials | None = None,
     ) -> Self:
         """The one that a broker embeds, or that runs alone. `own`: what the broker that embeds it
-        signs with, if no file has it. Raises `KvFileDamaged`."""
+        signs with, if no file has it. Raises OSError."""
         return cls(
             settings.nameserver_host,
             settings.nameserver_port,

@@ -26,6 +26,7 @@ from aerobee.store.compiled import Compiled
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import here
+from aerobee.store.disk.place import PlaceWatch
 from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
@@ -104,6 +105,12 @@ class MessageStore:
             self.log_directories,
             self.queue_directory,
             settings.disk_warning_ratio,
+        )
+        self._place = PlaceWatch(
+            parts.files,
+            self._health,
+            (parts.root, *self.log_directories, self.queue_directory),
+            self._open_files,
         )
         self._log = self.commit_log = self._make_log(settings)
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
@@ -513,6 +520,23 @@ class MessageStore:
 
     # --- state ------------------------------------------------------------------------------
 
+    def look_whether_there(self) -> None:
+        """Stop if the directory was taken away or replaced; to be called about twice a second, from
+        any thread."""
+        self._place.look()
+
+    def check_there(self) -> None:
+        """Raises OSError where nothing of this store may be written any more. Any thread."""
+        self._place.look()
+        if (gone := self._health.gone) is not None:
+            raise FileNotFoundError(f"the store is gone: {gone}")
+
+    def _open_files(self) -> Iterator[tuple[str, int]]:
+        yield self._parts.lock.file
+        last = self._parts.segments.last
+        if last is not None:
+            yield last.path, last.descriptor
+
     @property
     def free_buffers(self) -> int:
         """Buffers of the transient pool that are free; NO_POOL without one."""
@@ -537,6 +561,8 @@ class MessageStore:
 
     def _note_broken(self) -> None:
         """Have the next start check what this one believes to have written."""
+        if self._health.gone is not None:
+            return
         try:
             self._offsets.save(poisoned=True)
         except OSError as error:

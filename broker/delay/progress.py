@@ -24,8 +24,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
-from aerobee.protocol.frames.fastjson import loads
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty, read_document
 from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
 V = TypeVar("V")
@@ -154,5 +153,5 @@ class DelayProgress(DurableProgress[int]):
 
 
 def _parse(content: bytes) -> dict[int, int]:
-    table = members(members(loads(content))["offsetTable"])
+    table = members(members(read_document(content))["offsetTable"])
     return {int(level): int(offset) for level, offset in table.items()}

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from aerobee.broker.delay.progress import DurableProgress, Place
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
-from aerobee.protocol.frames.fastjson import loads
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty, read_document
 
 # A clock that is set back more often than this before it has caught up: the oldest past is
 # forgotten, and its messages come twice.
@@ -122,7 +121,7 @@ def _text(done: Done) -> str:
 
 
 def _parse(content: bytes) -> Done | None:
-    table = members(loads(content))
+    table = members(read_document(content))
 
     def cursor(value: Any) -> Cursor:
         return Cursor(int(value["actionMs"]), int(value["logOffset"]))

@@ -5,7 +5,8 @@ QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET. A group that never committed a
 begins at 0 if the first message of the queue is still there and in memory, or if there is no
 message yet: the answer is then the same as if the group had committed 0. If old messages are gone,
 or only on disk, the answer is QUERY_NOT_FOUND, and the client applies its own rule of where to
-begin.
+begin. Where a start has lost offsets with a damaged file, such a group begins with the first
+message that is there: the client's own rule may be to begin behind the last one.
 
 GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and GET_EARLIEST_MSG_STORETIME. None of
 them fails for a queue that does not exist: it has offsets 0 and no earliest time.
@@ -53,6 +54,9 @@ class OffsetRequests:
         topic, queue_id = header.topic, header.queue_id
         offset = self._offsets.query(header.consumer_group, topic, queue_id)
         if offset == NO_OFFSET:
+            if self._offsets.are_lost:
+                offset = self._lag.start(header.consumer_group, topic, queue_id)
+                return encode_success(command, ext={"offset": str(offset)})
             if not self._lag.is_fresh(topic, queue_id):
                 self._lag.note_asked(header.consumer_group, topic, queue_id)
                 remark = "not found: the group has no offset in this queue; it may be new"

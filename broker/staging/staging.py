@@ -81,6 +81,8 @@ class Staging:
             lambda: bool(settings.broker_permission & PERM_WRITE),
             delays=delays is not None,
         )
+        #: Why the last save failed; None when it did not.
+        self.failure: str | None = None
         self._requests = StageRequests(
             settings,
             self.table,
@@ -118,7 +120,7 @@ class Staging:
         found = self._file.take(self._log.end, self._store.written, self._store.durable)
         if found is not None:
             saved = self._loop.run_in_executor(None, self._file.save, found)
-            saved.add_done_callback(_saved)
+            saved.add_done_callback(self._saved)
 
     def _expire(self) -> None:
         try:
@@ -126,7 +128,10 @@ class Staging:
         except StoreError as error:
             log.warning("expired stages stay for now why=%s", error)
 
-
-def _saved(saved: asyncio.Future[None]) -> None:
-    if not saved.cancelled() and (error := saved.exception()) is not None:
-        log.error("config/stages.json not saved, will be tried again why=%s", error)
+    def _saved(self, saved: asyncio.Future[None]) -> None:
+        if saved.cancelled():
+            return
+        error = saved.exception()
+        self.failure = None if error is None else f"staged batches cannot be saved: {error}"
+        if error is not None:
+            log.error("staged batches not saved, will be tried again why=%s", error)

@@ -37,8 +37,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from aerobee.broker.tables.state_file import JsonStateFile, members
-from aerobee.protocol.frames.fastjson import loads
+from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
 log = logging.getLogger("aerobee.broker.stages")
@@ -387,7 +386,7 @@ class StageFile:
 
 
 def _parse(content: bytes) -> _Stored:
-    document = members(loads(content))
+    document = members(read_document(content))
     queries: dict[str, LastBatch] = {}
     for query, value in members(document["queries"]).items():
         last = members(value)

@@ -25,9 +25,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from aerobee.broker.tables.entry_text import NamedConfig, TableText, entry_text
-from aerobee.broker.tables.state_file import JsonStateFile, members
+from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.protocol.bodies.topics import DataVersion
-from aerobee.protocol.frames.fastjson import dumps, loads, quote
+from aerobee.protocol.frames.fastjson import dumps, quote
 
 log = logging.getLogger("aerobee.broker.state")
 
@@ -90,6 +90,8 @@ class ConfigTable(Generic[C]):
         # and how many hold it up.
         self._is_due = self._more = False
         self._held = 0
+        #: Why the last save failed; None when it did not.
+        self.failure: str | None = None
         self._text = TableText(key)
         for name, entry in self._entries.items():
             self._text.put(name, entry_text(entry))
@@ -191,6 +193,12 @@ class ConfigTable(Generic[C]):
             self._listing = listing
         return listing
 
+    def retry(self) -> None:
+        """Save again, if the last save failed: entries may wait for that, and whether changes are
+        taken again is to be known before somebody asks. Called each second."""
+        if self.failure is not None:
+            self._save_next()
+
     async def flush(self) -> None:
         """Wait until all that was asked for has been written, or could not be."""
         self._save_next()
@@ -265,7 +273,8 @@ class ConfigTable(Generic[C]):
 
     def _save_next(self) -> None:
         batch = self._pending
-        if self._saving is not None or not (batch.changes or self._unsaved):
+        wanted = batch.changes or self._unsaved or self.failure is not None
+        if self._saving is not None or not wanted:
             return
         unsaved = {name: one for name, one in self._unsaved.items() if name not in batch.changes}
         batch.changes = {**unsaved, **batch.changes}
@@ -297,12 +306,13 @@ class ConfigTable(Generic[C]):
     ) -> None:
         """The worker is done: make the changes visible, or say what was in the way."""
         self._saving = None
-        error = done.exception()
+        error, before = done.exception(), self.failure
+        self.failure = None if error is None else f"{self._file.path} cannot be saved: {error}"
         if error is None:
             self._apply(batch, version)
             batch.saved.set_result(None)
         else:
-            if unsaved:
+            if unsaved and self.failure != before:
                 log.warning(
                     "entries not written, the next change will path=%s count=%d why=%s",
                     self._file.path,
@@ -346,7 +356,7 @@ class ConfigTable(Generic[C]):
     def _parse(
         self, content: bytes, parse: Callable[[str, Mapping[str, Any]], C | None]
     ) -> tuple[DataVersion | None, dict[str, C]]:
-        document = loads(content)
+        document = read_document(content)
         entries = {
             name: entry
             for name, value in members(members(document)[self._key]).items()

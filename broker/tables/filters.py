@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from aerobee.broker.tables.offsets import PairIndex
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty, read_document
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.bloom import BloomFilter, map_mask
 from aerobee.protocol.filters.property_filter import (
@@ -41,7 +41,6 @@ from aerobee.protocol.filters.property_filter import (
     PropertyFilter,
 )
 from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
-from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.message.properties import (
     PROPERTY_RETRY_TOPIC,
     chosen_properties,
@@ -221,7 +220,8 @@ class FilterTable:
         found: list[ConsumerFilter] = []
         now_ms = self._clock_ms()
         died_ms = now_ms - _DEAD_BEFORE_START_MS
-        for topic, of_topic in members(members(loads(content))["filterDataByTopic"]).items():
+        by_topic = members(members(read_document(content))["filterDataByTopic"])
+        for topic, of_topic in by_topic.items():
             for group, one in members(members(of_topic)["groupFilterData"]).items():
                 data = members(one)
                 positions = self._bloom.positions(group, topic)

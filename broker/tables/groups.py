@@ -170,9 +170,10 @@ class GroupTable(ConfigTable[GroupConfig]):
         return self._entries.get(name)
 
     def complete(self, named: Iterable[str]) -> None:
-        """Beside a backup, which is older than the file was, add the groups `named`: those that
-        have offsets. Without their settings, which are lost; the start says so."""
-        if self._file.loaded_from != self._file.backup:
+        """Beside a backup, which is older than the file was, and where the file is lost, add the
+        groups `named`: those that have offsets. Without their settings, which are lost; the start
+        says so."""
+        if self._file.loaded_from != self._file.backup and not self._file.is_lost:
             return
         lost = sorted(name for name in set(named) if self._may_add(name))
         lost = lost[: max(0, self._limit() - len(self._entries))]
@@ -181,8 +182,9 @@ class GroupTable(ConfigTable[GroupConfig]):
         if lost:
             shown = ", ".join(lost[:_LOST_SHOWN])
             log.warning(
-                "groups made again from the consumer offsets, because the table is that of its "
-                "backup path=%s count=%d groups=%s; they have the default settings",
+                "groups made again from the consumer offsets, because the table %s path=%s "
+                "count=%d groups=%s; they have the default settings",
+                "is lost" if self._file.is_lost else "is that of its backup",
                 self._file.path,
                 len(lost),
                 shown + (", ..." if len(lost) > _LOST_SHOWN else ""),

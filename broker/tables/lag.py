@@ -5,8 +5,8 @@ A group is behind in each queue that can be read of each topic that it subscribe
 offset in. What it has not consumed of a queue begins
 
 - at its offset, if it has committed one there;
-- else where it would start (`start`): at 0 if QUERY_CONSUMER_OFFSET says so, else where its members
-  choose to;
+- else where it would start (`start`): at 0 if QUERY_CONSUMER_OFFSET says so, at the first message
+  where a start has lost the table of offsets, else where its members choose to;
 - never below the queue's first message: what has expired cannot be consumed any more.
 
 It ends with the queue. What was given out and is not committed lies inside.
@@ -182,6 +182,8 @@ class ConsumerLag:
     def start(self, group: str, topic: str, queue_id: int) -> int:
         """Where a group starts in a queue that it has no offset in."""
         first = self._first(topic, queue_id)
+        if self._offsets.are_lost:
+            return first
         noted = self._stats.began(group, topic).get(queue_id)
         if noted is not None:
             return max(noted, first)

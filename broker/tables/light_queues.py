@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from aerobee.broker.tables.config_table import done
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import (
-    MOST_VALUES,
     NO_OFFSET,
     STEP,
     Admit,
@@ -28,6 +27,7 @@ from aerobee.broker.tables.offsets import (
     admit_all,
     parse_table,
 )
+from aerobee.broker.tables.offsets_rescue import rescued_light_offsets, rescued_offsets
 from aerobee.broker.tables.offsets_text import (
     DocumentText,
     Pair,
@@ -35,10 +35,9 @@ from aerobee.broker.tables.offsets_text import (
     offset_key,
     parse_key,
 )
-from aerobee.broker.tables.state_file import JsonStateFile, members
+from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.topics import TopicConfig
-from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light
 
 log = logging.getLogger("aerobee.broker.light")
@@ -106,7 +105,7 @@ class LightConsumerOffsets(ConsumerOffsets):
             return super()._load(file)
         # One file for both: where one table is damaged, both are those of the backup.
         nothing: tuple[OffsetTable, LightOffsetTable] = ({}, {})
-        table, self._light = file.load(_parse, nothing)
+        table, self._light = file.load(_parse, nothing, _rescue)
         return table
 
     def try_commit(self, group: str, topic: str, queue_id: int, offset: int) -> str:
@@ -190,7 +189,11 @@ def load_offsets(
     return ConsumerOffsets(before, max_offset, admit)
 
 
+def _rescue(contents: Sequence[bytes]) -> tuple[OffsetTable, LightOffsetTable]:
+    return rescued_offsets(contents), rescued_light_offsets(contents)
+
+
 def _parse(content: bytes) -> tuple[OffsetTable, LightOffsetTable]:
-    document = loads(content, MOST_VALUES)
+    document = read_document(content)
     light = members(members(document)["lmqOffsetTable"])
     return parse_table(document), {parse_key(key): int(offset) for key, offset in light.items()}

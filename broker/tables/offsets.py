@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol
 
 from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.offsets_rescue import rescued_offsets
 from aerobee.broker.tables.offsets_text import (
     Changes,
     DocumentText,
@@ -31,9 +32,9 @@ from aerobee.broker.tables.offsets_text import (
     parse_key,
     queues_text,
 )
-from aerobee.broker.tables.state_file import JsonStateFile, members
+from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.protocol.frames.fastjson import loads, quote
+from aerobee.protocol.frames.fastjson import quote
 from aerobee.protocol.names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
@@ -47,8 +48,6 @@ from aerobee.store.disk.owner import OnOwner
 log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
-# Two for each of the most offsets that the settings allow, with one in each table of a pair.
-MOST_VALUES = 20_000_100
 _BEYOND_LOGGED = 20
 # Of one step: pairs that are forgotten, or pairs and queues whose JSON is made, counted together;
 # some microseconds each.
@@ -154,6 +153,7 @@ class ConsumerOffsets:
         self._max_offset = max_offset
         self._admit = admit
         self._table = self._load(file)
+        self._are_lost = file.is_lost or bool(file.set_aside())
         self._index = PairIndex(self._table)
         self._start_count = sum(
             len(queues) for (_, group), queues in self._table.items() if is_start_group(group)
@@ -161,6 +161,9 @@ class ConsumerOffsets:
         self._count = sum(map(len, self._table.values())) - self._start_count
         self._queues_text = TableText("offsetTable", self._table, queues_text)
         self._text = self._document_text()
+        if file.is_lost:
+            # What was rescued has no file yet.
+            self._queues_text.changed.update(dict.fromkeys(self._table))
         # One save at a time: the text is made in parts that the last one left.
         self._saving = threading.Lock()
         self._taken: Changes = []
@@ -190,7 +193,14 @@ class ConsumerOffsets:
         return DocumentText(self._queues_text)
 
     def _load(self, file: JsonStateFile) -> OffsetTable:
-        return file.load(lambda content: parse_table(loads(content, MOST_VALUES)), {})
+        return file.load(lambda content: parse_table(read_document(content)), {}, rescued_offsets)
+
+    @property
+    def are_lost(self) -> bool:
+        """Whether offsets were lost with a damaged file that is still kept aside. A group without
+        an offset may be one of those, and is to begin with the first message there is: what it gets
+        again it can tell, what it is led past it would never see."""
+        return self._are_lost
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """As `try_commit`; whether it was set."""

@@ -9,10 +9,15 @@ as `X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A firs
 one, or neither where there was none. The backup before, when it is large, stays as `X.spare` for
 the next text to be written over (file_replacement.py); it is never read.
 
-Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without
-a `.bak` that can be read the start stops, unless neither was ever there: offsets are never reset
-in silence. What was read is durable then, its name too: the process that gave it the name may have
-been killed before it synced the directory, and what is not changed is not written again.
+Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or damaged. Of a file
+whose owner serves on without it (`sets_aside`), what is damaged is renamed to `X.damaged`, never
+deleted and never overwritten, and the owner begins with what it can make of the pieces: the log and
+the readiness page name it until somebody takes it away. A tool that only reads gets an error. What
+was read is durable then, its name too: the process that gave it the name may have been killed
+before it synced the directory, and what is not changed is not written again.
+
+A reader takes whatever a writer has written: a table is bounded where it grows, not by how many
+values its text has (`read_document`).
 """
 
 from __future__ import annotations
@@ -21,11 +26,19 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from aerobee.file_replacement import Content, replace_file, sync_directory, write_synced
+from aerobee.file_replacement import (
+    Content,
+    free_name,
+    replace_file,
+    set_aside_of,
+    sync_directory,
+    write_synced,
+)
+from aerobee.protocol.frames.fastjson import loads
 from aerobee.store.disk.files import is_full
 from aerobee.store.disk.syncs import sync_all
 from aerobee.store.errors import StoreNotWritable
@@ -37,19 +50,37 @@ T = TypeVar("T")
 _MODE = 0o640
 # So much of a value stands in an error.
 _SHOWN = 40
+#: Makes what it can of the bytes of damaged files, the newer one first.
+Rescue: TypeAlias = Callable[[Sequence[bytes]], T]
 
 
 class StateFileError(Exception):
     """A state file cannot be read, nor can its backup; the text names them and what to do."""
 
 
+class _NotAFile(ValueError):
+    """Something else stands in the place of a file."""
+
+
 class JsonStateFile:
     """One state file. `save` may be called from any thread, one at a time."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sets_aside: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """With `sets_aside` a load renames what is damaged and goes on without it. `check` raises
+        OSError where nothing may be written any more."""
         self.path = Path(path)
         #: The file that `load` had its content from: `path`, `backup`, or None without any.
         self.loaded_from: Path | None = None
+        #: Whether `load` found damage, and no backup that could be read.
+        self.is_lost = False
+        self._sets_aside = sets_aside
+        self._check = check
         self._lock = threading.Lock()
         # A damaged file must not take the place of the backup that was read instead of it.
         self._keep_backup = False
@@ -58,48 +89,74 @@ class JsonStateFile:
     def backup(self) -> Path:
         return self.path.with_name(self.path.name + ".bak")
 
-    def load(self, parse: Callable[[bytes], T], default: T) -> T:
+    def load(self, parse: Callable[[bytes], T], default: T, rescue: Rescue[T] | None = None) -> T:
         """The parsed content, or `default` when there is none yet.
 
-        `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. Raises
-        `StateFileError` when the file is damaged, or only its backup there, and no backup helps;
-        OSError when its directory cannot be synced.
+        `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. When the file is
+        damaged, or only its backup there, and no backup helps, a file that may be set aside gives
+        what `rescue` makes of the bytes, or `default`; another one raises `StateFileError`. Raises
+        OSError when its directory cannot be synced, or read.
         """
-        damage: list[str] = []
+        damage: list[tuple[Path, str]] = []
+        contents: list[bytes] = []
         for path in (self.path, self.backup):
-            content = _read(path)
-            if content is None:
-                if path is self.path and self.backup.exists():
-                    log.warning("state file missing, using its backup %s", path)
-                continue
             try:
+                content = _read(path)
+                if content is None:
+                    if path is self.path and self.backup.exists():
+                        log.warning("state file missing, using its backup %s", path)
+                    continue
+                contents.append(content)
                 if not content:
                     raise ValueError("it is empty")
                 found = parse(content)
             except (ValueError, KeyError, TypeError) as error:
-                damage.append(f"{path} cannot be read ({error})")
+                is_file = not isinstance(error, _NotAFile)
+                said = f"{path} cannot be read ({error})" if is_file else f"{path} {error}"
+                damage.append((path, said))
                 continue
             if damage:
-                log.warning("state file damaged, using its backup %s", damage[0])
+                log.warning("state file damaged, using its backup %s", damage[0][1])
             self.loaded_from, self._keep_backup = path, bool(damage)
+            self._put_aside(damage)
             sync_directory(path.parent, sync=sync_all)
             return found
-        if damage:
+        if not damage:
+            return default
+        why = " and ".join(text for _, text in damage)
+        if not self._sets_aside:
             raise StateFileError(
-                f"{' and '.join(damage)}; restore {self.path} or its backup {self.backup}, or move "
-                "both away to start without them"
+                f"{why}; restore {self.path} or its backup {self.backup}, or move both away to "
+                "start without them"
             )
-        return default
+        self.is_lost = True
+        self._put_aside(damage)
+        sync_directory(self.path.parent, sync=sync_all)
+        log.error("state file lost, serving on without what it held why=%s", why)
+        return default if rescue is None else rescue(contents)
+
+    def _put_aside(self, damaged: Sequence[tuple[Path, str]]) -> None:
+        """Rename damaged files, if this file may: what they hold may still help somebody."""
+        for path, _ in damaged if self._sets_aside else ():
+            aside = free_name(path)
+            path.rename(aside)
+            log.error("damaged file kept aside path=%s", aside)
+
+    def set_aside(self) -> list[Path]:
+        """What was kept aside of this file and its backup, at this start or an earlier one."""
+        return [*set_aside_of(self.path), *set_aside_of(self.backup)]
 
     def save_or_refuse(self, text: str | Content) -> None:
-        """As `save`, for a change that a client waits for: StoreNotWritable when the disk is full,
-        so that it is answered as a send would be. Raises OSError otherwise.
-        """
+        """As `save`, for a change that a client waits for: StoreNotWritable with the reason, so
+        that it is answered as a send would be."""
         try:
             self.save(text)
         except OSError as error:
             if not is_full(error):
-                raise
+                raise StoreNotWritable(
+                    f"{self.path} cannot be written ({error}). Nothing was changed; changes are "
+                    "taken again when that is mended."
+                ) from error
             raise StoreNotWritable(
                 f"the disk is full: {self.path} cannot be written ({error.strerror}). Changes are "
                 "taken again when there is room."
@@ -109,7 +166,9 @@ class JsonStateFile:
         """Replace the content, a text or its UTF-8, which may be in pieces; returns once it is on
         disk. Raises OSError."""
         with self._lock:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._check()
+            # Not the folders above: a store that is gone is not begun anew.
+            self.path.parent.mkdir(exist_ok=True)
             new = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
             backup = None if self._keep_backup else self.backup
             replace_file(self.path, new, backup=backup, keep_spare=True, mode=_MODE, sync=sync_all)
@@ -162,14 +221,19 @@ def members(value: Any) -> Mapping[str, Any]:
     return value
 
 
+def read_document(content: bytes) -> Any:
+    """The value of a file of ours, however many values it has. Raises ValueError."""
+    return loads(content, len(content) + 1)
+
+
 def _read(path: Path) -> bytes | None:
-    """The content; None if there is no such file. Raises StateFileError, OSError."""
+    """The content; None if there is no such file. Raises _NotAFile, StateFileError, OSError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
     except IsADirectoryError as error:
-        raise StateFileError(f"{path} is a directory, a file is needed; move it away") from error
+        raise _NotAFile("is a directory, a file is needed") from error
     except NotADirectoryError as error:
         raise StateFileError(
             f"{path.parent} is a file, a directory is needed; move it away"

@@ -175,7 +175,7 @@ def losses(
 
 def committed_offsets(data: bytes) -> Iterator[Committed]:
     """What `consumerOffset.json` or `lmqConsumerOffset.json` say; JsonError when it is no JSON."""
-    for topic, group, queue_id, offset in committed_in(loads(data)):
+    for topic, group, queue_id, offset in committed_in(loads(data, len(data) + 1)):
         yield Committed(group, topic, queue_id, offset)
 
 

@@ -156,6 +156,16 @@ class Files:
         found = os.stat(path)
         return found.st_ino, found.st_mtime_ns
 
+    def node(self, path: str) -> tuple[int, int]:
+        """(device, inode) of what a path names."""
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+
+    def node_of(self, fd: int) -> tuple[int, int]:
+        """The same of an open file."""
+        found = os.fstat(fd)
+        return found.st_dev, found.st_ino
+
     def made_and_left(self, path: str) -> bool:
         """Whether a file was made since the machine came up, here, and never touched afterwards.
 

@@ -3,7 +3,7 @@
 Three kinds of no. Reasons that pass by themselves (a full disk): set and cleared by whoever
 watches, several may hold at once. Broken: a sync or write failed, what memory and disk hold may
 differ, and only a restart with recovery heals it (docs/reliability.md 3.2); the first failure wins
-and stays. Closed.
+and stays; a store whose directory was taken away is broken in the same way. Closed.
 
 `refusing` sums it up in one attribute for the append path.
 
@@ -34,6 +34,8 @@ class Health:
         self.refusing = False
         self.broken: StoreBroken | None = None
         self.closed = False
+        #: Why the paths of the store are no longer its own; nothing may be written to them then.
+        self.gone: str | None = None
         # See `watch`; while the store is being opened there is nobody yet.
         self._breaking_watcher: Callable[[], None] | None = None
         self._broken_watcher: Callable[[StoreBroken], None] | None = None
@@ -66,6 +68,12 @@ class Health:
         log.critical("store broken what=%s error=%s", what, error)
         if self._broken_watcher is not None:
             self._broken_watcher(broken)
+
+    def lose(self, problem: str) -> None:
+        """The store is no longer where it was opened: no more writes, and no note of it either."""
+        if self.gone is None:
+            self.gone = problem
+            self.poison("looking for the store", FileNotFoundError(problem))
 
     def refuse(self, kind: str, reason: str) -> None:
         """Take no writes for `reason` until `allow(kind)`."""

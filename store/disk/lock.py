@@ -92,6 +92,11 @@ class StoreLock:
             _open_directories.add(self._identity)
             self._listed = True
 
+    @property
+    def file(self) -> tuple[str, int]:
+        """The path of the lock file and its descriptor, -1 while it is not taken."""
+        return self._path, self._fd
+
     def was_left_open(self) -> bool:
         """Whether the last run ended without `mark_clean`."""
         return self._files.exists(self._abort_path)

@@ -1,14 +1,15 @@
 """The broker's tables below `config/`, and that of its name server below `namesrv/`: can they be
 read, and do groups stand within their queues.
 
-The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and refuses to
-start when neither can be read (FORMAT.md 11.4). The audit reads in the same order and says which.
+The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and begins
+without when neither can be read (FORMAT.md 11.4). The audit reads in the same order and says which.
 """
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from aerobee.file_replacement import DAMAGED
 from aerobee.protocol.frames.fastjson import JsonError, loads
 from aerobee.protocol.names import (
     SCHEDULE_GROUP,
@@ -31,8 +32,8 @@ from aerobee.store.inspect.start_checks import (
 )
 from aerobee.store.inspect.state import read_small
 
-_MOST_BYTES = 256 << 20
-_MOST_VALUES = 20_000_000
+# More than any table's limits allow.
+_MOST_BYTES = 4 << 30
 _TOPICS_SHOWN = 10
 # The tables that a file holds; without one of them a start takes the file for damaged.
 _MEMBERS = {
@@ -88,6 +89,8 @@ class Tables:
             self._tables[path] = self._read(path)
         for path in sorted(path for path in paths if path.endswith(TEMPORARY)):
             findings.add("config-unfinished", path, None, "was being written")
+        for path in sorted(path for path in paths if DAMAGED in os.path.basename(path)):
+            findings.add("config-aside", path, None, "is a damaged table that a start kept aside")
 
     def path(self, name: str) -> str:
         """Where a table of the broker is."""
@@ -207,7 +210,7 @@ class Tables:
         if not content:
             return None, _EMPTY
         try:
-            value = loads(content, _MOST_VALUES)
+            value = loads(content, len(content) + 1)
         except JsonError as error:
             return None, f"cannot be read: {error}"
         if not isinstance(value, dict):

@@ -284,8 +284,9 @@ KINDS: Final[dict[str, Kind]] = {
     # --- tables ------------------------------------------------------------------------------
     "config-damaged": Kind(
         _D,
-        "a broker refuses to start: neither the table nor its backup can be read",
-        "restore one of them; repair moves both away, the broker then starts without this table",
+        "a broker starts without what they held and keeps both aside: neither the table nor its "
+        "backup can be read",
+        "restore one of them; repair moves both away, as a start does",
     ),
     "config-unused": Kind(
         _W,
@@ -307,6 +308,11 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "config-backup": Kind(
         _N, "the table itself is whole; its next write makes a new backup", "nothing"
+    ),
+    "config-aside": Kind(
+        _W,
+        "what only this file held is not served; of offsets the entries that were whole are",
+        "restore what is in it, if anything is, then move it out of the directory",
     ),
     "config-unfinished": Kind(_N, "a crash left it while a table was written", "nothing"),
     "offset-beyond": Kind(

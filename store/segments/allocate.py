@@ -114,7 +114,9 @@ class AllocateMappedFileService:
             self._thread.join()
         for segment in self._ready.values():
             segment.close()
-            self._files.remove(segment.path)
+            # Of a store that is gone the path may be that of another one's segment.
+            if self._health.gone is None:
+                self._files.remove(segment.path)
         self._ready.clear()
 
     def _pending(self, start: int) -> bool:
@@ -163,6 +165,8 @@ class AllocateMappedFileService:
             self._changed.notify_all()
 
     def _create(self, path: str, start: int) -> MappedFile:
+        if (gone := self._health.gone) is not None:
+            raise FileNotFoundError(gone)
         directory = os.path.dirname(path)
         # Remembered until they are synced: a second try finds the directories there.
         self._unsynced += self._files.make_directories(directory)

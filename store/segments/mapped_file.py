@@ -104,6 +104,11 @@ class MappedFile:
         return self._memory is not None
 
     @property
+    def descriptor(self) -> int:
+        """That of the open file, -1 without one."""
+        return self._fd
+
+    @property
     def memory(self) -> memoryview:
         """The writer's view of the whole file, while it is open for writing."""
         assert self._memory is not None

@@ -2,12 +2,12 @@
 the file; never a traceback, never nothing in silence."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from aerobee.broker.tables.state_file import StateFileError
-from aerobee.nameserver.kv import KvFileDamaged
+from aerobee.file_replacement import DAMAGED
 from tests.crash.damage.case import Case, Heard
 from tests.crash.damage.originals import Original, snapshot
 from tests.crash.damage.outcomes import TABLE, Outcome
@@ -65,9 +65,9 @@ class ConfigJudge:
         with heard.listening():
             try:
                 found = LOADERS[name](root)
-            except (StateFileError, KvFileDamaged, OSError) as error:
+            except (StateFileError, OSError) as error:
                 refusal = str(error)
-        wrong = [f"reading {name} changed something"] if snapshot(root) != before else []
+        wrong = [f"reading {name} changed something"] if _kept(root) != _as_kept(*before) else []
         if name not in case.tables:
             if found != self._stored[name]:
                 wrong.append(f"{name} is not as it was: {refusal or found}")
@@ -89,6 +89,13 @@ class ConfigJudge:
             if not used_backup:
                 return [f"{name} is not its backup: {found}"]
             return [] if name in said else [f"that {name} is its backup is not said: {said!r}"]
+        if outcome is Outcome.ASIDE:
+            known = [self._stored[name], self._backed[name], self._nothing[name]]
+            known.append(self._stored[OFFSETS] if name == LIGHT else {})
+            made_up = [key for key, value in found.items() if value not in _of(known, key)]
+            if made_up:
+                return [f"{name} holds what nobody wrote: {made_up}"]
+            return [] if name in said else [f"that {name} is lost is not said: {said!r}"]
         if outcome is Outcome.SERVED:
             return [] if found == self._stored[name] else [f"{name} is not as it was: {found}"]
         if outcome is Outcome.EMPTY:
@@ -101,6 +108,25 @@ class ConfigJudge:
             return []
         changed = differing(found, self._stored[name])
         return [f"{name} differs in {changed}"] if len(changed) > _MOST_CHANGED else []
+
+
+def _of(tables: Iterable[Contents], key: str) -> list[Any]:
+    return [table[key] for table in tables if key in table]
+
+
+def _kept(root: Path) -> tuple[dict[str, bytes], set[str]]:
+    return _as_kept(*snapshot(root))
+
+
+def _as_kept(
+    files: Mapping[str, bytes], folders: Iterable[str]
+) -> tuple[dict[str, bytes], set[str]]:
+    """All that is there, by the names that it had before it was kept aside."""
+    return {_name_of(name): data for name, data in files.items()}, set(map(_name_of, folders))
+
+
+def _name_of(name: str) -> str:
+    return name.partition(DAMAGED)[0]
 
 
 def _load_all(root: Path) -> dict[str, Contents]:

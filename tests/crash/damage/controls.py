@@ -73,9 +73,10 @@ def _marked_first(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _default_for_damaged(load: Callable[..., Any]) -> Callable[..., Any]:
-    """A table that cannot be read is taken for one that never was."""
+    """A table that cannot be read is taken for one that never was, in silence."""
 
-    def load_any(file: Any, parse: Any, default: Any) -> Any:
+    def load_any(file: Any, parse: Any, default: Any, _rescue: Any = None) -> Any:
+        file._sets_aside = False
         try:
             return load(file, parse, default)
         except StateFileError:

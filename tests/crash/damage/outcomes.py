@@ -25,6 +25,11 @@ class Outcome(enum.Enum):
         "served as it stands, passed over, or found out; nothing else is touched"
     )
     BACKUP = "the backup, one change older, is used, and the log says so"
+    ASIDE = (
+        "starts; what is damaged is kept aside as `X.damaged`, the log and `/ready` name it; "
+        "topics are made again from their queues, groups from offsets, of offsets each whole entry "
+        "is read"
+    )
     EMPTY = "begins without: there never were any, as far as can be told"
     REFUSED = "the start is refused, the text names the file; nothing is changed"
 
@@ -32,7 +37,7 @@ class Outcome(enum.Enum):
 S, H, M, F = Outcome.SERVED, Outcome.HEALED, Outcome.STAYS, Outcome.FEWER
 L, C, X, U = Outcome.LOST, Outcome.CUT, Outcome.EXPIRED, Outcome.UNGUARDED
 N = Outcome.FRONT
-B, E, R = Outcome.BACKUP, Outcome.EMPTY, Outcome.REFUSED
+B, A, E, R = Outcome.BACKUP, Outcome.ASIDE, Outcome.EMPTY, Outcome.REFUSED
 
 TABLE: dict[str, Outcome] = {
     "log: bit of a checked field": L,
@@ -145,8 +150,8 @@ TABLE: dict[str, Outcome] = {
     "config: missing, its backup is there": B,
     "config: flipped bit": U,
     "config: one table of offsets for the other": U,
-    "config: no file can be read": R,
-    "config: a directory in its place": R,
+    "config: no file can be read": A,
+    "config: a directory in its place": A,
     "config: missing with its backup": E,
     "config: left-over file, or behind a link": S,
 }

@@ -55,12 +55,17 @@ def _any(_topic: str, _queue_id: int) -> int:
     return 1 << 40
 
 
+def _file(path: Path) -> JsonStateFile:
+    """As the daemon opens one."""
+    return JsonStateFile(path, sets_aside=True)
+
+
 def _topic_table(root: Path) -> TopicTable:
-    return TopicTable(_OPTIONS, JsonStateFile(root / TOPICS), lambda: NOW_MS, INLINE)
+    return TopicTable(_OPTIONS, _file(root / TOPICS), lambda: NOW_MS, INLINE)
 
 
 def _group_table(root: Path) -> GroupTable:
-    file = JsonStateFile(root / GROUPS)
+    file = _file(root / GROUPS)
     return GroupTable(
         file, auto_create=True, limit=lambda: 100, clock_ms=lambda: NOW_MS, loop=INLINE
     )
@@ -75,12 +80,12 @@ def _groups(root: Path) -> Contents:
 
 
 def _offsets(root: Path) -> Contents:
-    return ConsumerOffsets(JsonStateFile(root / OFFSETS), _any).all()
+    return ConsumerOffsets(_file(root / OFFSETS), _any).all()
 
 
 def _light(root: Path) -> Contents:
-    plain = JsonStateFile(root / OFFSETS)
-    document = LightConsumerOffsets(JsonStateFile(root / LIGHT), plain, _any).document()
+    plain = _file(root / OFFSETS)
+    document = LightConsumerOffsets(_file(root / LIGHT), plain, _any).document()
     return {**document["lmqOffsetTable"], **document["offsetTable"]}
 
 

@@ -154,6 +154,23 @@ async def test_a_save_that_fails_is_logged_and_tried_again(
     assert [value for _, value in bench.table.saved] == [1]
 
 
+async def test_a_save_that_fails_is_told_and_tried_each_second_until_it_works() -> None:
+    """An interval is five seconds, or an hour where somebody set it so; readiness has one."""
+    bench = Bench()
+    loop = cast(asyncio.AbstractEventLoop, bench.loop)
+    bench.saver = Saver(loop, "a table", bench.table, 3600.0)
+    bench.table.error = OSError(28, "No space left on device")
+    bench.table.value = 1
+    bench.saver.look()
+    await bench.loop.do_work()
+    assert bench.saver.failure == "a table cannot be saved: [Errno 28] No space left on device"
+    bench.table.error = None
+    bench.loop.now += Saver.AGAIN_S
+    bench.saver.look()
+    await bench.loop.do_work()
+    assert (bench.saver.failure, [value for _, value in bench.table.saved]) == (None, [1])
+
+
 async def test_close_waits_for_a_save_under_way_and_saves_the_rest() -> None:
     bench = Bench()
     bench.table.value = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.nameserver import kv
-from aerobee.nameserver.kv import KvFile, KvFileDamaged, KvTable, KvText
+from aerobee.nameserver.kv import KvFile, KvTable, KvText
 from aerobee.protocol.errors import BadRequest
 from tests import campaign
 
@@ -48,16 +48,31 @@ def test_a_damaged_file_is_read_from_its_backup(tmp_path: Path):
     for damage in (b"", b'{"configTable":', b"[]", b'{"configTable":{"N":5}}'):
         file.path.write_bytes(damage)
         assert file.load().get("N", "k") == "1"
-    file.path.unlink()
+    file.path.unlink(missing_ok=True)
     assert file.load().get("N", "k") == "1"
 
 
-def test_damage_of_file_and_backup_stops_the_start(tmp_path: Path):
+def test_damage_of_file_and_backup_is_kept_aside_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """A name server that does not start serves no route either."""
     file = KvFile(tmp_path / "kv.json")
     file.path.write_bytes(b"{")
-    (tmp_path / "kv.json.bak").write_bytes(b"{")
-    with pytest.raises(KvFileDamaged, match=r"kv\.json\.bak"):
-        file.load()
+    (tmp_path / "kv.json.bak").write_bytes(b"}")
+    assert file.load().namespace("N") is None
+    aside = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert aside == {"kv.json.damaged": b"{", "kv.json.bak.damaged": b"}"}
+    assert f"lost, serving on without what it held path={file.path}" in caplog.text
+
+
+def test_a_table_of_more_values_than_a_request_may_hold_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = KvFile(tmp_path / "kv.json")
+    table = {"N": {str(number): "" for number in range(10)}}
+    monkeypatch.setattr(kv.loads, "__defaults__", (5,))
+    file.save(KvTable(table).to_json())
+    assert file.load().namespace("N") == table["N"]
 
 
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch):
@@ -84,10 +99,9 @@ def test_damage_is_not_taken_for_an_empty_table(tmp_path: Path, damage: bytes):
     """All keys were forgotten, and nobody was told."""
     file = KvFile(tmp_path / "kv.json")
     file.path.write_bytes(damage)
-    with pytest.raises(KvFileDamaged, match=r"kv\.json"):
-        file.load()
     (tmp_path / "kv.json.bak").write_bytes(b'{"configTable":{"N":{"k":"1"}}}')
     assert file.load().get("N", "k") == "1"
+    assert (tmp_path / "kv.json.damaged").read_bytes() == damage
 
 
 def test_it_is_said_that_the_backup_stands_in_for_a_missing_file(
@@ -98,10 +112,10 @@ def test_it_is_said_that_the_backup_stands_in_for_a_missing_file(
     assert "missing, using its backup" in caplog.text
 
 
-def test_a_directory_in_the_place_of_the_file_stops_the_start(tmp_path: Path):
+def test_a_directory_in_the_place_of_the_file_is_kept_aside(tmp_path: Path):
     (tmp_path / "kv.json").mkdir()
-    with pytest.raises(KvFileDamaged, match=r"kv\.json is a directory"):
-        KvFile(tmp_path / "kv.json").load()
+    assert KvFile(tmp_path / "kv.json").load().namespace("N") is None
+    assert (tmp_path / "kv.json.damaged").is_dir()
 
 
 def test_the_bytes_are_those_of_the_plain_printer_whatever_changed():

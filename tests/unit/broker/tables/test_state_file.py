@@ -10,7 +10,12 @@ import pytest
 
 from aerobee import file_replacement
 from aerobee.broker.tables import state_file
-from aerobee.broker.tables.state_file import JsonStateFile, StateFileError, pretty
+from aerobee.broker.tables.state_file import (
+    JsonStateFile,
+    StateFileError,
+    pretty,
+    read_document,
+)
 
 
 def parse(content: bytes) -> dict[str, int]:
@@ -97,6 +102,52 @@ def test_a_directory_in_the_place_of_a_file_stops_the_start_and_is_named(
     (tmp_path / name).mkdir()
     with pytest.raises(StateFileError, match=f"{name} is a directory"):
         JsonStateFile(tmp_path / "x.json").load(parse, {})
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.json.bak"])
+def test_what_is_damaged_is_kept_aside_and_the_rest_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """A start never dies of a table of its own; each damage keeps a name of its own."""
+    for number in ("", "-2", "-3"):
+        file = JsonStateFile(tmp_path / "x.json", sets_aside=True)
+        (tmp_path / name).write_text(f"damaged{number}")
+        assert file.load(parse, {"default": 1}, lambda contents: {"rescued": contents}) == {
+            "rescued": [f"damaged{number}".encode()]
+        }
+        assert file.is_lost
+        aside = tmp_path / f"{name}.damaged{number}"
+        assert aside.read_text() == f"damaged{number}"
+        assert aside in file.set_aside()
+    assert f"damaged file kept aside path={aside}" in caplog.text
+
+
+def test_damage_beside_a_backup_is_kept_aside_too(tmp_path: Path) -> None:
+    """The next save would have written over it."""
+    file = JsonStateFile(tmp_path / "x.json", sets_aside=True)
+    file.save('{"a": 1}')
+    file.path.write_text("damaged")
+    assert file.load(parse, {}) == {"a": 1}
+    file.save('{"a": 2}')
+    assert (tmp_path / "x.json.damaged").read_text() == "damaged"
+    assert (not file.is_lost, file.load(parse, {})) == (True, {"a": 2})
+
+
+def test_a_directory_in_the_place_of_a_file_is_kept_aside(tmp_path: Path) -> None:
+    (tmp_path / "x.json" / "mine").mkdir(parents=True)
+    assert JsonStateFile(tmp_path / "x.json", sets_aside=True).load(parse, {"a": 1}) == {"a": 1}
+    assert (tmp_path / "x.json.damaged" / "mine").is_dir()
+
+
+def test_a_save_does_not_make_the_folder_of_a_store_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        JsonStateFile(tmp_path / "gone" / "config" / "x.json").save("{}")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_document_of_ours_is_read_however_many_values_it_has() -> None:
+    """A table that was written was refused by the next start: "more than 1000000 values"."""
+    assert len(read_document(b"[" + b"0," * 1_000_001 + b"0]")) == 1_000_002
 
 
 def test_first_text_has_a_backup(tmp_path: Path) -> None:

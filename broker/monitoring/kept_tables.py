@@ -1,0 +1,70 @@
+"""Can what the broker is told be kept? Probes of the files of its tables (`config/*.json`).
+
+A table that cannot be saved is known to be so by its last save, and its next one, a second later,
+tells when that is over. A disk without room is seen before a save has met it: commits of offsets
+are acknowledged as they come, and saved some seconds later. What a start could not read is named
+as long as it lies beside the tables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from aerobee.broker.monitoring.health import Probe
+from aerobee.file_replacement import set_aside_in
+
+# A small table's text with what a file system adds to it.
+_LEAST_BYTES = 16 << 10
+_SPARE = ".spare"
+
+
+def saving_probe(
+    directory: str,
+    failures: Callable[[], Iterable[str | None]],
+    statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
+) -> Probe:
+    """Each table below `directory` can be saved; `failures` are those of their last saves."""
+
+    def probe() -> str | None:
+        failed = [failure for failure in failures() if failure is not None]
+        if failed:
+            return "; ".join(failed)
+        try:
+            disk = statvfs(directory)
+            needed = _needed_bytes(directory)
+        except FileNotFoundError:
+            return None  # the first save makes it
+        except OSError as error:
+            return f"the file system of {directory} cannot be asked: {error}"
+        room = disk.f_bavail * disk.f_frsize
+        if room < needed or (disk.f_files and not disk.f_favail):
+            what = f"{room} bytes are free, {needed} are needed" if room < needed else "no inode"
+            return f"the tables in {directory} cannot be saved: its disk is full ({what})"
+        return None
+
+    return probe
+
+
+def aside_probe(directories: Iterable[str]) -> Probe:
+    """No damaged table lies beside those that are served."""
+    aside = [path for directory in directories for path in set_aside_in(Path(directory))]
+
+    def probe() -> str | None:
+        left = [str(path) for path in aside if os.path.lexists(path)]
+        return f"damaged tables were kept aside: {', '.join(left)}" if left else None
+
+    return probe
+
+
+def _needed_bytes(directory: str) -> int:
+    """What the next save of the largest table takes, besides the old file that it may reuse."""
+    sizes: dict[str, int] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith((".json", _SPARE)):
+                sizes[entry.name] = entry.stat().st_size
+    tables = [name for name in sizes if not name.endswith(_SPARE)]
+    needed = [sizes[name] - sizes.get(name + _SPARE, 0) for name in tables]
+    return _LEAST_BYTES + max(needed, default=0)
