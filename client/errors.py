@@ -16,6 +16,7 @@ the one question a caller has, "what do I do now":
         PeerBusy           the same request may pass later
         PeerFailed         something broke over there
       BadAnswer            the peer answered with something that cannot be read
+      UnreadableBody       a message is there, and its compressed body cannot be made plain here
       NetworkError         nothing was answered; the peer may or may not have acted
         ConnectFailed      surely not acted
           NoNameServer     no name server could be reached
@@ -99,6 +100,10 @@ class PeerFailed(PeerError):
 
 class BadAnswer(ClientError):
     """The peer answered success, but its answer lacks a field or cannot be decoded."""
+
+
+class UnreadableBody(ClientError):
+    """A body cannot be made plain: its packages are not installed, it is damaged or too large."""
 
 
 class NetworkError(ClientError):
