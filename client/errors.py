@@ -6,6 +6,7 @@ the one question a caller has, "what do I do now":
     ClientError
       CallerError          the program using the client must change
         ClientClosed       used before start or after close
+        InheritedClient    opened in another process, which forked into this one
         BadMessage         this message can never be sent
         OffsetFileInUse    two broadcasting consumers share one local offset file
       NoRoute              no name server knows a broker for the topic
@@ -56,6 +57,10 @@ class CallerError(ClientError):
 
 class ClientClosed(CallerError):
     """The client was not started, or is closed."""
+
+
+class InheritedClient(CallerError):
+    """The client was opened by another process, whose copy this one is by fork()."""
 
 
 class BadMessage(CallerError):
