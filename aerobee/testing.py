@@ -8,7 +8,7 @@ or the pytest fixture `aerobee_broker`: `pytest_plugins = ["aerobee.testing"]` i
 conftest.py, or `from aerobee.testing import aerobee_broker` in any. It is the whole daemon with its
 name server, on free ports of the loopback address and a temporary store of small segments, on an
 event loop in a thread of its own, so that blocking tests and asyncio ones use it alike. Leaving the
-block stops it in order and deletes the store.
+block stops it in order and deletes the store; in a child by fork() leaving it does nothing.
 
 Keyword arguments are settings (`aerobee config show` lists them); ranges are not checked, so a test
 may be quicker than an operator should be. A `store_path` given is kept: start a second broker on it
@@ -31,6 +31,7 @@ from typing import Any
 from aerobee.broker.daemon import Daemon
 from aerobee.client.loop_thread import new_loop
 from aerobee.config.model import Settings
+from aerobee.remoting.origin import Origin
 
 # Starting takes a tenth of a second; a machine under load gets time instead of a false alarm.
 _START_TIMEOUT_S = 60.0
@@ -75,14 +76,17 @@ def broker(**settings: Any) -> Iterator[RunningBroker]:
         own_store = tempfile.mkdtemp(prefix="aerobee-test-")
         settings["store_path"] = own_store
     thread = _DaemonThread(Settings.for_tests(**{**SMALL, **settings}))
+    origin = Origin()
     try:
         yield thread.start()
     finally:
-        try:
-            thread.stop()
-        finally:
-            if own_store is not None:
-                shutil.rmtree(own_store)
+        # A child by fork() has neither the thread nor a right to the store.
+        if not origin.is_elsewhere:
+            try:
+                thread.stop()
+            finally:
+                if own_store is not None:
+                    shutil.rmtree(own_store)
 
 
 class _DaemonThread:

@@ -1,11 +1,23 @@
-"""Messages on standard output: one line each for people, one JSON object a line for scripts."""
+"""Messages on standard output: one line each for people, one JSON object a line for scripts.
+
+A message whose body cannot be made plain (LZ4 or ZSTD without their packages, damaged) says so in
+the place of its body; in JSON `body` is null, `unreadable` says why, and `body_base64` is the body
+as it is stored, with `compressed` true.
+"""
 
 import sys
 from typing import Any, Final
 
-from aerobee.cli.output import body_fields, body_text, print_json, print_pairs, printable
+from aerobee.cli.output import (
+    body_fields,
+    body_text,
+    bytes_fields,
+    print_json,
+    print_pairs,
+    printable,
+)
 from aerobee.cli.times import time_text
-from aerobee.client.message import ReceivedMessage
+from aerobee.client.message import ReceivedMessage, UnreadableMessage
 from aerobee.remoting.peers import address_text
 
 _BODY_SHOWN: Final = 200
@@ -40,7 +52,7 @@ def line(message: ReceivedMessage) -> str:
     if message.keys:
         marks.append(f"({' '.join(message.keys)})")
     parts = [time_text(message.store_timestamp_ms), where, *marks]
-    parts.append(body_text(message.body, _BODY_SHOWN))
+    parts.append(_body_text(message, _BODY_SHOWN))
     return printable("  ".join(parts))
 
 
@@ -60,8 +72,20 @@ def full_fields(message: ReceivedMessage) -> dict[str, object]:
         "record bytes": message.size,
     }
     fields |= {f"property {name}": value for name, value in sorted(message.properties.items())}
-    fields["body"] = body_text(message.body, sys.maxsize)
+    fields["body"] = _body_text(message, sys.maxsize)
     return fields
+
+
+def _body_text(message: ReceivedMessage, limit: int) -> str:
+    if isinstance(message, UnreadableMessage):
+        return f"CANNOT BE READ, {len(message.stored_body)} bytes: {message.why}"
+    return body_text(message.body, limit)
+
+
+def _body_fields(message: ReceivedMessage) -> dict[str, Any]:
+    if isinstance(message, UnreadableMessage):
+        return {"unreadable": str(message.why), **bytes_fields(message.stored_body)}
+    return body_fields(message.body)
 
 
 def json_fields(message: ReceivedMessage) -> dict[str, Any]:
@@ -84,5 +108,5 @@ def json_fields(message: ReceivedMessage) -> dict[str, Any]:
         "flag": message.flag,
         "record_bytes": message.size,
         "compressed": message.compressed,
-        **body_fields(message.body),
+        **_body_fields(message),
     }

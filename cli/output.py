@@ -119,9 +119,14 @@ def body_fields(body: bytes) -> dict[str, Any]:
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
-        import base64
+        return bytes_fields(body)
 
-        return {"body": None, "body_base64": base64.b64encode(body).decode("ascii")}
+
+def bytes_fields(body: bytes) -> dict[str, Any]:
+    """A body in JSON that is no text."""
+    import base64
+
+    return {"body": None, "body_base64": base64.b64encode(body).decode("ascii")}
 
 
 def body_text(body: bytes, limit: int) -> str:

@@ -21,7 +21,7 @@ from aerobee.client.errors import (
     checking_arguments,
     reading,
 )
-from aerobee.client.message import ReceivedMessage, received
+from aerobee.client.message import Inflater, ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions, checked_options, split_address
 from aerobee.client.queue_offsets import commit_offset, max_offset, min_offset, offset_at
 from aerobee.protocol.bodies.common import (
@@ -64,7 +64,7 @@ from aerobee.protocol.headers.client import (
     ViewMessageHeader,
 )
 from aerobee.protocol.message.ids import parse_offset_msg_id
-from aerobee.protocol.message.record import decode_record, decode_records
+from aerobee.protocol.message.record import decode_record, iterate_records
 from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_topic
 from aerobee.remoting.peers import address_text
 
@@ -468,7 +468,9 @@ class Admin(Role):
         if answer.code != ResponseCode.SUCCESS:
             return []
         with reading(address):
-            return [received(stored, broker.name) for stored in decode_records(answer.body)]
+            inflater = Inflater()
+            records = iterate_records(answer.body)
+            return [received(stored, broker.name, inflater) for stored in records]
 
     async def view(self, offset_msg_id: str) -> ReceivedMessage:
         """The message a broker's id names; the broker's address is part of the id.

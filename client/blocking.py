@@ -4,7 +4,7 @@
         producer.send(Message("orders", b"one more"))
 
 All clients of a process share one event loop in a background thread (loop_thread.py); they may be
-called from any thread, several at once. Listeners of a `PushConsumer` are plain functions and run
+called from any thread, several at once. After a fork the child opens clients of its own. Listeners of a `PushConsumer` are plain functions and run
 in threads of their own. Arguments, results and errors are those of the asyncio classes of the same
 names, whose docstrings say more.
 """
@@ -66,8 +66,9 @@ class _Role(Generic[RoleT]):
         self._run(self._wrapped.__aenter__())
 
     def close(self) -> None:
-        """Close the client; twice does no harm."""
-        if self._thread is None:
+        """Close the client; twice does no harm, nor in a child of the process that opened it: there
+        nothing is done, since its connections are the parent's."""
+        if self._thread is None or self._thread.is_inherited:
             return
         try:
             self._run(self._wrapped.close())

@@ -6,6 +6,7 @@ the one question a caller has, "what do I do now":
     ClientError
       CallerError          the program using the client must change
         ClientClosed       used before start or after close
+        InheritedClient    opened in another process, which forked into this one
         BadMessage         this message can never be sent
         OffsetFileInUse    two broadcasting consumers share one local offset file
       NoRoute              no name server knows a broker for the topic
@@ -16,6 +17,7 @@ the one question a caller has, "what do I do now":
         PeerBusy           the same request may pass later
         PeerFailed         something broke over there
       BadAnswer            the peer answered with something that cannot be read
+      UnreadableBody       a message is there, and its compressed body cannot be made plain here
       NetworkError         nothing was answered; the peer may or may not have acted
         ConnectFailed      surely not acted
           NoNameServer     no name server could be reached
@@ -55,6 +57,10 @@ class CallerError(ClientError):
 
 class ClientClosed(CallerError):
     """The client was not started, or is closed."""
+
+
+class InheritedClient(CallerError):
+    """The client was opened by another process, whose copy this one is by fork()."""
 
 
 class BadMessage(CallerError):
@@ -99,6 +105,10 @@ class PeerFailed(PeerError):
 
 class BadAnswer(ClientError):
     """The peer answered success, but its answer lacks a field or cannot be decoded."""
+
+
+class UnreadableBody(ClientError):
+    """A body cannot be made plain: its packages are not installed, it is damaged or too large."""
 
 
 class NetworkError(ClientError):

@@ -5,17 +5,23 @@ its result. The only place of the client where threads meet the loop, and what i
 coroutines of one thread start in the order of their calls; a coroutine is cancelled when its caller
 gives up (a key press) before it ended; a call from the loop's own thread is refused, since it would
 wait for itself.
+
+A thread does not outlive a fork: a child begins without one and starts its own, and clients that it
+inherited raise InheritedClient. Their loop is left alone there, neither used nor closed, because
+the kernel's side of it is shared with the process that goes on with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from aerobee.client.errors import CallerError
+from aerobee.client.errors import CallerError, InheritedClient
+from aerobee.remoting.origin import Origin
 
 T = TypeVar("T")
 
@@ -35,9 +41,12 @@ class LoopThread:
 
     _lock = threading.Lock()
     _current: LoopThread | None = None
+    # Of the process that this one was forked from: kept, so that nothing of them is finalized here.
+    _inherited: list[LoopThread] = []  # noqa: RUF012  of the class, on purpose
 
     def __init__(self) -> None:
         self._users = 0
+        self._origin = Origin()
         self._loop = new_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="aerobee-client", daemon=True
@@ -53,8 +62,23 @@ class LoopThread:
             cls._current._users += 1
             return cls._current
 
+    @classmethod
+    def begin_in_child(cls) -> None:
+        """After a fork: no thread, and a lock that nobody holds."""
+        cls._lock = threading.Lock()
+        if cls._current is not None:
+            cls._inherited.append(cls._current)
+            cls._current = None
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is the thread of another process, which does not run here."""
+        return self._origin.is_elsewhere
+
     def release(self) -> None:
         """One user less; the last one ends the thread."""
+        if self.is_inherited:
+            return
         with self._lock:
             self._users -= 1
             if self._users:
@@ -66,7 +90,13 @@ class LoopThread:
         self._loop.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start `work` on the loop; its result is in the future. Not for the loop's own thread."""
+        """Start `work` on the loop; its result is in the future. Not for the loop's own thread.
+
+        Raises InheritedClient in a process that was forked from the loop's.
+        """
+        if self.is_inherited:
+            work.close()
+            raise InheritedClient(self._origin.inherited("the client"))
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -80,3 +110,6 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+
+os.register_at_fork(after_in_child=LoopThread.begin_in_child)

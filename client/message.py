@@ -1,36 +1,36 @@
 """Messages as a program sees them: what it sends and what it receives.
 
 A `Message` is checked before anything is sent (`check`), so that a wrong one costs no round trip.
-The body of a large message is compressed here, not by the broker, and a received one is inflated
-here, with a bound: a few kilobytes may claim to be gigabytes. What cannot be inflated (LZ4, ZSTD, a
-broken stream, over the bound) is handed on as it was stored, with `compressed` true; dropping it
-would lose a message for want of a codec. Sources: protocol/WIRE.md 6.1-6.4, 6.8.
+The body of a large message is compressed here, not by the broker, and a received one is made plain
+here, with a bound for all bodies of one answer together: a few kilobytes may claim to be gigabytes.
+A message whose body cannot be made plain (LZ4 or ZSTD without their packages, a broken stream, over
+the bound) is an `UnreadableMessage`: it is there, since dropping it would lose it for want of a
+package, and asking for its body is an error that says why. Nobody gets compressed bytes as if they
+were plain. Sources: protocol/WIRE.md 6.1-6.4, 6.8.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from aerobee.client.errors import BadMessage
+from aerobee.client.errors import BadMessage, UnreadableBody
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message import properties as names
+from aerobee.protocol.message.compression import CannotInflate, TooLarge, inflate, is_compressed
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.record import Message as StoredMessage
-from aerobee.protocol.message.record_layout import (
-    SYS_COMPRESSED,
-    SYS_COMPRESSION_MASK,
-    SYS_COMPRESSION_ZLIB,
-    pack_host,
-)
+from aerobee.protocol.message.record_layout import SYS_COMPRESSED, pack_host
 from aerobee.protocol.names import check_topic_name
 
 COMPRESS_FROM_BYTES: Final = 4096
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-# Inflated size a consumer accepts: a compressed 4 MiB body of plain text seldom exceeds ten times.
+#: What the compressed bodies of one answer may become, one or all together: a compressed 4 MiB body
+#: of plain text seldom exceeds ten times.
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 MAX_DELAY_LEVEL: Final = 18
 #: The most that our broker takes; it may be set to less.
@@ -38,7 +38,6 @@ MAX_DELAY_S: Final = 40 * 86_400
 # The year 9999.
 _LAST_MS: Final = 253_402_300_799_999
 
-_ZLIB_TYPES: Final = frozenset({0, SYS_COMPRESSION_ZLIB})
 _COMPRESS_LEVEL: Final = 5
 _DELAY: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
@@ -201,16 +200,31 @@ def compress_body(body: bytes) -> tuple[bytes, int]:
     return (packed, SYS_COMPRESSED) if len(packed) < len(body) else (body, 0)
 
 
-def inflate_body(body: bytes, sys_flag: int) -> bytes | None:
-    """The plain body, or None when this build cannot inflate it within the bound."""
-    if sys_flag & SYS_COMPRESSION_MASK not in _ZLIB_TYPES:
-        return None
-    stream = zlib.decompressobj()
-    try:
-        plain = stream.decompress(body, MAX_INFLATED_BYTES)
-    except zlib.error:
-        return None
-    return plain if stream.eof else None
+class Inflater:
+    """Makes the bodies of one answer plain, within MAX_INFLATED_BYTES for all of them together."""
+
+    def __init__(self) -> None:
+        self._used = 0
+
+    def plain(self, body: bytes, sys_flag: int) -> bytes:
+        """The body as its producer gave it; raises CannotInflate.
+
+        `TooLarge` when the bodies before it left too little, which `is_used` tells from one that is
+        over the limit by itself.
+        """
+        if not is_compressed(sys_flag):
+            return body
+        left = MAX_INFLATED_BYTES - self._used
+        if left <= 0:
+            raise TooLarge(f"what an answer's bodies become is over {MAX_INFLATED_BYTES} bytes")
+        plain = inflate(body, sys_flag, left)
+        self._used += len(plain)
+        return plain
+
+    @property
+    def is_used(self) -> bool:
+        """Whether another body of the same answer was made plain already."""
+        return self._used > 0
 
 
 @dataclass(slots=True)
@@ -221,7 +235,7 @@ class ReceivedMessage:
     record in the broker's log. For a message on its way through a retry topic, `topic` is the
     original topic, `queue` the retry queue it was read from and `reconsume_times` how often it
     failed before. Times are milliseconds since 1970, hosts are (ip, port), `size` is that of the
-    stored record in bytes.
+    stored record in bytes. `compressed` is true for an `UnreadableMessage` alone.
     """
 
     topic: str
@@ -248,14 +262,99 @@ class ReceivedMessage:
         """The id by which the broker itself knows the message (protocol/WIRE.md 6.6)."""
         return offset_msg_id(pack_host(*self.store_host), self.log_offset)
 
+    @property
+    def held_bytes(self) -> int:
+        """What it costs to hold it: a body that was made plain is more than its record."""
+        return max(self.size, len(self.body))
 
-def received(stored: StoredMessage, broker_name: str) -> ReceivedMessage:
-    """A decoded record as the program sees it; `broker_name` is where it was read."""
-    body, compressed = stored.body, bool(stored.sys_flag & SYS_COMPRESSED)
-    if compressed and (plain := inflate_body(body, stored.sys_flag)) is not None:
-        body, compressed = plain, False
+
+class UnreadableMessage(ReceivedMessage):
+    """A message whose body cannot be made plain here: asking for `body` raises UnreadableBody.
+
+    `why` is that error, `stored_body` what the broker has. The rest of it is as usual, so it can be
+    printed, given back and passed over. A push consumer's listener never gets one: the message is
+    given back as one that failed.
+    """
+
+    __slots__ = ("stored_body", "why")
+
+    stored_body: bytes
+    why: UnreadableBody
+
+    @property
+    def body(self) -> bytes:
+        """Nothing that a program could use."""
+        raise self.why
+
+    @body.setter
+    def body(self, stored: bytes) -> None:
+        self.stored_body = stored
+
+    @property
+    def held_bytes(self) -> int:
+        """What it costs to hold it."""
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"<message {self.msg_id} of {self.topic} that cannot be read: {self.why}>"
+
+    # By identity: those of the fields would ask for the body.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def received(
+    stored: StoredMessage, broker_name: str, inflater: Inflater | None = None
+) -> ReceivedMessage:
+    """A decoded record as the program sees it; `broker_name` is where it was read.
+
+    `inflater` is that of the answer, where others come with it.
+    """
+    try:
+        body = (inflater or Inflater()).plain(stored.body, stored.sys_flag)
+    except CannotInflate as error:
+        return unreadable(stored, broker_name, error)
+    return _made(ReceivedMessage, stored, broker_name, body)
+
+
+def received_until_full(
+    records: Iterable[StoredMessage], broker_name: str, most: int
+) -> tuple[list[ReceivedMessage], int | None]:
+    """The messages of a pull, `most` of them, and the queue offset to go on from when more came.
+
+    What the bodies of one answer become is bounded as well, and those that are left over are no
+    worse than the first: the next pull brings them. At least one message comes, readable or not.
+    """
+    assert most > 0
+    messages: list[ReceivedMessage] = []
+    inflater = Inflater()
+    for stored in records:
+        if len(messages) == most:
+            return messages, stored.queue_offset
+        try:
+            body = inflater.plain(stored.body, stored.sys_flag)
+        except CannotInflate as error:
+            if isinstance(error, TooLarge) and inflater.is_used:
+                return messages, stored.queue_offset
+            messages.append(unreadable(stored, broker_name, error))
+        else:
+            messages.append(_made(ReceivedMessage, stored, broker_name, body))
+    return messages, None
+
+
+def unreadable(stored: StoredMessage, broker_name: str, why: CannotInflate) -> UnreadableMessage:
+    """The message of a record whose body cannot be made plain."""
+    message = _made(UnreadableMessage, stored, broker_name, stored.body)
+    message.why = UnreadableBody(f"message {message.msg_id} of {message.topic}: {why}")
+    return message
+
+
+ReceivedT = TypeVar("ReceivedT", bound=ReceivedMessage)
+
+
+def _made(kind: type[ReceivedT], stored: StoredMessage, broker_name: str, body: bytes) -> ReceivedT:
     properties = stored.properties
-    return ReceivedMessage(
+    return kind(
         topic=stored.topic,
         body=body,
         tags=properties.get(names.PROPERTY_TAGS, ""),
@@ -267,7 +366,7 @@ def received(stored: StoredMessage, broker_name: str) -> ReceivedMessage:
         log_offset=stored.log_offset,
         flag=stored.flag,
         sys_flag=stored.sys_flag,
-        compressed=compressed,
+        compressed=kind is UnreadableMessage,
         reconsume_times=stored.reconsume_times,
         born_timestamp_ms=stored.born_timestamp_ms,
         born_host=stored.born_host,

@@ -20,10 +20,11 @@ from aerobee.client.errors import (
     PeerFailed,
     RequestRefused,
     SendFailed,
+    UnreadableBody,
     Untrusted,
     WrongPeer,
 )
-from aerobee.client.message import Message, ReceivedMessage
+from aerobee.client.message import Message, ReceivedMessage, UnreadableMessage
 from aerobee.client.options import (
     ClientOptions,
     ConsumeFrom,
@@ -82,6 +83,8 @@ __all__ = [
     "TransactionOptions",
     "TransactionProducer",
     "TransactionResult",
+    "UnreadableBody",
+    "UnreadableMessage",
     "Untrusted",
     "WrongPeer",
     "reply_to",

@@ -5,6 +5,8 @@ taken as they come, each with its `opaque`. A body is read straight into the byt
 gets, so an answer of several MiB is copied once. What a peer asks of us (brokers tell groups about
 changes) is passed over: these programs are members of no group.
 
+After a fork the connection is the parent's: in the child it counts as closed.
+
 An error leaves the connection unusable; it is closed, and the caller makes another.
 One thread at a time.
 """
@@ -30,6 +32,7 @@ from aerobee.remoting.errors import (
     RemotingTimeout,
     connect_failure,
 )
+from aerobee.remoting.origin import Origin
 from aerobee.remoting.tls import ShownCertificate, client_context
 
 _WORDS = struct.Struct(">iI")
@@ -54,6 +57,7 @@ class BlockingCaller:
 
     def __init__(self, address: str, options: ConnectOptions) -> None:
         self.address = address
+        self._origin = Origin()
         self._options = options
         self._signer = None if options.secret_key is None else Signer(options.secret_key)
         host, _, port = address.rpartition(":")
@@ -78,6 +82,8 @@ class BlockingCaller:
         """Send a request, signed where there is a key for it; the opaque of its answer."""
         if self._signer is not None and self._options.access_key is not None:
             command.ext = self._signer.signed(command.ext, command.body, self._options.access_key)
+        if self._origin.is_elsewhere:
+            raise RemotingClosed(self._origin.inherited(f"the connection with {self.address}"))
         try:
             self._socket.sendall(command.encode())
         except OSError as error:
@@ -101,7 +107,7 @@ class BlockingCaller:
     @property
     def closed(self) -> bool:
         """Whether another connection is needed."""
-        return self._input.closed
+        return self._input.closed or self._origin.is_elsewhere
 
     def close(self) -> None:
         """End the connection; more than once does no harm."""
@@ -124,6 +130,8 @@ class BlockingCaller:
         return command
 
     def _exactly(self, size: int) -> bytes:
+        if self._origin.is_elsewhere:
+            raise RemotingClosed(self._origin.inherited(f"the connection with {self.address}"))
         try:
             data: bytes = self._input.read(size)
         except (OSError, ValueError) as error:

@@ -64,7 +64,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("self_signed", "certificate_dates", "certificates"),
     ),
     "remoting": (
-        *("errors", "limits", "stats", "peers", "tls", "tls_session", "tls_transport"),
+        *("errors", "limits", "stats", "origin", "peers", "tls", "tls_session", "tls_transport"),
         *("calls", "budget", "turns"),
         *("connection_set", "connection", "serving", "caller", "blocking"),
         *("handshakes", "arrivals", "server"),

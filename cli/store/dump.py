@@ -19,6 +19,7 @@ from aerobee.cli.output import (
 from aerobee.cli.store.access import below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import parse_time, time_text
 from aerobee.config.model import Settings
+from aerobee.protocol.message.compression import is_compressed
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.remoting.peers import address_text
 from aerobee.store.audit.dump import (
@@ -145,6 +146,8 @@ def _message_text(item: DumpedMessage, body: str) -> str:
         parts.append(f"[{message.tags}]")
     if message.keys:
         parts.append(f"({' '.join(message.keys)})")
+    if is_compressed(message.sys_flag):
+        parts.append("compressed")
     parts.append(_body(message.body, body))
     return "  ".join(parts)
 
@@ -208,6 +211,7 @@ def _message_fields(item: DumpedMessage, body: str) -> dict[str, Any]:
         "prepared_transaction_offset": message.prepared_transaction_offset,
         "flag": message.flag,
         "sys_flag": message.sys_flag,
+        "compressed": is_compressed(message.sys_flag),
         "body_bytes": len(message.body),
     }
     if body == "hex":

@@ -24,6 +24,7 @@ from aerobee.client.errors import (
     ClientError,
     ConnectFailed,
     ConnectionLost,
+    InheritedClient,
     Untrusted,
 )
 from aerobee.client.options import split_address
@@ -37,6 +38,7 @@ from aerobee.remoting.errors import (
     RemotingTimeout,
     RemotingUntrusted,
 )
+from aerobee.remoting.origin import Origin
 from aerobee.remoting.stats import CloseReason
 
 Greet = Callable[[str, Caller], Awaitable[None]]
@@ -79,12 +81,15 @@ class ConnectionPool:
         self._on_request = on_request
         self._tls = tls
         self._shared = caller_set(name="client")
+        # None until the first connection: before that a fork does no harm.
+        self._origin: Origin | None = None
         self._callers: dict[str, Caller] = {}
         self._connecting: dict[str, asyncio.Task[Caller]] = {}
         self._closed = False
 
     async def call(self, address: str, command: Command, timeout_s: float) -> Command:
         """The answer of the peer, whatever its code; raises NetworkError or ClientClosed."""
+        self._check_process()
         caller = self._callers.get(address)
         if caller is None or caller.closed:
             caller = await self._connected(address)
@@ -95,6 +100,7 @@ class ConnectionPool:
 
     async def push(self, address: str, command: Command) -> None:
         """Send a oneway request; waits while the peer does not take what was sent."""
+        self._check_process()
         caller = self._callers.get(address)
         if caller is None or caller.closed:
             caller = await self._connected(address)
@@ -103,6 +109,13 @@ class ConnectionPool:
             caller.push(command)
         except RemotingError as error:
             raise client_error(address, error) from None
+
+    def _check_process(self) -> None:
+        """Two processes must not write into one stream: InheritedClient in a child by fork()."""
+        if self._origin is None:
+            self._origin = Origin()
+        elif self._origin.is_elsewhere:
+            raise InheritedClient(self._origin.inherited("the client"))
 
     def connected_addresses(self) -> list[str]:
         """Peers with a living connection."""

@@ -27,6 +27,7 @@ from aerobee.client.errors import (
     CallerError,
     ClientClosed,
     ClientError,
+    InheritedClient,
     NoRoute,
     peer_error,
     wrong_peer,
@@ -44,6 +45,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request, make_response
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingError
+from aerobee.remoting.origin import Origin
 from aerobee.remoting.tls import ShownCertificate, client_context, show
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Session:
         self.name_servers = parse_addresses(name_servers)
         self.local_ip = local_ip(self.name_servers[0])
         self.client_id = make_client_id(options, self.local_ip)
+        self._origin = Origin()
         self.tasks = TaskOwner(self.client_id)
         self.pool = ConnectionPool(
             self.tasks, options.connect_timeout_s, self._greet, self._on_request, make_tls(options)
@@ -115,13 +118,17 @@ class Session:
         """Start heartbeats and route refreshes on the running loop."""
         if self._started:
             raise CallerError("a client is started once; make a new one after close")
+        if self._origin.is_elsewhere:
+            # Made before a fork, which others of the same parent may have been as well.
+            self._origin = Origin()
+            self.client_id = make_client_id(self.options, self.local_ip)
         self._started = self.running = True
         self.tasks.spawn(self._heartbeats.run(), self._heartbeats.name)
         self.tasks.spawn(self._refreshes.run(), self._refreshes.name)
 
     async def close(self) -> None:
         """Say goodbye to the brokers, end every task, close every connection."""
-        if not self.running:
+        if not self.running or self.is_inherited:
             return
         self.running = False
         if self._missing_timer is not None:
@@ -130,8 +137,15 @@ class Session:
         await self.tasks.close()
         self.pool.close()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether another process started this client, of which this one is a child by fork()."""
+        return self._started and self._origin.is_elsewhere
+
     def check_running(self) -> None:
-        """Raise ClientClosed before start and after close."""
+        """Raise ClientClosed before start and after close, InheritedClient in a child."""
+        if self.is_inherited:
+            raise InheritedClient(self._origin.inherited("the client"))
         if not self.running:
             raise ClientClosed("the client is not started, or is closed")
 

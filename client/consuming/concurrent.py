@@ -12,7 +12,7 @@ import asyncio
 import logging
 
 from aerobee.client.consuming.consumer_state import ConsumerState
-from aerobee.client.consuming.listener import Consumed
+from aerobee.client.consuming.listener import Consumed, batches
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage
 
@@ -39,9 +39,8 @@ class ConcurrentConsumeService:
 
     def arrived(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         """Put messages in line for the workers."""
-        size = self._state.options.consume_batch
-        for start in range(0, len(messages), size):
-            self._batches.put_nowait((assigned, messages[start : start + size]))
+        for batch in batches(messages, self._state.options.consume_batch):
+            self._batches.put_nowait((assigned, batch))
 
     async def _work(self) -> None:
         while True:

@@ -3,7 +3,7 @@
 A listener gets a list of messages of one queue, in queue order. Returning None or
 `Consumed.SUCCESS` says all are done; `Consumed.RETRY` or an exception that none is. Whatever else
 it returns is taken for a mistake in the program, and the messages are redelivered: better twice
-than lost.
+than lost. A message whose body cannot be made plain is not handed over at all, and has failed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import asyncio
 import enum
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from aerobee.client.message import ReceivedMessage, queue_text
+from aerobee.client.message import ReceivedMessage, UnreadableMessage, queue_text
 
 log = logging.getLogger(__name__)
+
+
+# Without a package each message of a topic may be one that cannot be read.
+_UNREADABLE_SAID_S = 60.0
 
 
 class Consumed(enum.Enum):
@@ -31,18 +36,44 @@ ListenerResult = Consumed | None
 Listener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult] | ListenerResult]
 
 
+def batches(messages: list[ReceivedMessage], size: int) -> Iterator[list[ReceivedMessage]]:
+    """The messages in order, `size` at a time; one that cannot be read is alone, so that no other
+    fails with it."""
+    batch: list[ReceivedMessage] = []
+    for message in messages:
+        alone = isinstance(message, UnreadableMessage)
+        if batch and (alone or len(batch) == size):
+            yield batch
+            batch = []
+        batch.append(message)
+        if alone:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
 class ListenerCall:
     """A listener with the threads it may need; what it raises comes out as its outcome."""
 
     def __init__(self, listener: Listener, threads: int) -> None:
         self._listener = listener
         self._threads: ThreadPoolExecutor | None = None
+        self._unreadable = 0  # since it was last said
+        self._unreadable_said_at = -_UNREADABLE_SAID_S
         call = getattr(listener, "__call__", listener)  # noqa: B004  an object may be a listener
         if not (inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)):
             self._threads = ThreadPoolExecutor(threads, thread_name_prefix="aerobee-listener")
 
     async def outcome(self, messages: list[ReceivedMessage]) -> tuple[Consumed, Exception | None]:
-        """What became of the messages, and what the listener raised, if it did."""
+        """What became of the messages, and what the listener raised, if it did.
+
+        With one among them that cannot be read the listener is not called; all have failed.
+        """
+        for message in messages:
+            if isinstance(message, UnreadableMessage):
+                self._say_unreadable(message)
+                return Consumed.RETRY, message.why
         try:
             result = await self._call(messages)
         except Exception as error:  # the program's fault, which ends neither queue nor consumer
@@ -61,6 +92,22 @@ class ListenerCall:
             return result, None
         log.error("listener must return Consumed or None, got %r; redelivering", result)
         return Consumed.RETRY, None
+
+    def _say_unreadable(self, message: UnreadableMessage) -> None:
+        self._unreadable += 1
+        now = time.monotonic()
+        if now - self._unreadable_said_at < _UNREADABLE_SAID_S:
+            return
+        log.error(
+            "message cannot be read and counts as failed topic=%s queue=%s offset=%d since_last=%d "
+            "why=%s",
+            message.topic,
+            queue_text(message.queue),
+            message.queue_offset,
+            self._unreadable,
+            message.why,
+        )
+        self._unreadable, self._unreadable_said_at = 0, now
 
     async def _call(self, messages: list[ReceivedMessage]) -> object:
         if self._threads is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aerobee.client.consuming.assignment import Assignment
 from aerobee.client.consuming.consumer_state import ConsumerState
-from aerobee.client.consuming.listener import Consumed
+from aerobee.client.consuming.listener import Consumed, batches
 from aerobee.client.consuming.order_lock import LOCK_TRUST_S, OrderLocks
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage, queue_text
@@ -39,7 +39,7 @@ class OrderlyConsumeService:
         self._locks = locks
         self._assignment = assignment
         self._clock = clock
-        self._waiting: dict[ProcessQueue, deque[ReceivedMessage]] = {}
+        self._waiting: dict[ProcessQueue, deque[list[ReceivedMessage]]] = {}
 
     def start(self) -> None:
         """Nothing to start: each queue brings its task."""
@@ -53,7 +53,7 @@ class OrderlyConsumeService:
 
     def arrived(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         """Put messages in line behind those of the same queue."""
-        self._waiting[assigned].extend(messages)
+        self._waiting[assigned].extend(batches(messages, self._state.options.consume_batch))
         assigned.signal()
 
     async def renew_locks(self) -> None:
@@ -91,14 +91,12 @@ class OrderlyConsumeService:
 
     async def _consume_queue(self, assigned: ProcessQueue) -> None:
         waiting = self._waiting[assigned]
-        size = self._state.options.consume_batch
         try:
             while True:
                 await assigned.wait_until(lambda: bool(waiting))
                 if assigned.dropped:
                     return
-                messages = [waiting.popleft() for _ in range(min(size, len(waiting)))]
-                await self._consume(assigned, messages)
+                await self._consume(assigned, waiting.popleft())
         finally:
             del self._waiting[assigned]
 

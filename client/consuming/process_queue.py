@@ -38,6 +38,7 @@ class ProcessQueue:
         self.last_pull_at: float = 0.0
         self.last_consume_at: float = 0.0
         self._waiting: deque[int] = deque()  # offsets handed out, rising
+        self._held: dict[int, int] = {}  # bytes by offset: a listener may change its messages
         self._finished: set[int] = set()  # of those, the ones done out of turn
         self._changed = asyncio.Event()
 
@@ -45,14 +46,15 @@ class ProcessQueue:
         """Take what a pull brought; offsets rise."""
         for message in messages:
             self._waiting.append(message.queue_offset)
-            self.cached_bytes += message.size
+            self._held[message.queue_offset] = message.held_bytes
+            self.cached_bytes += message.held_bytes
         self.cached_count += len(messages)
 
     def finish(self, messages: Iterable[ReceivedMessage]) -> int:
         """These are consumed, or safely sent back; returns the offset that may be committed."""
         for message in messages:
             self._finished.add(message.queue_offset)
-            self.cached_bytes -= message.size
+            self.cached_bytes -= self._held.pop(message.queue_offset)
             self.cached_count -= 1
         last = None
         while self._waiting and self._waiting[0] in self._finished:

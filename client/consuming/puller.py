@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import NetworkError, NoRoute, checking_arguments, peer_error, reading
-from aerobee.client.message import ReceivedMessage, received
+from aerobee.client.message import ReceivedMessage, received_until_full
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -31,7 +31,7 @@ from aerobee.protocol.headers.client import (
     PullMessageHeader,
     PullMessageResponse,
 )
-from aerobee.protocol.message.record import decode_records
+from aerobee.protocol.message.record import iterate_records
 from aerobee.protocol.names import check_topic_name
 
 # A broker looks at parked pulls every 5 s, so an answer may come that much after the suspend time.
@@ -156,11 +156,14 @@ class Puller:
             raise peer_error(address, answer)
         queue = pull.queue
         messages: list[ReceivedMessage] = []
+        left_at: int | None = None
         with reading(address):
             header = PullMessageResponse.from_ext(answer.ext)
             if status is PullStatus.FOUND:
-                name = queue.broker_name
-                messages = [received(stored, name) for stored in decode_records(answer.body)]
+                records = iterate_records(answer.body)
+                messages, left_at = received_until_full(
+                    records, queue.broker_name, pull.max_messages
+                )
         if tags := pull.subscription.tags:
             messages = [message for message in messages if message.tags in tags]
         if header.suggest_which_broker_id != MASTER_ID:
@@ -170,7 +173,7 @@ class Puller:
         return PullResult(
             status=status,
             messages=messages,
-            next_offset=header.next_begin_offset,
+            next_offset=header.next_begin_offset if left_at is None else left_at,
             min_offset=header.min_offset,
             max_offset=header.max_offset,
         )

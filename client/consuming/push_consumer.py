@@ -219,7 +219,12 @@ class PushConsumer:
         self._rebalance_task = tasks.spawn(self._rebalances.run(), self._rebalances.name)
 
     async def close(self) -> None:
-        """Leave the group: finish listeners at work, store offsets, unregister, disconnect."""
+        """Leave the group: finish listeners at work, store offsets, unregister, disconnect.
+
+        In a child of the process that started it nothing is done: all of that is the parent's.
+        """
+        if self._session.is_inherited:
+            return
         self._rebalancer.stop()
         if self._session.running:
             if self._rebalance_task is not None:

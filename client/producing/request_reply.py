@@ -17,13 +17,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
-from aerobee.client.errors import BadMessage, ClientClosed
-from aerobee.client.message import Message, ReceivedMessage, inflate_body
+from aerobee.client.errors import BadMessage, ClientClosed, UnreadableBody
+from aerobee.client.message import Inflater, Message, ReceivedMessage
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, make_response
 from aerobee.protocol.headers.reply import PushReplyHeader
+from aerobee.protocol.message.compression import CannotInflate
 from aerobee.protocol.message.properties import (
     PROPERTY_ARRIVE_TIME,
     PROPERTY_CLUSTER,
@@ -37,7 +38,6 @@ from aerobee.protocol.message.properties import (
     REPLY_TYPE,
     decode_properties,
 )
-from aerobee.protocol.message.record_layout import SYS_COMPRESSED
 from aerobee.protocol.names import REPLY_TOPIC_SUFFIX
 
 log = logging.getLogger(__name__)
@@ -106,25 +106,39 @@ class Replies:
         try:
             header = PushReplyHeader.from_ext(command.ext)
             reply = _received(header, command.body)
+        except CannotInflate as error:
+            # It has come, and nobody here can read it: the one who asked is told, and not in 3 s.
+            return self._unreadable(command, error)
         except (BadRequest, ValueError) as error:
             text = error.remark if isinstance(error, BadRequest) else str(error)
             log.warning("a reply that cannot be read: %s", text)
             return make_response(command, ResponseCode.SYSTEM_ERROR, f"unreadable reply: {text}")
-        correlation_id = reply.properties.get(PROPERTY_CORRELATION_ID, "")
-        future = self._waiting.get(correlation_id)
-        if future is None or future.done():
-            log.warning("a reply that nobody waits for correlation_id=%s", correlation_id)
-        else:
+        future = self._waiter(reply.properties)
+        if future is not None:
             future.set_result(reply)
         return make_response(command, ResponseCode.SUCCESS)
+
+    def _unreadable(self, command: Command, why: CannotInflate) -> Command:
+        properties = decode_properties(PushReplyHeader.from_ext(command.ext).properties or "")
+        future = self._waiter(properties)
+        if future is not None:
+            future.set_exception(UnreadableBody(f"a reply came, and it cannot be read: {why}"))
+        return make_response(command, ResponseCode.SYSTEM_ERROR, f"unreadable reply: {why}")
+
+    def _waiter(self, properties: Mapping[str, str]) -> asyncio.Future[ReceivedMessage] | None:
+        """Who waits for the reply with these properties; None, and a line of the log, if nobody."""
+        correlation_id = properties.get(PROPERTY_CORRELATION_ID, "")
+        future = self._waiting.get(correlation_id)
+        if future is not None and not future.done():
+            return future
+        log.warning("a reply that nobody waits for correlation_id=%s", correlation_id)
+        return None
 
 
 def _received(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
     properties = decode_properties(header.properties or "")
     properties[PROPERTY_ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
-    compressed = bool(header.sys_flag & SYS_COMPRESSED)
-    if compressed and (plain := inflate_body(body, header.sys_flag)) is not None:
-        body, compressed = plain, False
+    body = Inflater().plain(body, header.sys_flag)
     return ReceivedMessage(
         topic=header.topic,
         body=body,
@@ -137,7 +151,7 @@ def _received(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
         log_offset=0,
         flag=header.flag,
         sys_flag=header.sys_flag,
-        compressed=compressed,
+        compressed=False,
         reconsume_times=header.reconsume_times or 0,
         born_timestamp_ms=header.born_timestamp,
         born_host=_host(header.born_host),

@@ -35,6 +35,7 @@ from aerobee.protocol.message.properties import (
     REPLY_TYPE,
 )
 from aerobee.protocol.names import RETRY_PREFIX
+from aerobee.remoting.origin import Origin
 
 
 class SendStatus(enum.Enum):
@@ -121,16 +122,20 @@ class Sender:
         self._options = options
         self._on_stored = on_stored
         self._ids = make_unique_ids(session.local_ip)
+        self._origin = Origin()
 
     def next_id(self) -> str:
-        """An id that no message has."""
+        """An id that no message has, nor one of a process that was forked from the same one."""
+        if self._origin.is_elsewhere:
+            self._origin = Origin()
+            self._ids = make_unique_ids(self._session.local_ip)
         return self._ids.next_id()
 
     def prepare(self, message: Message) -> Outgoing:
         """Check and encode one message; raises BadMessage."""
         message.check(self._options.max_body_bytes)
         properties = message.all_properties()
-        unique_id = properties.setdefault(PROPERTY_UNIQUE_KEY, self._ids.next_id())
+        unique_id = properties.setdefault(PROPERTY_UNIQUE_KEY, self.next_id())
         reconsume_times, max_reconsume_times = 0, None
         if message.topic.startswith(RETRY_PREFIX):
             reconsume_times = int(properties.pop(PROPERTY_RECONSUME_TIME, "0"))
@@ -157,7 +162,7 @@ class Sender:
         for message in messages:
             message.check(self._options.max_body_bytes)
             own = message.all_properties()
-            ids.append(own.setdefault(PROPERTY_UNIQUE_KEY, self._ids.next_id()))
+            ids.append(own.setdefault(PROPERTY_UNIQUE_KEY, self.next_id()))
             items.append(BatchItem(message.flag, message.body, property_text(own).encode()))
         body = encode_batch(items)
         limit = self._options.max_body_bytes

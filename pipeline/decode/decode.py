@@ -39,21 +39,19 @@ from aerobee.pipeline.decode.columns import KEYS, KEYS_TYPE, PROPERTIES, Column,
 from aerobee.pipeline.decode.properties import Properties
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
 from aerobee.pipeline.decode.selection import Selection
+from aerobee.protocol.message import compression
 from aerobee.protocol.message.record_layout import (
     HOST_BITS,
     MAGIC_POSITION,
     MESSAGE_MAGIC,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
-    SYS_COMPRESSION_LZ4,
-    SYS_COMPRESSION_MASK,
-    SYS_COMPRESSION_ZLIB,
-    SYS_COMPRESSION_ZSTD,
     SYS_FLAG_POSITION,
     SYS_STORE_HOST_V6,
 )
 
-#: What a body may grow to when it is inflated; a few bytes can otherwise become gigabytes.
+#: What the bodies of one batch may become when they are inflated, one or all together; a few bytes
+#: can otherwise become gigabytes.
 MAX_INFLATED_BYTES = 256 << 20
 
 _HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
@@ -113,13 +111,35 @@ class Form:
         return arrow_schema(self.columns)
 
 
+class TooMuchTogether(Exception):
+    """What the compressed bodies of several rows become is too much for one batch."""
+
+
+def decode_parts(
+    buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
+) -> Iterator[tuple[pa.RecordBatch, list[Bad]]]:
+    """As `decode`, in as many batches as bodies that become large make necessary."""
+    waiting = [starts]
+    while waiting:
+        part = waiting.pop()
+        try:
+            found = decode(buffer, part, form, log_offset)
+        except TooMuchTogether:
+            half = len(part) // 2
+            assert half, "one row alone is never too much together"
+            waiting += [part[half:], part[:half]]
+        else:
+            yield found
+
+
 def decode(
     buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
 ) -> tuple[pa.RecordBatch, list[Bad]]:
     """Rows of the records at `starts` (ascending int64 positions), and what is no record.
 
     Each record's size word was looked at by the caller: it ends within the buffer, which is below
-    2 GiB. `log_offset` is the buffer's place in the commit log, which each record must name as its
+    2 GiB. Raises TooMuchTogether, after which fewer rows are to be asked for (`decode_parts`).
+    `log_offset` is the buffer's place in the commit log, which each record must name as its
     own place; None where buffers are of no log. Rows come in the order of `starts`.
     """
     if not len(starts):
@@ -237,8 +257,9 @@ class _Rows:
         if not self.form.decompress or not len(packed):
             return bodies
         values = bodies.to_pylist()
+        inflater = Inflater()
         for row in packed.tolist():
-            values[row] = inflate(values[row], int(sys_flags[row]))
+            values[row] = inflater.plain(values[row], int(sys_flags[row]))
         return pa.array(values, pa.binary())
 
     # --- fields -----------------------------------------------------------------------------
@@ -357,9 +378,10 @@ class _Rows:
             return None
         values = slices(self._buffer, self.body_at, self.body_end).to_pylist()
         good = np.ones(len(values), np.bool_)
+        inflater = Inflater()
         for row in packed.tolist():
             try:
-                values[row] = inflate(values[row], int(sys_flags[row]))
+                values[row] = inflater.plain(values[row], int(sys_flags[row]))
             except ValueError as error:
                 good[row] = False
                 self.bad.append(Bad(int(self.starts[row]), f"cannot be inflated: {error}"))
@@ -472,28 +494,27 @@ class _Rows:
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
-    """The body a compressed one was made from. Raises ValueError: damaged, or grows beyond bounds.
-
-    Bits 8 to 10 of the sysFlag name the compression; 0 is zlib, as 4.x clients leave it.
-    """
-    kind = sys_flag & SYS_COMPRESSION_MASK
-    if kind not in (0, SYS_COMPRESSION_ZLIB):
-        name = {SYS_COMPRESSION_LZ4: "LZ4", SYS_COMPRESSION_ZSTD: "ZSTD"}.get(kind, hex(kind))
-        raise ValueError(
-            f"a body is compressed with {name}, which is not supported; read it as it is with "
-            "decompress=false"
-        )
-    inflater = zlib.decompressobj()
+    """The body a compressed one was made from. Raises ValueError: damaged, beyond bounds, or of a
+    compression whose package is not installed (protocol/message/compression.py)."""
     try:
-        plain = inflater.decompress(body, MAX_INFLATED_BYTES)
-    except zlib.error as error:
-        raise ValueError(f"a compressed body is damaged: {error}") from error
-    if not inflater.eof:
-        raise ValueError(
-            f"a compressed body is cut off, or larger than {MAX_INFLATED_BYTES} bytes; read it as "
-            "it is with decompress=false"
-        )
-    return plain
+        return compression.inflate(body, sys_flag, MAX_INFLATED_BYTES)
+    except compression.CannotInflate as error:
+        raise ValueError(f"{error}; read it as it is with decompress=false") from error
+
+
+class Inflater:
+    """Inflates the bodies of one batch."""
+
+    def __init__(self) -> None:
+        self._used = 0
+
+    def plain(self, body: bytes, sys_flag: int) -> bytes:
+        """As `inflate`; raises TooMuchTogether when the bodies before it leave no room."""
+        plain = inflate(body, sys_flag)
+        if self._used and self._used + len(plain) > MAX_INFLATED_BYTES:
+            raise TooMuchTogether
+        self._used += len(plain)
+        return plain
 
 
 def _property_column(rows: _Rows) -> pa.Array:

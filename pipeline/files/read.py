@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.decode.decode import Form, decode, gather
+from aerobee.pipeline.decode.decode import Form, decode_parts, gather
 from aerobee.pipeline.decode.record_starts import MAGICS
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
@@ -80,10 +80,11 @@ class Reading:
     ) -> Iterator[pa.RecordBatch]:
         """Batches of the records at these positions; what is bad among them goes to `damage`."""
         for first in range(0, len(starts), ROWS_MAX):
-            batch, bad = decode(data, starts[first : first + ROWS_MAX], self.form, log_offset)
-            damage += [Damage(log_offset + one.position, one.reason) for one in bad]
-            if batch.num_rows:
-                yield batch
+            part = starts[first : first + ROWS_MAX]
+            for batch, bad in decode_parts(data, part, self.form, log_offset):
+                damage += [Damage(log_offset + one.position, one.reason) for one in bad]
+                if batch.num_rows:
+                    yield batch
 
     def bad(self, path: str, damage: list[Damage]) -> Iterator[pa.RecordBatch]:
         """Rows for bad records, if the mode makes any. Raises StoreReadError in failfast."""

@@ -12,6 +12,7 @@ with records follow is full, and ends it; in the last one it is the last record'
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -22,14 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
-from aerobee.pipeline.decode.decode import inflate
+from aerobee.pipeline.decode.decode import Inflater, TooMuchTogether
 from aerobee.pipeline.files.directory import Store
 from aerobee.pipeline.files.log import Log
 from aerobee.pipeline.files.options import FAIL_FAST
 from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
 from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
 from aerobee.pipeline.jobs.archives.target import Target
-from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.left_out import NOT_ARCHIVED, not_archived
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
@@ -52,8 +53,14 @@ COLUMNS: Final = tuple(column.name for column in _ROW)
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 _KEYS: Final = ("msgId", "keys")
 _WHY: Final = "whyLeftOut"
-#: In the reader's errors about bodies of another compression than zlib.
-UNKNOWN_COMPRESSION: Final = "compressed with"
+#: In the reader's errors about bodies of another compression than zlib, as a pattern.
+UNKNOWN_COMPRESSION: Final = "compressed with (LZ4|ZSTD|type)"
+# Where their packages are installed the reader inflates them. An archive keeps them as they are all
+# the same: what is in its files must not depend on what was installed when they were written.
+_OF_OTHER_KIND: Final = (
+    f"(sysFlag & {SYS_COMPRESSED}) != 0 AND "
+    f"(sysFlag & {SYS_COMPRESSION_MASK}) NOT IN (0, {SYS_COMPRESSION_ZLIB})"
+)
 
 
 def archive(
@@ -169,12 +176,27 @@ def _files(place: Target) -> list[str]:
         raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
 
 
+def plain_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: `plain_bodies`, in as many batches as bodies that become large need."""
+    for batch in batches:
+        waiting = [batch]
+        while waiting:
+            part = waiting.pop()
+            try:
+                plain = plain_bodies(part)
+            except TooMuchTogether:
+                half = part.num_rows // 2
+                waiting += [part.slice(half), part.slice(0, half)]
+            else:
+                yield plain
+
+
 def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with zlib bodies inflated; one that is damaged gets an `error`.
 
     The reader of log files calls a record bad whose body it cannot inflate, which is right for who
     wants to read bodies. An archive must not lose a message for it: LZ4 and ZSTD bodies stay as
-    they are, and bits 8 to 10 of their `sysFlag` say what they are.
+    they are, and bits 8 to 10 of their `sysFlag` say what they are. Raises TooMuchTogether.
     """
     flags = batch.column("sysFlag").fill_null(0).to_numpy()
     kinds = flags & SYS_COMPRESSION_MASK
@@ -183,9 +205,10 @@ def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     if not len(packed):
         return batch
     bodies, errors = batch.column("body").to_pylist(), batch.column("error").to_pylist()
+    inflater = Inflater()
     for row in packed.tolist():
         try:
-            bodies[row] = inflate(bodies[row], int(flags[row]))
+            bodies[row] = inflater.plain(bodies[row], int(flags[row]))
         except ValueError as error:
             bodies[row], errors[row] = None, str(error)
     columns = {"body": pa.array(bodies, pa.binary()), "error": pa.array(errors, pa.string())}
@@ -234,10 +257,10 @@ class _Writer:
         staged, unknown = self._stage(rows, end, f"{aside}/plain")
         if not unknown:
             return staged
-        # Bodies that the reader cannot inflate are to be kept as they are; another pass for them.
+        # Bodies of other kinds than zlib are to be kept as they are; another pass for them.
         self.target.remove_tree(f"{aside}/plain")
         rows = self.store.rows(self.spark, columns, decompress="false", **place)
-        rows = rows.mapInArrow(each_batch(plain_bodies), rows.schema)
+        rows = rows.mapInArrow(plain_batches, rows.schema)
         return self._stage(rows, end, f"{aside}/kept")[0]
 
     def _last_end(self, start: int, end: int) -> int | None:
@@ -254,7 +277,7 @@ class _Writer:
         return last
 
     def _stage(self, rows: DataFrame, end: int, aside: str) -> tuple[StagedRows, int]:
-        """Write the rows aside; what was written, and how many bodies are of no known compression.
+        """Write the rows aside; what was written, and how many bodies are not zlib's.
 
         What the files say of themselves counts, not what tasks that were repeated saw.
         """
@@ -263,9 +286,10 @@ class _Writer:
 
         rows = rows.withColumn(_WHY, not_archived(self.store.topics))
         good = f.col("error").isNull()
+        other_kind = f.col("error").rlike(UNKNOWN_COMPRESSION) | f.expr(_OF_OTHER_KIND)
         seen = {
             "bad": f.count(f.when(~good, 1)),
-            "unknown": f.count(f.when(f.col("error").contains(UNKNOWN_COMPRESSION), 1)),
+            "unknown": f.count(f.when(other_kind, 1)),
             **{why: f.count(f.when(good & (f.col(_WHY) == why), 1)) for why in NOT_ARCHIVED},
         }
         sums = [column.alias(name) for name, column in seen.items()]

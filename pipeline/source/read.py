@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
-from aerobee.pipeline.decode.decode import Form, decode, numbers
+from aerobee.pipeline.decode.decode import Bad, Form, decode_parts, numbers
 from aerobee.pipeline.decode.properties import sql_matcher
 from aerobee.pipeline.decode.record_starts import record_starts
 from aerobee.pipeline.errors import BadData
@@ -103,15 +103,16 @@ class _Rows:
         if not chunk.exact:
             starts = starts[_inside(chunk, starts)]
         for first in range(0, len(starts), _BATCH_ROWS):
-            batch = self._decoded(chunk, starts[first : first + _BATCH_ROWS])
-            if batch.num_rows:
-                yield batch
+            part = starts[first : first + _BATCH_ROWS]
+            try:
+                for batch, bad in decode_parts(chunk.records, part, self._form):
+                    chosen = self._chosen(chunk, batch, bad)
+                    if chosen.num_rows:
+                        yield chosen
+            except ValueError as error:  # a body that cannot be inflated
+                raise BadData(self._where(chunk, str(error))) from error
 
-    def _decoded(self, chunk: Chunk, starts: np.ndarray) -> pa.RecordBatch:
-        try:
-            batch, bad = decode(chunk.records, starts, self._form)
-        except ValueError as error:  # a body that cannot be inflated
-            raise BadData(self._where(chunk, str(error))) from error
+    def _chosen(self, chunk: Chunk, batch: pa.RecordBatch, bad: list[Bad]) -> pa.RecordBatch:
         for one in bad:
             self._bad(chunk, f"the record at byte {one.position} of an answer {one.reason}")
         if self._options.tags:

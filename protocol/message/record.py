@@ -7,7 +7,7 @@ is in record_layout.py. Two readers: `decode_record` here trusts a sound record 
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -284,11 +284,14 @@ def _decode(view: memoryview, position: int) -> Message:
 
 def decode_records(body: bytes | bytearray | memoryview) -> list[Message]:
     """All messages of a pull's or query's body, which has no count and no separators."""
-    messages = []
+    return list(iterate_records(body))
+
+
+def iterate_records(body: bytes | bytearray | memoryview) -> Iterator[Message]:
+    """The same one by one, for a caller that may not want all of them."""
     position = 0
     view = memoryview(body)
     while position < len(view):
         message = decode_record(view, position)
-        messages.append(message)
+        yield message
         position += message.size
-    return messages

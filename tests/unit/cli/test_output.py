@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from aerobee.cli import output
-from aerobee.cli.message_text import json_fields, line
+from aerobee.cli.message_text import full_fields, json_fields, line
 from aerobee.cli.output import CommandFailed, body_fields, body_text, print_table, printable
 from aerobee.cli.times import is_offset, parse_time, time_text
-from aerobee.client.message import ReceivedMessage
+from aerobee.client.message import ReceivedMessage, received
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.message.record import StoreMessage, decode_record, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 
 
 def message(body: bytes = b"hello", **changes: object) -> ReceivedMessage:
@@ -143,3 +145,17 @@ def test_name_servers_come_from_flag_environment_or_loopback(
     monkeypatch.setenv("NAMESRV_ADDR", "env:1")
     assert name_servers(SimpleNamespace(name_servers=None)) == "env:1"  # type: ignore[arg-type]
     assert name_servers(SimpleNamespace(name_servers="flag:1")) == "flag:1"  # type: ignore[arg-type]
+
+
+def test_a_body_that_cannot_be_read_says_so_in_its_place() -> None:
+    host = pack_host("127.0.0.1", 10911)
+    stored = StoreMessage("T", 0, 0, 1, 1, host, host, 0, 0, b"no zlib", b"")
+    record = encode_record(stored, 0, 0, 2)
+    unreadable = received(decode_record(record), "a")
+    assert "CANNOT BE READ, 7 bytes: message " in line(unreadable)
+    assert "CANNOT BE READ" in str(full_fields(unreadable)["body"])
+    fields = json_fields(unreadable)
+    assert (fields["body"], fields["body_base64"], fields["compressed"]) == (
+        None, "bm8gemxpYg==", True,
+    )  # fmt: skip
+    assert "zlib is damaged" in fields["unreadable"]

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from typing import Any
 
 import pytest
 
 from aerobee.client import message as messages
-from aerobee.client.errors import BadMessage
-from aerobee.client.message import Message, compress_body, inflate_body, property_text, received
+from aerobee.client.errors import BadMessage, UnreadableBody
+from aerobee.client.message import (
+    Message,
+    UnreadableMessage,
+    compress_body,
+    property_text,
+    received,
+    received_until_full,
+)
 from aerobee.protocol.message.record import decode_record
-from aerobee.protocol.message.record_layout import SYS_COMPRESSED, SYS_COMPRESSION_LZ4
+from aerobee.protocol.message.record_layout import SYS_COMPRESSED
 
 
 @pytest.mark.parametrize(
@@ -120,16 +128,58 @@ def test_a_body_that_does_not_shrink_is_sent_as_it_is() -> None:
     assert compress_body(noise) == (noise, 0)
 
 
-def test_a_bomb_is_not_inflated_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `compression` is not installed."""
+    for name in ("lz4", "lz4.frame", "zstandard"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_a_bomb_is_not_inflated_beyond_the_bound(stored, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MAX_INFLATED_BYTES", 10_000)
-    assert inflate_body(zlib.compress(bytes(10_000)), 1) == bytes(10_000)
-    assert inflate_body(zlib.compress(bytes(10_001)), 1) is None
+    for size in (10_000, 10_001):
+        record = stored("T", 0, 0, zlib.compress(bytes(size)), sys_flag=1)
+        message = received(decode_record(record), "a")
+        assert isinstance(message, UnreadableMessage) == (size > 10_000)
 
 
-def test_what_cannot_be_inflated_is_handed_on_as_stored(stored) -> None:
-    for body, flag in ((b"no zlib", 1), (b"lz4", SYS_COMPRESSED | SYS_COMPRESSION_LZ4)):
-        message = received(decode_record(stored("T", 0, 0, body, sys_flag=flag)), "a")
-        assert (message.body, message.compressed) == (body, True)
+@pytest.mark.parametrize(
+    ("body", "sys_flag", "why"),
+    [
+        (b"no zlib", 1, "zlib is damaged"),
+        (b"packed", 0x101, r"LZ4, and the package lz4 is not .*pip install 'aerobee\[compression\]'"),
+        (b"packed", 0x201, r"ZSTD, and the package zstandard is not .*aerobee\[compression\]"),
+        (b"?", 0x501, "type 0x500"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_never_given_out_as_if_it_were_plain(
+    stored, without_packages, body: bytes, sys_flag: int, why: str
+) -> None:
+    record = stored("T", 0, 0, body, sys_flag=sys_flag, properties="KEYS\x01k")
+    message = received(decode_record(record), "a")
+    assert isinstance(message, UnreadableMessage)
+    assert (message.stored_body, message.compressed, message.keys) == (body, True, ("k",))
+    assert body not in repr(message).encode()
+    with pytest.raises(UnreadableBody, match=why):
+        _ = message.body
+
+
+def test_an_answers_bodies_have_one_bound_and_the_rest_is_left_for_the_next_pull(
+    stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MAX_INFLATED_BYTES", 10_000)
+    packed = zlib.compress(bytes(6_000))
+    records = [decode_record(stored("T", 0, offset, packed, sys_flag=1)) for offset in (5, 6, 7)]
+    found, left_at = received_until_full(records, "a", 32)
+    assert ([len(one.body) for one in found], left_at) == ([6_000], 6)
+    found, left_at = received_until_full(records[2:], "a", 32)
+    assert ([one.queue_offset for one in found], left_at) == ([7], None)
+
+
+def test_a_pull_brings_no_more_messages_than_were_asked_for(stored) -> None:
+    records = [decode_record(stored("T", 0, offset, b"x")) for offset in range(5)]
+    found, left_at = received_until_full(records, "a", 3)
+    assert ([one.queue_offset for one in found], left_at) == ([0, 1, 2], 3)
 
 
 def test_a_compressed_body_comes_out_plain(stored) -> None:

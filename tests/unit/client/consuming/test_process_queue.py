@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 
 import pytest
 
@@ -85,3 +86,14 @@ async def test_waiting_for_idle_says_whether_the_listeners_ended_in_time() -> No
     queue.in_listener = 0
     queue.signal()
     assert await waiting
+
+
+def test_a_body_counts_by_what_it_became_and_not_by_what_a_listener_made_of_it(stored) -> None:
+    record = stored("T", 0, 0, zlib.compress(bytes(60_000)), sys_flag=1)
+    message = received(decode_record(record), "a")
+    queue = assigned()
+    queue.add([message])
+    assert queue.cached_bytes == 60_000
+    message.body = b""
+    queue.finish([message])
+    assert queue.cached_bytes == 0

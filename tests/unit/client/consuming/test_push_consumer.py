@@ -23,6 +23,7 @@ from aerobee.remoting.connection import Connection
 from tests.inline_loop import drive
 
 RETRY = "%RETRY%g"
+SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 FAST = {
     "rebalance_interval_s": 60.0,
     "pull_retry_delay_s": 0.01,
@@ -462,3 +463,50 @@ async def test_what_cannot_go_back_is_consumed_again_here(broker, start, seen, u
     await until(lambda: len(seen.messages) >= 2)
     seen.failing = set()
     await until(lambda: consumer._assignment.get(queue(0)).committable == 1)
+
+
+UNREADABLE = {"body": b"no zlib", "sys_flag": 1}
+
+
+async def test_a_message_that_cannot_be_read_is_given_back_and_never_acknowledged(
+    broker, start, seen, until, caplog
+) -> None:
+    await start(seen, consume_batch=8)
+    broker.append("T", 0, b"before")
+    broker.append("T", 0, **UNREADABLE)
+    broker.append("T", 0, b"behind")
+    for _ in range(3):
+        broker.append("T", 1, **UNREADABLE)
+    await until(lambda: len(broker.of(SEND_BACK)) == 4 and len(seen.messages) == 2)
+    assert sorted(seen.bodies) == [b"before", b"behind"]
+    said = [record for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert [record.levelname for record in said] == ["ERROR"]
+    assert "zlib is damaged" in said[0].getMessage()
+
+
+async def test_a_message_that_cannot_be_given_back_keeps_its_offset(
+    broker, start, seen, until
+) -> None:
+    broker.answers[SEND_BACK] = lambda _, command: encode_response(command, 1, "not now")
+    consumer = await start(seen)
+    broker.append("T", 0, **UNREADABLE)
+    broker.append("T", 0, b"behind")
+    await until(lambda: broker.of(SEND_BACK) and len(seen.messages) == 1)
+    await consumer.close()
+    assert broker.committed["g", "T", 0] == 0
+
+
+async def test_an_orderly_listener_gets_nothing_behind_a_message_that_cannot_be_read(
+    broker, start, seen, until, caplog
+) -> None:
+    consumer = await start(seen, orderly=True, consume_batch=8, orderly_suspend_ms=1)
+    broker.append("T", 0, b"before")
+    broker.append("T", 0, **UNREADABLE)
+    broker.append("T", 0, b"behind")
+    counters = consumer._state.counters
+    await until(lambda: "T" in counters and counters["T"].failed >= 3)
+    assert seen.bodies == [b"before"]
+    assert sum("cannot be read" in record.getMessage() for record in caplog.records) == 1
+    await consumer.close()
+    assert broker.committed["g", "T", 0] == 1
+
