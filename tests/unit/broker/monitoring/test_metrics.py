@@ -443,6 +443,8 @@ class FakeQueues:
 
 
 class FakeOffsets:
+    are_lost = False
+
     def __init__(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
         self.table = table
 
