@@ -94,9 +94,11 @@ async def test_a_large_group_that_has_rested_is_told_at_once_again(tmp_path: Pat
         group.join()
     assert group.notifications.sent == sum(range(1, 66))
     clock.now += 1.0
+    await asyncio.sleep(0)  # another turn
     group.notifications.look()
     assert group.notifications.sent == sum(range(1, 66)) + 100
     clock.now += 1.0
+    await asyncio.sleep(0)  # another turn
     group.notifications.look()
     group.notifications.group_changed("g")
     assert group.notifications.sent == sum(range(1, 66)) + 200
