@@ -480,7 +480,7 @@ def test_the_table_is_bounded() -> None:
     beat(1, "a", "b")  # renewing is always possible
     with pytest.raises(BadRequest, match="limit"):
         beat(3, "a")
-    table.connection_closed(peers[2].connection)
+    list(table.connection_closed(peers[2].connection))
     beat(3, "a")
 
 
@@ -513,7 +513,7 @@ class Counted:
         self.table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data))
 
     def close(self, port: int) -> None:
-        self.table.connection_closed(self.peers.pop(port).connection)
+        list(self.table.connection_closed(self.peers.pop(port).connection))
 
     def held(self) -> int:
         """What is held, counted anew."""
