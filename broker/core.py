@@ -604,6 +604,7 @@ class BrokerCore:
         every(_SWEEP_S, "held pulls", self.held.sweep)
         every(_SWEEP_S, "waiting acks", self.acks.expire)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
+        every(_SWEEP_S, "changed groups", self._client_requests.look)
         every(_CLIENT_SWEEP_S, "dead filters", self.filters.forget_dead)
         every(settings.lock_lease_ms / 1000, "order locks", self._locks.sweep)
         every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)

@@ -58,6 +58,13 @@ FIXED: Final = (
               "aerobee_clients", bytes_each=600),
     ),
     Fixed(
+        "lists of members",
+        4 * _MIB,
+        "bytes",
+        Limit("client ids of large groups, encoded for all who ask for them",
+              "encoded again for each who asks", "rocketmq_group_count", bytes_each=1),
+    ),
+    Fixed(
         "waiting sends",
         50_000,
         "sends",

@@ -23,6 +23,8 @@ cdef class Requests:
     # Of the read that was served last: how many requests, the code of the last one, and answers
     # that are to wait.
     cdef int done, code
+    # The time or the room was over; else what is left is not plain.
+    cdef bint over
     cdef list waiting
     cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
                           bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,

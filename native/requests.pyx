@@ -73,6 +73,7 @@ cdef class Requests:
         cdef int64_t total, header_size, full = self.out.size + room
         cdef Header header
         cdef int count = 0
+        self.over = False
         while size - position >= 8 and self.out.size <= full:
             at = read + position
             total = get32(at)
@@ -95,8 +96,11 @@ cdef class Requests:
             count += 1
             if header.code == PULL or header.code == LITE_PULL or not count & 15:
                 if clock() >= until:
+                    self.over = True
                     break
         self.done = count
+        if self.out.size > full:
+            self.over = True
         return position
 
     cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,

@@ -22,6 +22,9 @@ cdef class Socket:
     cdef int fd
     # What epoll tells of it.
     cdef uint32_t watched
+    # What epoll has told of it since it was served, and whether it stands in line for that.
+    cdef uint32_t events
+    cdef bint in_line
     # Ended by us or by a failure; and that its connection has been, or is going to be, told.
     cdef bint closing, told
     # Above `high` bytes of unsent output, until there are no more than `low`.
@@ -65,21 +68,28 @@ cdef class Sockets:
     cdef object view
     # What the kernel has of a TLS connection.
     cdef uint8_t[::1] raw
-    # What was ready when it was last asked, and how far that is done.
+    # What was ready when it was last asked.
     cdef epoll_event events[MOST_EVENTS]
-    cdef int count, next
+    # Those that wait to be served, and (socket, error) of those whose connections are to be told.
+    cdef object ready, ended
+    cdef bint crowded
     # Of the round that is going on: whose answers are in `requests.out`, and where each ends.
     cdef list owed
     cdef Py_ssize_t ends[MOST_EVENTS]
     cdef int64_t reads, bytes_in, bytes_out, commands
     cdef int64_t high_water
     cdef bint may_pull, overloaded
-    # When the turn is over, and the time of the connections' last sweep.
-    cdef double until
+    # When the turn is over, how long a slice is, and the time of the connections' last sweep.
+    cdef double until, slice_s
     cdef object now
     cdef int serve_round(self, double began) except -1
     cdef double read(self, Socket one, double began) except -1
-    cdef Py_ssize_t serve(self, Socket one, Py_ssize_t size, double began) except -1
+    cdef int stand_in_line(self) except -1
+    cdef double begin(self, Py_ssize_t wanted) except -1
+    cdef Py_ssize_t serve_kept(self, Socket one, const uint8_t *data, Py_ssize_t size) except -1
+    cdef Py_ssize_t serve(self, Socket one, const uint8_t *data, Py_ssize_t size,
+                          double began) except -1
+    cdef int tell(self, Socket one, object error) except -1
     cdef int let_go(self) except -1
     cdef int answer(self, Socket one, const uint8_t *data, Py_ssize_t size) except -1
     cdef int count_round(self, double began) except -1

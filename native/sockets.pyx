@@ -4,7 +4,12 @@
 An epoll of its own tells which of them are ready; the loop watches that one descriptor. In a round
 each socket that is ready is read once, what is plain is served at once (`requests.pyx`), the put lock
 is held for several of them, and their answers leave one after the other. Whatever is not plain goes
-to the connection as the loop's own transports would bring it.
+to the connection as the loop's own transports would bring it; what is left when a slice is over
+stays there as bytes, and comes back for its next slice (`serve_kept`).
+
+Those that are ready stand in a line. Each round looks again for who has become ready, and goes on
+with the line from its head as far as the turn goes: whoever comes waits for one slice of each that
+is in front of it, however much those have sent. The more there are, the shorter the slices.
 
 A `Socket` is used as a transport of asyncio's is (`remoting/connection.py`): its connection is told
 that it is open, that it is full, that it is empty again, and once that it is gone. Loop thread only.
@@ -59,8 +64,11 @@ cdef enum:
     BYTES_A_SENDING = 1 << 17
     # More room for answers is given back.
     KEPT_ROOM = 1 << 20
+    # Where so many are ready, a read that brings more than so many bytes which are not plain waits
+    # for its own slice.
+    CROWD = 16
+    MOST_IN_A_CROWD = 1 << 14
 
-cdef double SLICE_S = turns_of_loop.SLICE_S
 cdef double LONG_S = turns_of_loop.LONG_S
 cdef Py_ssize_t HEAD_BYTES = tls_session.HEAD_BYTES
 cdef Py_ssize_t RECORD_BYTES = tls_session.RECORD_BYTES
@@ -150,7 +158,7 @@ cdef class Socket:
         self.end(None)
 
     def _tell(self, error):
-        """Called by the loop once the socket has ended."""
+        """Called later in the loop, once the socket has ended."""
         self.owner.open_sockets[self.fd] = None
         # They would keep each other.
         connection, self.connection = self.connection, None
@@ -158,6 +166,11 @@ cdef class Socket:
             connection.connection_lost(error)
         finally:
             self.socket.close()
+
+    def serve_kept(self, const uint8_t[::1] chunk, Py_ssize_t position):
+        """Serve what is plain of bytes that the connection has kept, from `position` on; how many
+        bytes that is."""
+        return self.owner.serve_kept(self, &chunk[0] + position, chunk.shape[0] - position)
 
     cdef int say_goodbye(self) except -1:
         """All has left."""
@@ -172,7 +185,7 @@ cdef class Socket:
         self.unsent.clear()
         self.unsent_bytes = self.head_sent = 0
         self.watch(0)
-        self.owner.loop.call_soon(self._tell, error)
+        self.owner.tell(self, error)
         return 0
 
     cdef int watch(self, uint32_t events) except -1:
@@ -443,6 +456,7 @@ cdef class Sockets:
         self.buffer = self.view = shared.read_view
         self.raw = bytearray(HEAD_BYTES + PART_BYTES)
         self.open_sockets, self.owed = [], []
+        self.ready, self.ended = deque(), deque()
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
             raise failure(errno)
@@ -481,31 +495,52 @@ cdef class Sockets:
         turns = self.turns
         if turns.late:
             return
-        if self.next == self.count:
-            self.next = 0
-            self.count = max(0, epoll_wait(self.epoll, self.events, MOST_EVENTS, 0))
-            if not self.count:
-                return
-        began = self.clock()
-        turns.slice_until(began)
-        self.until = turns.until
-        self.now, self.overloaded = self.shared.now, self.shared.overloaded
-        self.may_pull = self.plain is not None and self.plain.begin()
+        self.stand_in_line()
+        if not self.ready:
+            return
+        began = self.begin(len(self.ready))
         try:
             self.serve_round(began)
         finally:
             self.let_go()
             self.count_round(began)
 
+    cdef int stand_in_line(self) except -1:
+        """Find those that have become ready."""
+        cdef Socket one
+        cdef int place, count = epoll_wait(self.epoll, self.events, MOST_EVENTS, 0)
+        for place in range(count):
+            found = self.open_sockets[self.events[place].data.fd]
+            if found is not None:
+                one = found
+                one.events |= self.events[place].events
+                if not one.in_line:
+                    one.in_line = True
+                    self.ready.append(one)
+        return 0
+
+    cdef double begin(self, Py_ssize_t wanted) except -1:
+        """Begin slices in which so many sockets are served; the time then."""
+        cdef double began = self.clock()
+        turns = self.turns
+        turns.slice_until(began)
+        turns.share(wanted)
+        self.until, self.slice_s = turns.until, turns.slice_s
+        self.now, self.overloaded = self.shared.now, self.shared.overloaded
+        self.may_pull = self.plain is not None and self.plain.begin()
+        return began
+
     cdef int serve_round(self, double began) except -1:
         cdef Socket one
         cdef uint32_t events
-        while self.next < self.count:
-            events = self.events[self.next].events
-            found = self.open_sockets[self.events[self.next].data.fd]
-            self.next += 1
-            if found is not None:
-                one = found
+        cdef Py_ssize_t left = len(self.ready)
+        self.crowded = left > CROWD
+        while left > 0:
+            left -= 1
+            one = self.ready.popleft()
+            events, one.events = one.events, 0
+            one.in_line = False
+            if not one.told:
                 if one.watched & EPOLLIN and events & (EPOLLIN | EPOLLHUP | EPOLLERR):
                     began = self.read(one, began)
                 if one.watched & EPOLLOUT and events & (EPOLLOUT | EPOLLHUP | EPOLLERR):
@@ -518,6 +553,7 @@ cdef class Sockets:
     cdef double read(self, Socket one, double began) except -1:
         """Read a socket once, and serve what came; the time then."""
         cdef Py_ssize_t taken = 0, size = one.readable()
+        cdef bint later = False
         if not size:
             # TLS may have taken much that brings no data.
             return self.clock()
@@ -529,11 +565,13 @@ cdef class Sockets:
             if self.requests is not None and not (
                 connection.decoder.buffered or connection.aside or connection.holds
             ):
-                taken = self.serve(one, size, began)
+                taken = self.serve(one, &self.buffer[0], size, began)
+                later = self.requests.over
             if taken < size or connection.held_bytes:
                 # In the order of the wire: what was served is stored and answered before.
                 self.let_go()
-                connection.decode(taken, size)
+                later = later or (self.crowded and size - taken > MOST_IN_A_CROWD)
+                connection.decode(taken, size, later=later)
         except Exception:
             connection.failed()
         ended = self.clock()
@@ -541,18 +579,34 @@ cdef class Sockets:
             self.turns.note_long(ended - began, self.requests.code, connection)
         return ended
 
-    cdef Py_ssize_t serve(self, Socket one, Py_ssize_t size, double began) except -1:
+    cdef Py_ssize_t serve_kept(self, Socket one, const uint8_t *data, Py_ssize_t size) except -1:
+        """Serve what is plain of bytes that a connection has kept, in a slice of its own."""
+        cdef double began
+        if self.requests is None:
+            return 0
+        began = self.clock()
+        self.until, self.slice_s = self.turns.until, self.turns.slice_s
+        self.overloaded = self.shared.overloaded
+        self.may_pull = self.plain is not None and self.plain.begin()
+        try:
+            return self.serve(one, data, size, began)
+        finally:
+            self.let_go()
+            self.count_round(began)
+
+    cdef Py_ssize_t serve(self, Socket one, const uint8_t *data, Py_ssize_t size,
+                          double began) except -1:
         """Serve what is plain at the head of a read; how many bytes of it that is."""
         cdef Requests requests = self.requests
         cdef Py_ssize_t taken, before = requests.out.size
         connection = one.connection
         try:
             taken = requests.serve(
-                &self.buffer[0], size, one.born_host,
+                data, size, one.born_host,
                 self.may_pull and not (self.overloaded and connection.overloaded),
                 self.plain.may_wait if requests.syncs else 0,
                 self.high_water - <int64_t> connection.unwritten,
-                self.clock, min(began + SLICE_S, self.until),
+                self.clock, min(began + self.slice_s, self.until),
             )
         except BaseException:
             # What it had answered until then is not to leave with the next one's.
@@ -572,6 +626,30 @@ cdef class Sockets:
             if len(self.owed) >= ANSWERS_A_SENDING or requests.out.size >= BYTES_A_SENDING:
                 self.let_go()
         return taken
+
+    cdef int tell(self, Socket one, object error) except -1:
+        """Have the connection of a socket that has ended told so, later in the loop: to leave its
+        groups takes a client's connection some time, and thousands may end at once."""
+        self.ended.append((one, error))
+        if len(self.ended) == 1:
+            self.turns.add(self.tell_some)
+        return 0
+
+    def tell_some(self):
+        """Tell as many as a slice goes; whether there are more."""
+        cdef double until = self.turns.slice_until(self.clock())
+        while self.ended:
+            one, error = self.ended[0]
+            try:
+                one._tell(error)
+            except Exception as failure_of_ours:
+                self.loop.call_exception_handler(
+                    {"message": "the end of a connection failed", "exception": failure_of_ours}
+                )
+            self.ended.popleft()
+            if self.clock() >= until:
+                break
+        return bool(self.ended)
 
     cdef int let_go(self) except -1:
         """The marks move over what was stored, and its answers leave."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aerobee.protocol.frames.command import Command
 from aerobee.remoting.connection import Connection
@@ -129,13 +129,12 @@ class Caller:
     def connection_opened(self, connection: Connection) -> None:
         """Nothing to do: `connect` is waiting for it."""
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
-        if self._on_request is None:
-            log.debug("request nobody here answers %s", connection)
-        else:
-            for command in commands:
+    def commands_received(self, connection: Connection, commands: Iterable[Command]) -> None:
+        for command in commands:
+            if self._on_request is None:
+                log.debug("request nobody here answers %s", connection)
+            else:
                 self._on_request(self, command)
-        return len(commands)
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         if self._on_close is not None:

@@ -1,13 +1,13 @@
 """One TCP connection: bytes in, commands to the handler; answers out; everything bounded.
 
-The same class serves both ends. A socket read lands in the buffer shared by the whole set, is cut
-into commands at once, and goes to the handler as one list in one plain call; the handler answers
-with one `write`. No task, future or timer is made per connection or request.
+The same class serves both ends. A socket read lands in the buffer shared by the whole set; the
+handler takes commands off it, one after the other, as far as its slice goes, and answers with one
+`write`. No task, future or timer is made per connection or request.
 
 Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of four reasons
-stands (`_OUTPUT` and its like). Commands that were cut and cannot be served, because of a hold or
-because the turn of the loop is over (`turns.py`), wait in `aside` and are delivered in order: a
-slice a turn, when no hold stands.
+stands (`_OUTPUT` and its like). What cannot be served, because of a hold or because the slice or
+the turn of the loop is over (`turns.py`), waits as the bytes that came (`aside`) and goes on in
+order: a slice a turn, when no hold stands. Nothing is decoded before it is served.
 
 Order: commands reach the handler in the order of the wire, answers leave in the order of `write`.
 A frame that breaks a rule ends the connection, after the good frames before it were handled.
@@ -19,8 +19,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Protocol, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, cast, runtime_checkable
 
+from aerobee.protocol.errors import BadFrame
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.message.record_layout import pack_host
@@ -42,7 +44,13 @@ _OWNER = 4
 # The peer sends more than its slices serve.
 _ASIDE = 8
 # So much of a peer's input waits for a slice before the peer is not read any more.
-_ASIDE_BYTES = 256 * 1024
+_ASIDE_BYTES = 64 * 1024
+# What has waited longer goes the long way, where requests that are too old are refused.
+_FRESH_S = 0.1
+# Answers that are taken in a slice, some microseconds each.
+_ANSWERS = 128
+# Requests behind one that is refused for its age: so many are counted for the reason that is said.
+_COUNTED = 100
 
 
 class Handler(Protocol):
@@ -54,11 +62,11 @@ class Handler(Protocol):
     def connection_opened(self, connection: Connection) -> None:
         """The connection can be written to."""
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
-        """Requests of one socket read, or a part of them, in order; no answers of the peer.
+    def commands_received(self, connection: Connection, commands: Iterable[Command]) -> None:
+        """Requests that were read, in order; no answers of the peer.
 
-        Returns how many were served, at least one; the others come again in a later turn, or when
-        the hold ends that the handler began (`hold_reading`).
+        Those that are taken are to be served, at least one; the others come again in a later turn,
+        or when the hold ends that the handler began (`hold_reading`).
 
         A handler that keeps answers back until the loop's turn ends counts them in `unwritten`
         until then.
@@ -68,11 +76,18 @@ class Handler(Protocol):
         """Called once, after `connection_opened`; nothing follows."""
 
 
+@runtime_checkable
+class ShortWay(Protocol):
+    """A transport that serves plain requests by itself (`aerobee/native`)."""
+
+    def serve_kept(self, chunk: bytes, position: int, /) -> int:
+        """Serve what is plain in `chunk` from `position` on; how many bytes that was."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection of a `ConnectionSet`. Compared and hashed by identity."""
 
     __slots__ = (
-        "_aside_bytes",
         "_aside_since",
         "_close_reason",
         "_closing_since",
@@ -85,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         "_pending",
         "_serving",
         "_shared",
+        "_short_way",
         "_transport",
         "_written",
         "aside",
@@ -115,10 +131,11 @@ class Connection(asyncio.BufferedProtocol):
         self.decoder = FrameDecoder(limits.frame_bytes, limits.header_bytes)
         self._pending: PendingCalls | None = None
         self._drain_waiters: list[asyncio.Future[None]] = []
-        self.aside: list[Command] = []
-        self._aside_bytes = 0
-        # How many of them came when, on the clock of the turns; the first come first.
+        # Whole frames may wait among the decoder's bytes.
+        self.aside = False
+        # Up to which byte they came when, on the clock of the turns; the first come first.
         self._aside_since: deque[tuple[int, float]] = deque()
+        self._short_way: ShortWay | None = None
         self._kept_bytes = 0
         # `_serve_aside` is a job of the turns.
         self._serving = False
@@ -178,8 +195,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def waiting_commands(self) -> int:
-        """Commands of this peer that were read and not served yet."""
-        return len(self.aside)
+        """Commands of this peer that were read and not served yet, as far as they are counted."""
+        return self.decoder.count_whole(_COUNTED)
 
     @property
     def overloaded(self) -> bool:
@@ -263,8 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         """The handler has so much of this peer's input in work; it counts as unfinished input."""
         self._kept_bytes = body_bytes
         if not self.closed:
-            waiting = self.decoder.buffered + self._aside_bytes
-            self._shared.inbound.changed(self, waiting + body_bytes)
+            self._shared.inbound.changed(self, self.decoder.held + body_bytes)
 
     def hold_for_memory(self) -> None:
         """As `hold_reading`, for the budget of unfinished frames."""
@@ -294,6 +310,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if isinstance(transport, ShortWay):
+            self._short_way = transport
         shared = self._shared
         high = shared.limits.outbound_high_water_bytes
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
@@ -322,37 +340,28 @@ class Connection(asyncio.BufferedProtocol):
         shared.stats.bytes_in += nbytes
         self.decode(0, nbytes)
 
-    def decode(self, taken: int, nbytes: int) -> None:
+    def decode(self, taken: int, nbytes: int, *, later: bool = False) -> None:
         """Serve what a read of `nbytes` has brought, behind what the compiled form's sockets have
-        taken of it undecoded."""
+        taken of it undecoded; in a `later` turn only, if its slice of this one is over."""
         shared = self._shared
-        stats = shared.stats
         decoder = self.decoder
+        served = False
         try:
-            commands = decoder.feed(shared.read_view[taken:nbytes])
-            if commands:
-                count = len(commands)
-                self.commands_in += count
-                stats.commands_in += count
-                for command in commands:
-                    if command.flag & 1:
-                        commands = self._without_answers(commands)
-                        break
-                if commands:
-                    # As far as this turn goes; what is left waits for its slices.
-                    served = 0
-                    if not self.aside and not self.holds and not shared.turns.late:
-                        served = self._handler.commands_received(self, commands)
-                    if served < len(commands):
-                        self._put_aside(commands[served:], nbytes)
-            waiting = decoder.buffered
-            if waiting or self.held_bytes:
-                self._unfinished(waiting, bool(commands))
+            decoder.add(shared.read_view[taken:nbytes])
+            if not (later or self.aside or self.holds or shared.turns.late):
+                served = self._serve()
+                later = self.aside
+            elif decoder.buffered:
+                later = True
+            if later:
+                self._put_aside()
+            if decoder.buffered or self.held_bytes:
+                self._unfinished(served)
         except Exception:  # noqa: BLE001 - the top of a connection
             self.failed()
             return
         if decoder.failed is not None and not self.aside and not self.closed:
-            self._refuse(str(decoder.failed), bytes(shared.read_view[: min(nbytes, 8)]))
+            self._refuse(decoder.failed)
 
     def eof_received(self) -> bool:
         return False
@@ -372,8 +381,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         reason = self._close_reason or (CloseReason.RESET if exc else CloseReason.PEER)
-        self.aside = []
+        self.aside = False
         self._aside_since.clear()
+        self.decoder.drop()
         self._shared.remove(self, reason)
         if self._pending is not None:
             self._pending.fail_all(
@@ -397,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self.holds & (_MEMORY | _OWNER):
             return
-        if self._frame_since and not self._held_since:
+        if self._frame_since and not self._held_since and not self.aside:
             allowed_s = limits.frame_grace_s + self.held_bytes / limits.frame_bytes_per_s
             if now - self._frame_since > allowed_s:
                 self._shared.log_violation(
@@ -414,22 +424,56 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- inside
 
-    def _without_answers(self, commands: list[Command]) -> list[Command]:
-        """Give answers to whoever waits for them; the requests are left."""
-        requests = []
-        for command in commands:
-            if not command.flag & 1:
-                requests.append(command)
-            elif self._pending is None or not self._pending.answer(command):
-                log.debug("answer nobody waits for %s opaque=%d", self, command.opaque)
-        return requests
+    def _serve(self) -> bool:
+        """Have requests served as far as the slice goes; whether there was one. Afterwards `aside`
+        says whether others may be left."""
+        first = self._next_request()
+        if first is None:
+            return False
+        self._handler.commands_received(self, self._requests(first))
+        self.aside = self.aside and self.decoder.buffered > 0
+        return True
 
-    def _put_aside(self, commands: list[Command], nbytes: int) -> None:
-        """Keep commands, of a read of so many bytes, for later turns."""
-        self._aside_since.append((len(commands), self._shared.turns.clock()))
-        self.aside += commands
-        self._aside_bytes += nbytes
-        if self._aside_bytes > _ASIDE_BYTES:
+    def _requests(self, first: Command) -> Iterator[Command]:
+        request: Command | None = first
+        while request is not None:
+            yield request
+            request = self._next_request()
+
+    def _next_request(self) -> Command | None:
+        """The next request, None if there is none for now; `aside` says whether there may be more.
+        Answers on the way go to whoever waits for them, some a slice."""
+        decoder = self.decoder
+        for _ in range(_ANSWERS):
+            command = decoder.cut()
+            if command is None:
+                self.aside = False
+                return None
+            self.aside = True
+            self.commands_in += 1
+            self._shared.stats.commands_in += 1
+            if not command.flag & 1:
+                if self._aside_since:
+                    self.waited_since = self._came()
+                return command
+            if self._pending is None or not self._pending.answer(command):
+                log.debug("answer nobody waits for %s opaque=%d", self, command.opaque)
+        return None
+
+    def _came(self) -> float:
+        """When the last byte of the command that was cut now was put aside."""
+        end = self.decoder.added - self.decoder.buffered
+        since = self._aside_since
+        while since and since[0][0] < end:
+            since.popleft()
+        return since[0][1] if since else 0.0
+
+    def _put_aside(self) -> None:
+        """Keep what is left of the decoder's bytes for later turns."""
+        self.aside = True
+        decoder = self.decoder
+        self._aside_since.append((decoder.added, self._shared.turns.clock()))
+        if decoder.buffered > _ASIDE_BYTES:
             self.hold_reading(_ASIDE)
         self._serve_later()
 
@@ -451,25 +495,37 @@ class Connection(asyncio.BufferedProtocol):
     def _serve_slice(self) -> bool:
         if self.holds & ~_ASIDE or self.closed:
             return False
+        served = False
         if self.aside and self.unwritten <= self._shared.limits.outbound_high_water_bytes:
-            # Those that came together: they have waited equally long.
-            count, self.waited_since = self._aside_since.popleft()
-            served = self._handler.commands_received(self, self.aside[:count])
-            if served < count:
-                self._aside_since.appendleft((count - served, self.waited_since))
+            served = self._serve_kept()
             self.waited_since = 0.0
-            del self.aside[:served]
         if self.holds & ~_ASIDE or self.closed:
             return False
         if self.aside:
+            self._unfinished(served)
             return True
-        self._aside_bytes = 0
-        self._shared.inbound.changed(self, self.decoder.buffered + self._kept_bytes)
+        self._aside_since.clear()
         if self.decoder.failed is not None:
-            self._refuse(str(self.decoder.failed), b"")
+            self._refuse(self.decoder.failed)
         elif not self.holds & ~_ASIDE:
             self._read_again()
+        self._unfinished(served)
         return False
+
+    def _serve_kept(self) -> bool:
+        """A slice of what was put aside: what is plain the short way, where there is one. Whether
+        a request was served."""
+        decoder, turns = self.decoder, self._shared.turns
+        if self._short_way is not None and self._aside_since:
+            chunk, position = decoder.chunk
+            _, came = self._aside_since[0]
+            if position < len(chunk) and turns.clock() - came < _FRESH_S:
+                taken = self._short_way.serve_kept(chunk, position)
+                decoder.skip(taken)
+                self.aside = decoder.buffered > 0
+                if taken and (not self.aside or turns.clock() >= turns.until):
+                    return True
+        return self._serve()
 
     def _read_again(self) -> None:
         """No hold stands any more, and nothing waits."""
@@ -481,13 +537,14 @@ class Connection(asyncio.BufferedProtocol):
             self._held_since = 0.0
             self._transport.resume_reading()
 
-    def _unfinished(self, waiting: int, finished_one: bool) -> None:
-        """A frame has begun, grown or ended; `waiting` bytes of it are held."""
-        if not waiting:
+    def _unfinished(self, served: bool) -> None:
+        """The decoder's bytes have grown or dwindled. The time of the frame that they end with runs
+        while nothing else waits, and begins anew when others were `served`."""
+        if served or not self.decoder.buffered:
             self._frame_since = 0.0
-        elif finished_one or not self._frame_since:
+        if self.decoder.buffered and not self.aside and not self._frame_since:
             self._frame_since = self._shared.now
-        self._shared.inbound.changed(self, waiting + self._aside_bytes + self._kept_bytes)
+        self._shared.inbound.changed(self, self.decoder.held + self._kept_bytes)
 
     def _wake_drain_waiters(self) -> None:
         waiters, self._drain_waiters = self._drain_waiters, []
@@ -495,14 +552,15 @@ class Connection(asyncio.BufferedProtocol):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _refuse(self, why: str, head: bytes) -> None:
+    def _refuse(self, why: BadFrame) -> None:
         """End a connection whose bytes are no frames; what was good before is still answered."""
+        head = self.decoder.failed_head
         reason = foreign_protocol(head) if not self.commands_in else CloseReason.BAD_FRAME
         self._shared.stats.bad_frames += 1
         if reason is CloseReason.TLS:
             self._shared.stats.tls.failed[TlsFailure.DISABLED] += 1
         text = 'connection closed %s reason=%s detail="%s"'
-        self._shared.log_violation(text, self, reason, why.replace('"', "'"))
+        self._shared.log_violation(text, self, reason, str(why).replace('"', "'"))
         self.close(reason)
 
     def failed(self) -> None:

@@ -36,7 +36,7 @@ BACKLOG = 1024
 _KERNEL_UNSENT_BYTES = 256 * 1024
 # With a free port on several addresses, the second may find the first's port taken.
 _PORT_ATTEMPTS = 5
-# Arrivals that are taken before the loop looks at others: a slice of its turn.
+# Sockets that are accepted before the loop looks at others: a slice of its turn, refused ones too.
 _TAKEN_A_TURN = 32
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -138,6 +138,10 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         taken = 0
         while True:
+            taken += 1
+            if not taken % _TAKEN_A_TURN:
+                # To accept those who are there already does not wait.
+                await asyncio.sleep(0)
             try:
                 accepted, address = await loop.sock_accept(listener)
             except OSError as error:
@@ -155,10 +159,6 @@ class RemotingServer:
                 continue
             if self._arrivals is not None:
                 self._arrivals.take(accepted, peer)
-                taken += 1
-                if not taken % _TAKEN_A_TURN:
-                    # To accept those who are there already does not wait.
-                    await asyncio.sleep(0)
                 continue
             try:
                 await self.open_plain(accepted, peer)

@@ -1,8 +1,8 @@
 """Serves the requests of connections in their order, each turn of the loop for a bounded time.
 
-What a broker and a name server have in common: a list of commands comes from one connection; they
-are served one after the other until the slice is over or their answers fill the connection's
-output; the connection brings the others again. A request that is served in steps keeps the later
+What a broker and a name server have in common: commands are taken off what one connection has read,
+one after the other, until the slice is over or their answers fill the connection's output; the
+connection brings the others again. A request that is served in steps keeps the later
 ones of its connection waiting, and nobody else's. All answers leave in the order of the requests,
 but for those that a handler gives later by itself (held pulls, waiting sends).
 
@@ -12,7 +12,7 @@ Loop thread only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias
 
@@ -45,18 +45,16 @@ class Serving(ABC):
     ) -> bytes:
         """The answer to a request that raised `error`, which is counted and, if a bug, logged."""
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
-        """Serve requests in order; how many, at least one. Their answers leave in this turn."""
+    def commands_received(self, connection: Connection, commands: Iterable[Command]) -> None:
+        """Serve requests in order, at least one. Their answers leave in this turn."""
         turns = self._turns
         clock = turns.clock
         now = clock()
         until = turns.slice_until(now)
         # One request alone may fill it.
-        room = connection.answer_room if len(commands) > 1 else 0
+        room = connection.answer_room
         answers: list[bytes] = []
-        served = 0
         for command in commands:
-            served += 1
             started = now
             try:
                 answer = self.serve(connection, command)
@@ -82,7 +80,6 @@ class Serving(ABC):
             turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
         if now >= turns.until:
             turns.late = True
-        return served
 
     # --- requests in steps
 

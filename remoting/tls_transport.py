@@ -126,6 +126,8 @@ class TlsTransport(asyncio.Transport):
         self._waiting_bytes += len(view)
         if is_first:
             self._send()
+        else:
+            self._tell_full()
 
     def can_write_eof(self) -> bool:
         return False

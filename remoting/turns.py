@@ -36,8 +36,10 @@ Job: TypeAlias = Callable[[], bool]
 TURN_S = 0.008
 # What takes longer is remembered, for the log of stalls.
 LONG_S = 0.02
-# What one connection, one request, or one piece of the broker's own work gets of it.
+# What one connection, one request, or one piece of the broker's own work gets of it. Where many
+# want one in the same turn they share it, but for a slice in which nothing would get done.
 SLICE_S = 0.002
+LEAST_SLICE_S = 0.00025
 
 
 class Outlet(Protocol):
@@ -56,7 +58,18 @@ class Outlet(Protocol):
 class Turns:
     """The turns of one loop, for all that it serves."""
 
-    __slots__ = ("_jobs", "_kept", "_longest", "_loop", "_open", "_wrote", "clock", "late", "until")
+    __slots__ = (
+        "_jobs",
+        "_kept",
+        "_longest",
+        "_loop",
+        "_open",
+        "_wrote",
+        "clock",
+        "late",
+        "slice_s",
+        "until",
+    )
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
@@ -64,6 +77,8 @@ class Turns:
         # arrives then is put aside.
         self.until = 0.0
         self.late = False
+        # How long a slice is now.
+        self.slice_s = SLICE_S
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
         self._wrote = False
@@ -76,8 +91,13 @@ class Turns:
         """When a slice that begins `now` is over; it begins the turn if it is the first."""
         if not self._open:
             self._begin(now)
-        end = now + SLICE_S
+        end = now + self.slice_s
         return end if end < self.until else self.until
+
+    def share(self, number: int) -> None:
+        """So many want a slice of this turn."""
+        share = TURN_S / number if number else SLICE_S
+        self.slice_s = min(SLICE_S, max(LEAST_SLICE_S, share))
 
     def write(self, connection: Outlet, data: bytes) -> None:
         """Write `data` in this turn."""
@@ -135,6 +155,7 @@ class Turns:
         self._open = True
         self.late = False
         self.until = now + TURN_S
+        self.share(len(self._jobs))
         self._loop.call_soon(self._end)
 
     def _end(self) -> None:
@@ -145,6 +166,7 @@ class Turns:
         if jobs:
             now = self.clock()
             self.until = now + TURN_S
+            self.share(len(jobs))
             for _ in range(len(jobs)):
                 self._slice(jobs.popleft())
                 if self.clock() >= self.until:

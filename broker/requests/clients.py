@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.expressions import Expressions
+from aerobee.broker.requests.member_lists import MemberLists
 from aerobee.broker.requests.notifications import Notifications
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
@@ -30,7 +32,6 @@ from aerobee.protocol.bodies.clients import (
     CheckClientConfig,
     ConsumerData,
     HeartbeatData,
-    encode_consumer_list,
 )
 from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
@@ -85,6 +86,10 @@ class ClientRequests:
         # A look at all connections that goes on; None: the next one begins anew.
         self._expiring: Iterator[ConsumerGroup | None] | None = None
         self._expiry = Spread(turns, self._expire_one)
+        # Groups that are being left by connections that have ended.
+        self._leaving: deque[Iterator[ConsumerGroup | None]] = deque()
+        self._departure = Spread(turns, self._leave_one)
+        self._lists = MemberLists()
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -207,18 +212,21 @@ class ClientRequests:
 
     def consumer_list(self, _connection: Connection, command: Command) -> Steps:
         """The client ids of a group; none is code 1, not an empty list (protocol/WIRE.md 3.3)."""
-        group = ConsumerListHeader.from_ext(command.ext).consumer_group
-        client_ids = self._clients.consumer_ids(group)
-        if not client_ids:
-            raise BadRequest.system_error(f"no consumer for this group, {group}")
-        body = yield from encode_consumer_list(client_ids)
+        name = ConsumerListHeader.from_ext(command.ext).consumer_group
+        group = self._clients.consumer_group(name)
+        if group is None:
+            raise BadRequest.system_error(f"no consumer for this group, {name}")
+        body = yield from self._lists.of(group)
         return encode_success(command, body)
 
     def connection_closed(self, connection: Connection) -> None:
-        """The client has left all its groups."""
-        for group in self._clients.connection_closed(connection):
-            self._note_left(group)
-            self._notify(group, force=True)
+        """The client has left all its groups; of thousands it leaves some in later turns."""
+        self._leaving.append(self._clients.connection_closed(connection))
+        self._departure.go_on()
+
+    def look(self) -> None:
+        """Called by a timer, some times a second."""
+        self._notifications.look()
 
     def expire(self) -> None:
         """Clients that were silent too long have left. Called by a timer; it may go on in later
@@ -235,6 +243,17 @@ class ClientRequests:
             self._note_left(group)
             self._notify(group, force=True)
         self._expiring = None
+        return False
+
+    def _leave_one(self) -> bool:
+        """One group is left; False when all were."""
+        while self._leaving:
+            for group in self._leaving[0]:
+                if group is not None:
+                    self._note_left(group)
+                    self._notify(group, force=True)
+                return True
+            self._leaving.popleft()
         return False
 
     def _note_left(self, group: ConsumerGroup) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +39,8 @@ log = logging.getLogger("aerobee.broker.clients")
 
 # Groups of one connection that are looked at in one step, a microsecond each.
 _EXPIRY_STEP = 500
+# Members that a new one's subscriptions are compared with: thousands may join at once.
+_COMPARED = 64
 
 MIXED_SUBSCRIPTIONS = "mixed_subscriptions"
 WITHOUT_RETRIES = "without_retries"
@@ -88,6 +91,8 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
     # How many members have a client id, by the id: two are a fault that is looked for at each
     # heartbeat, and there may be thousands of members.
     ids: dict[str, int] = {}
+    # How often that has changed.
+    id_changes: int = 0
     # What the table has counted for its name and subscriptions.
     bytes: int = 0
 
@@ -99,6 +104,7 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
         """A member has come with an id, changed it, or left."""
         if before == now:
             return
+        self.id_changes += 1
         if now is not None:
             self.ids[now] = self.ids.get(now, 0) + 1
         if before is not None:
@@ -190,14 +196,15 @@ class ClientTable:
             self._drop_producer(connection, producer_group)
         return self._drop_consumer(connection, consumer_group) if consumer_group else None
 
-    def connection_closed(self, connection: Connection) -> list[ConsumerGroup]:
-        """The connection leaves all its groups; returns the consumer groups among them."""
+    def connection_closed(self, connection: Connection) -> Iterator[ConsumerGroup | None]:
+        """The connection leaves all its groups, one a step; yields the consumer groups among them,
+        None for the others. Groups that it joins meanwhile stay."""
         producers, consumers = self._groups_of.get(connection, _Groups(set(), set()))
         for name in list(producers):
             self._drop_producer(connection, name)
-        return [
-            group for name in list(consumers) if (group := self._drop_consumer(connection, name))
-        ]
+            yield None
+        for name in list(consumers):
+            yield self._drop_consumer(connection, name)
 
     def expire(self) -> Iterator[ConsumerGroup | None]:
         """Drop members that were silent too long, and connections that are in no group then.
@@ -441,7 +448,8 @@ class ClientTable:
                 return
 
     def _warn_of_mixed(self, group: ConsumerGroup, member: Member) -> None:
-        for other in group.members.values():
+        # Those that differ among others have been warned of themselves.
+        for other in islice(group.members.values(), _COMPARED):
             if other is not member and other.subscriptions != member.subscriptions:
                 self._on_warning(MIXED_SUBSCRIPTIONS)
                 log.warning(

@@ -112,7 +112,7 @@ class LimitSettings(Section):
         within=(1 * _MIB, I32_MAX),
         why="Memory all half-received frames may take; beyond it the broker stops reading.",
         limit=Limit(
-            "frames that are not yet whole",
+            "frames that are not yet whole, or wait for their slice, and requests in work",
             "from three quarters on the big ones but the oldest are not read; one that stalls, or "
             "would pass the limit, is closed",
             'aerobee_read_buffer_bytes, aerobee_connections_closed_total{reason="inbound_memory"}',

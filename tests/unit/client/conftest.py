@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -80,14 +80,13 @@ class Peer:
     def connection_opened(self, connection: Connection) -> None:
         self.connections.append(connection)
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
+    def commands_received(self, connection: Connection, commands: Iterable[Command]) -> None:
         for command in commands:
             self.requests.append(command)
             answer = self.answers.get(command.code, self.answer)
             frame = answer(connection, command)
             if frame is not None and not command.is_oneway:
                 connection.write(frame)
-        return len(commands)
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         self.connections.remove(connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
 
@@ -66,9 +66,9 @@ class ScriptedHandler(Serving):
     def turns(self, turns: Turns) -> None:
         self._turns = turns
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
+    def commands_received(self, connection: Connection, commands: Iterable[Command]) -> None:
         self.lists.append([])
-        return super().commands_received(connection, commands)
+        super().commands_received(connection, commands)
 
     def serve(self, connection: Connection, command: Command) -> Answer:
         self.lists[-1].append(command)

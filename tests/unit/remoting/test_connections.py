@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import socket
@@ -235,3 +236,26 @@ async def test_connections_know_their_ends(bench, until):
     assert connection.packed_peer == socket.inet_aton(ip) + struct.pack(">i", port)
     assert connection.local_port == server.port
     assert {connection: 1}[connection] == 1
+
+
+async def test_a_crowd_of_newcomers_is_accepted_some_a_turn(plain_bench, until):
+    """Those who are served are looked at in between."""
+    bench = plain_bench
+    server = await bench.server()
+    seen: list[int] = []
+
+    def look() -> None:
+        seen.append(server.stats.accepted)
+        if server.stats.accepted < 200:
+            asyncio.get_running_loop().call_soon(look)
+
+    # The backlog fills while the loop does nothing else.
+    crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+    try:
+        look()
+        await until(lambda: server.stats.accepted == 200)
+    finally:
+        for one in crowd:
+            one.close()
+    seen.append(server.stats.accepted)
+    assert max(later - before for before, later in itertools.pairwise(seen)) <= 32

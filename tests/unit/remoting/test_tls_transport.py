@@ -120,6 +120,15 @@ async def test_a_peer_that_does_not_read_is_told_and_counted(ends: Ends) -> None
     await eventually(lambda: ends.protocol.told == ["made", "pause", "resume"])
 
 
+async def test_many_small_writes_behind_a_full_socket_fill_the_buffer_as_one_does(
+    ends: Ends,
+) -> None:
+    ends.transport.set_write_buffer_limits(high=65536, low=16384)
+    while ends.transport.get_write_buffer_size() <= 65536:
+        ends.transport.write(bytes(4000))
+    assert ends.protocol.told[-1] == "pause"
+
+
 async def test_what_openssl_holds_is_read_after_a_pause(ends: Ends) -> None:
     ends.transport.pause_reading()
     if isinstance(ends.transport, TlsTransport):

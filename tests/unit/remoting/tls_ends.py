@@ -78,7 +78,7 @@ class NotingConnection(Noting):
         super().__init__()
         self._shared = shared
 
-    def decode(self, taken: int, nbytes: int) -> None:
+    def decode(self, taken: int, nbytes: int, *, later: bool = False) -> None:
         self.data_received(bytes(self._shared.read_view[taken:nbytes]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,12 @@ class ScriptedNameServer:
     def connection_opened(self, connection: Connection) -> None:
         self.connections.append(connection)
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
+    def commands_received(self, connection: Connection, commands: Iterable[Command]) -> None:
         for command in commands:
             self.requests.append(command)
             answer = self.answer(command)
             if answer is not None:
                 connection.write(answer)
-        return len(commands)
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import logging
 from collections.abc import Iterable
@@ -14,9 +16,10 @@ from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat, Member
 from aerobee.broker.tables.groups import GroupConfig
-from aerobee.protocol.bodies.clients import HeartbeatData
+from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
+from aerobee.remoting.turns import Turns
 from tests.inline_loop import drive
 from tests.unit.broker.clients_support import (
     BODIES,
@@ -28,6 +31,7 @@ from tests.unit.broker.clients_support import (
     heartbeat_body,
     request,
 )
+from tests.unit.remoting.conftest import StepClock, eventually
 
 
 class Settings:
@@ -39,7 +43,9 @@ class Settings:
 class Broker:
     """The handlers under test around real tables."""
 
-    def __init__(self, folder: Path, *, auto_create: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, auto_create: bool = True, turns: Turns | None = None
+    ) -> None:
         self.tables = Tables(folder, auto_create=auto_create)
         self.settings = Settings()
         self.warnings = self.tables.warnings
@@ -49,7 +55,7 @@ class Broker:
             self.clients,
             self.tables.topics,
             self.tables.groups,
-            Endless(),
+            turns or Endless(),
             BODIES,
             self.tables.expressions,
             self.tables.filters,
@@ -193,6 +199,27 @@ def test_a_closed_connection_leaves_all_groups(broker: Broker) -> None:
     assert broker.clients.consumer_group("h") is None
     assert len(broker.clients) == 1
     broker.requests.connection_closed(first.connection)
+
+
+async def test_a_connection_in_thousands_of_groups_leaves_them_in_slices(tmp_path: Path) -> None:
+    clock = StepClock()
+    broker = Broker(tmp_path, turns=Turns(clock))
+    peer = Peer(1)
+    names = [f"g{number}" for number in range(300)]
+    data = HeartbeatData("c1", (), tuple(map(ConsumerData, names)))
+    broker.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data))
+    left: list[int] = []
+
+    def look() -> None:
+        left.append(len(broker.clients.consumer_groups()))
+        if left[-1]:
+            asyncio.get_running_loop().call_soon(look)
+
+    broker.requests.connection_closed(peer.connection)
+    look()
+    await eventually(lambda: left[-1] == 0)
+    assert max(before - later for before, later in itertools.pairwise(left)) <= 22
+    assert len(broker.clients) == 0
 
 
 def test_silent_members_are_dropped_and_their_connection_closed(broker: Broker) -> None:
@@ -466,7 +493,7 @@ def test_the_table_is_bounded() -> None:
     beat(1, "a", "b")  # renewing is always possible
     with pytest.raises(BadRequest, match="limit"):
         beat(3, "a")
-    table.connection_closed(peers[2].connection)
+    list(table.connection_closed(peers[2].connection))
     beat(3, "a")
 
 
@@ -499,7 +526,7 @@ class Counted:
         self.table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data))
 
     def close(self, port: int) -> None:
-        self.table.connection_closed(self.peers.pop(port).connection)
+        list(self.table.connection_closed(self.peers.pop(port).connection))
 
     def held(self) -> int:
         """What is held, counted anew."""
