@@ -6,9 +6,12 @@ python -m aerobee.config.limits_page --check    exits 1 when it is out of date
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from aerobee.config.client_limits import CLIENT
+from aerobee.config.growth import BOUNDED
 from aerobee.config.limits import PROPERTIES_BYTES_MAX
 from aerobee.config.manual import write_or_check
 from aerobee.config.memory import WorstCase, size_text, worst_cases
@@ -57,6 +60,24 @@ What they bound is counted above, or is time.
 | limit | default | bounds | when it is reached | metric |
 |---|---|---|---|---|
 """
+_CLIENT: Final = """
+## Our own client
+
+What brokers and name servers can make a program hold that uses `aerobee.client`.
+
+| limit | value | bounds | when it is reached |
+|---|---|---|---|
+"""
+_KEPT: Final = """
+## Where it is kept
+
+Each container of an object or a module that a peer can make grow, below what bounds it; from
+`config/growth.py`, to which a test holds the code. The containers that no peer can make grow are
+there too, each with the reason.
+
+| limit | containers |
+|---|---|
+"""
 
 
 def page() -> str:
@@ -77,7 +98,16 @@ def page() -> str:
     for case in cases:
         if not case.limit.bytes_each:
             parts.append(f"| {_cells(case.name, _value(case), case.limit.holds)}{_end(case)}")
+    parts.append(_CLIENT)
+    parts += [f"| {_cells(*row)} |\n" for row in CLIENT]
+    parts.append(_KEPT)
+    parts += [f"| {_cells(name, _kept(modules))} |\n" for name, modules in BOUNDED.items()]
     return "".join(parts)
+
+
+def _kept(modules: Mapping[str, str]) -> str:
+    """Names by module: those of classes stand for themselves."""
+    return "; ".join(f"`{module}`: {', '.join(names.split())}" for module, names in modules.items())
 
 
 def _cells(*texts: str) -> str:

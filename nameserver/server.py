@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,6 +57,10 @@ DEFAULT_PORT = 9876
 # the broker beside it may take.
 # Changes of the KV table that one connection may have unanswered before it is read no further.
 _CHANGES_WAITING = 512
+# And of all connections together; the next ones wait for a save before they are served.
+ALL_CHANGES_WAITING = 20_000
+# Answers that leave in one step behind a save.
+_ANSWERED_AT_ONCE = 64
 # Silent brokers that are dropped before the loop serves others.
 _EXPIRED_AT_ONCE = 20
 # Of RocketMQ's name server: its threads, and Netty's settings.
@@ -174,6 +179,13 @@ class NameServer(Serving):
         self._unsaved: list[_UnsavedAnswer] = []
         # Of each connection that waits for such answers how many, and what is done with the last.
         self._waiting: dict[Connection, _WaitingAnswers] = {}
+        # What the saves that are done have covered, each with what went wrong; some leave a turn.
+        self._covered: deque[tuple[deque[_UnsavedAnswer], BaseException | None]] = deque()
+        self._answering = Spread(self._turns, self._answer_some)
+        # How many wait, for a save or for their turn.
+        self._answers_due = 0
+        # Done when half of them have left: each that waits for it looks again then.
+        self._room: asyncio.Future[None] | None = None
         self._request_counts: dict[int, int] = {}
 
     @classmethod
@@ -260,6 +272,8 @@ class NameServer(Serving):
             await asyncio.wait([self._saving])
             # Its callback, which may begin the next save, runs right after.
             await asyncio.sleep(0)
+        while self._answer_some():
+            pass
         await self._server.close()
         await self._admin_server.close()
 
@@ -290,12 +304,19 @@ class NameServer(Serving):
             self._requests.changes_kv(command.code) and waiting.count < _CHANGES_WAITING
         ):
             return self._serve_after(waiting.done, connection, command)
+        if self._answers_due >= ALL_CHANGES_WAITING and self._requests.changes_kv(command.code):
+            return self._serve_after(None, connection, command)
         return self._serve_now(connection, command)
 
     def _serve_after(
-        self, done: asyncio.Future[None], connection: Connection, command: Command
+        self, done: asyncio.Future[None] | None, connection: Connection, command: Command
     ) -> Steps:
-        yield done
+        if done is not None:
+            yield done
+        while self._answers_due >= ALL_CHANGES_WAITING:
+            if self._room is None:
+                self._room = asyncio.get_running_loop().create_future()
+            yield self._room
         answer = self._serve_now(connection, command)
         return (yield from answer) if isinstance(answer, Generator) else answer
 
@@ -312,9 +333,10 @@ class NameServer(Serving):
             done = asyncio.get_running_loop().create_future()
             waiting = self._waiting[connection] = _WaitingAnswers(done)
         waiting.count += 1
-        # The value is in the table, and not kept a second time.
+        # The value is in the table, and not kept a second time; a body means nothing here.
         keep_for_answer(command)
         self._unsaved.append(_UnsavedAnswer(connection, command, answer, changed))
+        self._answers_due += 1
         if self._saving is None:
             self._save()
         return None
@@ -348,24 +370,43 @@ class NameServer(Serving):
         error = done.exception()
         if error is not None:
             log.error("KV table not saved path=%s why=%s", self._kv_file.path, error)
-        for connection, command, answer, changed in covered:
-            waiting = self._waiting[connection]
-            waiting.count -= 1
-            if not waiting.count:
-                del self._waiting[connection]
-                waiting.done.set_result(None)
-            if answer is None:
-                continue
-            if error is not None and changed:
-                answer = encode_response(
-                    command,
-                    ResponseCode.SYSTEM_ERROR,
-                    "the change holds until the name server stops, it could not be written to disk",
-                )
-            self._turns.write(connection, answer)
         self._saving = None
         if self._unsaved:
             self._save()
+        self._covered.append((deque(covered), error))
+        self._answering.go_on()
+
+    def _answer_some(self) -> bool:
+        """Let some answers leave that a save has covered; False when there are none."""
+        if not self._covered:
+            return False
+        covered, error = self._covered[0]
+        for _ in range(min(_ANSWERED_AT_ONCE, len(covered))):
+            self._let_leave(covered.popleft(), error)
+        if not covered:
+            self._covered.popleft()
+        return True
+
+    def _let_leave(self, unsaved: _UnsavedAnswer, error: BaseException | None) -> None:
+        connection, command, answer, changed = unsaved
+        self._answers_due -= 1
+        if self._room is not None and self._answers_due <= ALL_CHANGES_WAITING // 2:
+            self._room.set_result(None)
+            self._room = None
+        waiting = self._waiting[connection]
+        waiting.count -= 1
+        if not waiting.count:
+            del self._waiting[connection]
+            waiting.done.set_result(None)
+        if answer is None:
+            return
+        if error is not None and changed:
+            answer = encode_response(
+                command,
+                ResponseCode.SYSTEM_ERROR,
+                "the change holds until the name server stops, it could not be written to disk",
+            )
+        self._turns.write(connection, answer)
 
     def _look_at_accounts(self, loop: asyncio.AbstractEventLoop, access: AccessService) -> None:
         access.look()

@@ -18,6 +18,8 @@ _LOW_DIGIT = bytes(_DIGITS[c % 31] for c in range(256))
 _HIGH_DIGIT = bytes(_DIGITS[c // 31] for c in range(256))
 # int() is quadratic in the digits and refuses more than 4,300 of them.
 _CHUNK = 512
+# Longer tags are hashed anew each time: they may have 32 KiB, and thousands are remembered.
+_REMEMBERED_CHARS = 255
 _POWERS = [pow(31, exponent, 2**32) for exponent in range(_CHUNK + 1)]
 _CHUNK_POWER = pow(31, _CHUNK, 2**32)
 
@@ -40,9 +42,13 @@ def java_hash_with_prefix(prefix_hash: int, text: str) -> int:
     return value - 0x100000000 if value & 0x80000000 else value
 
 
-@lru_cache(maxsize=4096)
 def tag_code(tags: str) -> int:
     """The tagsCode of a message's whole TAGS text; 0 for an empty one."""
+    return _remembered_hash(tags) if len(tags) <= _REMEMBERED_CHARS else java_hash(tags)
+
+
+@lru_cache(maxsize=4096)
+def _remembered_hash(tags: str) -> int:
     return java_hash(tags)
 
 

@@ -59,7 +59,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "config": (
         *("errors", "settings", "properties", "logs", "model"),
-        *("limits", "memory", "manual", "limits_page", "ports", "rules"),
+        *("limits", "memory", "manual", "client_limits", "growth", "limits_page", "ports", "rules"),
         *("sources", "remote", "load", "reload", "hangup"),
         *("self_signed", "certificate_dates", "certificates"),
     ),

@@ -93,6 +93,8 @@ _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MOST_QUEUE_ID = (1 << 31) - 1
 # A queue's units of 20 bytes have 64-bit positions.
 _MOST_QUEUE_OFFSETS = (1 << 63) // 20
+# Of longer properties nothing is remembered: those of one message may be 16,000 words, a megabyte.
+_REMEMBERED_BYTES = 1024
 
 
 def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
@@ -199,8 +201,11 @@ def tags_and_keys(encoded: bytes) -> tuple[str, tuple[str, ...]]:
     """TAGS and the index words of stored properties, for readers of millions of records.
 
     The same as `decode_properties` would lead to. Messages of one producer differ in their UNIQ_KEY
-    mostly, so what stands around it is remembered. Raises UnicodeDecodeError.
+    mostly, so what stands around it is remembered, unless it is long. Raises UnicodeDecodeError.
     """
+    if len(encoded) > _REMEMBERED_BYTES:
+        properties = decode_properties(encoded)
+        return properties.get(PROPERTY_TAGS, ""), index_keys(properties)
     start = encoded.find(_UNIQUE_KEY_ENTRY)
     if start < 0:
         tags, _, words = _tags_and_words(encoded)

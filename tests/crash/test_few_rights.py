@@ -180,7 +180,12 @@ def _start(folder: Path, group: MemoryGroup, form: str) -> Served:
     accounts.parent.mkdir(parents=True, exist_ok=True)
     accounts.write_text(_ACCOUNTS)
     accounts.chmod(0o600)
-    settings = ("aclEnable=true", f"aclFile={accounts}", "store.commit_log_segment_bytes=67108864")
+    settings = (
+        "aclEnable=true",
+        "namesrvAclEnable=true",
+        f"aclFile={accounts}",
+        "store.commit_log_segment_bytes=67108864",
+    )
     files = ("sh", "-c", 'ulimit -n "$(ulimit -H -n)"; exec "$0" "$@"')
     daemon = Served(
         folder, *(word for one in settings for word in ("--set", one)),

@@ -2,16 +2,27 @@
 
 import logging
 import re
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import aerobee.testing
+from aerobee.access import accounts
 from aerobee.broker import daemon
+from aerobee.broker.delay import backlog
 from aerobee.broker.messages.acks import MAX_WAITING
 from aerobee.broker.monitoring.http import HttpLimits
+from aerobee.broker.requests.stats import _MOST_RATES
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.transactions.requests import MAX_WAITING as ENDS_WAITING
+from aerobee.broker.transactions.table import REMEMBERED
+from aerobee.client.options import PushOptions
+from aerobee.client.producing import tracing
+from aerobee.config.client_limits import CLIENT
+from aerobee.config.growth import BOUNDED
 from aerobee.config.limits_page import PAGE, page
 from aerobee.config.manual import write_or_check
 from aerobee.config.memory import (
@@ -24,7 +35,12 @@ from aerobee.config.memory import (
 )
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.config.settings.limits import LimitSettings
-from aerobee.nameserver.server import NAME_SERVER_LIMITS
+from aerobee.config.settings.setting import settings_of
+from aerobee.nameserver import routes
+from aerobee.nameserver.routes import RouteLimits
+from aerobee.nameserver.server import ALL_CHANGES_WAITING, NAME_SERVER_LIMITS
+from aerobee.store.log.commit_log import PENDING_MOST
+from aerobee.store.reading import damage
 
 MIB = 1 << 20
 METRICS = PAGE.parent / "metrics.md"
@@ -68,6 +84,34 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["unsent HTTP answers"] == HttpLimits().unsent_bytes
     assert values["name server, unfinished frames"] == NAME_SERVER_LIMITS.inbound_total_bytes
     assert values["name server, unsent answers"] == NAME_SERVER_LIMITS.outbound_total_bytes
+    assert values["name server, routes"] == RouteLimits().queue_entries
+    assert values["name server, topics that went"] == routes._DEPARTED_LIMIT
+    assert values["name server, changes that wait"] == ALL_CHANGES_WAITING
+    assert values["appended messages"] == PENDING_MOST
+    assert values["decided transactions"] == REMEMBERED
+    assert values["waiting ends of transactions"] == ENDS_WAITING
+    assert values["rates of groups"] == _MOST_RATES
+    assert values["damage reported"] == 2 * damage._MOST_REPORTED
+    assert values["places of waiting messages"] == backlog._MOST_PLACES
+    assert values["white addresses"] == accounts._KNOWN_ADDRESSES
+
+
+def test_texts_that_are_remembered_are_few_and_short() -> None:
+    """Each cache by its number of texts; of properties and tags the long ones are left out."""
+    value = {fixed.name: fixed.value for fixed in FIXED}["remembered texts"]
+    caches = [
+        getattr(import_module(f"aerobee.{module[:-3].replace('/', '.')}"), name[:-2])
+        for module, names in BOUNDED["remembered texts"].items()
+        for name in names.split()
+    ]
+    assert sum(cache.cache_parameters()["maxsize"] for cache in caches) <= value
+
+
+def test_the_limits_of_our_client_are_those_of_its_modules() -> None:
+    rows = {row.name: row.value for row in CLIENT}
+    assert rows["client, trace"] == f"{tracing._MOST_WAITING:,} records"
+    options = {field.name for field in fields(PushOptions)}
+    assert set(re.findall(r"`(\w+)`", rows["client, messages held"])) <= options
 
 
 def test_worst_case_follows_the_settings() -> None:

@@ -7,7 +7,9 @@ import itertools
 import json
 import struct
 import threading
+import time
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
@@ -359,6 +361,66 @@ async def test_one_connection_cannot_have_more_changes_waiting_than_a_bound(runn
     answers = await asyncio.gather(*(client.call(put, 30) for put in puts))
     assert all(answer.code == 0 for answer in answers)
     assert most == 10
+
+
+async def test_all_connections_together_have_a_bound_of_changes_that_wait(running, monkeypatch):
+    """A body with them means nothing, and is not kept."""
+    clients = [await running.caller() for _ in range(6)]
+    monkeypatch.setattr(server, "ALL_CHANGES_WAITING", 10)
+    monkeypatch.setattr(running.server._kv_file, "save", lambda _text: None)
+    most: list[int] = []
+    serve_now = running.server._serve_now
+
+    def watched(connection, command):
+        answer = serve_now(connection, command)
+        most.append(running.server._answers_due)
+        assert all(one.command.body == b"" for one in running.server._unsaved)
+        return answer
+
+    monkeypatch.setattr(running.server, "_serve_now", watched)
+    asked = []
+    for number in range(60):
+        ext = {"namespace": "N", "key": str(number), "value": "v"}
+        asked.append(clients[number % 6].call(make_request(100, ext, bytes(1_000)), 30))
+    answers = await asyncio.gather(*asked)
+    assert all(answer.code == 0 for answer in answers)
+    assert max(most) == 10
+    assert running.server._answers_due == 0
+
+
+async def test_answers_behind_a_save_leave_some_a_turn(running, monkeypatch):
+    """The clock of the turns moves a millisecond with each answer, so a slice has a few."""
+    client = await running.caller()
+    may_save = threading.Event()
+    monkeypatch.setattr(running.server._kv_file, "save", lambda _text: may_save.wait(10))
+    monkeypatch.setattr(server, "_ANSWERED_AT_ONCE", 1)
+    puts = [make_request(100, {"namespace": "N", "key": str(n), "value": "v"}) for n in range(200)]
+    asked = [asyncio.create_task(client.call(put, 30)) for put in puts]
+    await until(lambda: running.server._answers_due == 200)
+    turns, let_leave = running.server._turns, running.server._let_leave
+    loop = asyncio.get_running_loop()
+    moved_s, turn = 0.0, 0
+    left_in: Counter[int] = Counter()
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        if running.server._answers_due:
+            loop.call_soon(next_turn)
+
+    def slow(*args):
+        nonlocal moved_s
+        moved_s += 0.001
+        left_in[turn] += 1
+        return let_leave(*args)
+
+    monkeypatch.setattr(turns, "clock", lambda: time.perf_counter() + moved_s)
+    monkeypatch.setattr(running.server, "_let_leave", slow)
+    loop.call_soon(next_turn)
+    may_save.set()
+    assert all(answer.code == 0 for answer in await asyncio.gather(*asked))
+    assert left_in.total() == 200
+    assert max(left_in.values()) <= 8
 
 
 async def test_a_change_that_cannot_be_saved_is_an_error(running, monkeypatch):

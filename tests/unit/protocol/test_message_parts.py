@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -35,6 +36,7 @@ from aerobee.protocol.message.properties import (
     index_keys,
     is_clean_text,
     property_marks,
+    tags_and_keys,
 )
 from aerobee.protocol.message.record_layout import pack_host
 
@@ -285,6 +287,22 @@ def test_names_of_codes_languages_and_versions() -> None:
     assert version_name(408) == "V4_9_8_SNAPSHOT"
     assert version_name(479) == "V5_3_3"
     assert version_name(700) == "HIGHER_VERSION"
+
+
+def test_nothing_is_remembered_of_long_properties_and_tags() -> None:
+    """They may have 32 KiB each, of 16,000 words, and thousands of the short ones are kept."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(20):
+            words = " ".join(f"{number:x}{word:x}" for word in range(4_000))
+            encoded = f"TAGS\x01{number}{'t' * 8_000}\x02KEYS\x01{words}\x02".encode()
+            tags, keys = tags_and_keys(encoded)
+            assert (len(keys), keys[0]) == (4_000, f"{number:x}0")
+            tag_code(tags)
+        assert tracemalloc.get_traced_memory()[0] - before < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_chosen_properties_are_those_that_all_of_them_have() -> None:
