@@ -115,8 +115,6 @@ FEATURES: Final[dict[int, str]] = {
             Code.UPDATE_AND_CREATE_TOPIC_LIST,
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
             Code.GET_CLIENT_CONFIG,
-            Code.GET_TOPIC_CONFIG,
-            Code.GET_SUBSCRIPTIONGROUP_CONFIG,
             Code.QUERY_TOPICS_BY_CONSUMER,
             Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
             Code.UPDATE_AND_GET_GROUP_FORBIDDEN,

@@ -176,10 +176,9 @@ class PullProcessor:
                 return self._with_many_tags(connection, command, header, expression)
             codes = tag_codes(header.subscription)
         else:
-            subscription = self._live_subscription(header, group)
+            subscription = self._live_subscription(header, group, connection)
             if subscription.type != TAG_TYPE:
-                wanted = self._group_filter(header, subscription)
-                return self._judged(connection, command, header, wanted)
+                return self._with_group_expression(connection, command, header, subscription)
             codes = _codes_of(header, subscription)
         return self._serve(connection, command, header, group, codes)
 
@@ -207,9 +206,12 @@ class PullProcessor:
             subscription = self._live_subscription(header, group)
         except BadRequest:
             return None
-        if subscription.type != TAG_TYPE:
-            return None
         live = self._clients.consumer_group(header.consumer_group)
+        if subscription.type != TAG_TYPE or live is None:
+            return None
+        if live.statements.is_mixed(header.topic):
+            # Each member has its own (`_live_subscription`).
+            return None
         codes = _codes_of(header, subscription)
         return PlainPull(queue, codes, header.consumer_group, live, subscription, *broker_ids)
 
@@ -328,6 +330,31 @@ class PullProcessor:
         wanted = self._retry_filter(header) or wanted
         return (yield from self._judged(connection, command, header, wanted))
 
+    def _with_group_expression(
+        self,
+        connection: Connection,
+        command: Command,
+        header: PullMessageHeader,
+        subscription: Subscription,
+    ) -> Steps:
+        wanted: MessageFilter
+        wanted = yield from self._stated_filter(header, subscription)
+        self._check_filter_latest(header, subscription)
+        return (yield from self._judged(connection, command, header, wanted))
+
+    def _stated_filter(
+        self, header: PullMessageHeader, subscription: Subscription
+    ) -> Generator[asyncio.Future[Any] | None, None, MessageFilter]:
+        """What a member wants of the topic, as its heartbeat says. The table has one filter of the
+        group, the one stated last; that of a member which differs is found by its text."""
+        found = self._filters.get(header.topic, header.consumer_group)
+        if found is None or found.expression == subscription.expression:
+            return self._group_filter(header, subscription)
+        self._check_serves_expressions(subscription.type)
+        own: MessageFilter
+        own = yield from self._expressions.compiled(subscription.type, subscription.expression)
+        return self._retry_filter(header) or own
+
     def _group_filter(self, header: PullMessageHeader, subscription: Subscription) -> MessageFilter:
         """What the group wants of the topic, as its members' heartbeats say."""
         self._check_serves_expressions(subscription.type)
@@ -340,13 +367,20 @@ class PullProcessor:
                 f"the consumer's filter data not exist: group {group}, topic {topic}; "
                 + (why or "its expression is not known here, send a heartbeat"),
             )
+        return self._retry_filter(header) or found.compiled
+
+    def _check_filter_latest(self, header: PullMessageHeader, subscription: Subscription) -> None:
+        """A pull that carries a higher version than was heard comes before its heartbeat."""
+        group, topic = header.consumer_group, header.topic
+        found = self._filters.get(topic, group)
+        if found is None or found.expression != subscription.expression:
+            return
         if found.client_version < header.sub_version:
             raise BadRequest(
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 f"the consumer's filter data not latest: group {group}, topic {topic}, version "
                 f"{found.client_version} before {header.sub_version}; send a heartbeat",
             )
-        return self._retry_filter(header) or found.compiled
 
     def _retry_filter(self, header: PullMessageHeader) -> MessageFilter | None:
         if self._judges_retries and header.topic.startswith(RETRY_PREFIX):
@@ -407,13 +441,42 @@ class PullProcessor:
         header = pull.header
         try:
             group = self._check(header)
-            result = self._get(header, pull.codes)
+            result = self._get(header, self._codes_now(pull))
             code = _answer_code(result.status, header.queue_offset)
             answer = self._answer(pull.request, header, group, result, code)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
             self._refuse_held(pull, error)
         else:
             self._answer_held(pull, code, answer)
+
+    def _codes_now(self, pull: HeldPull) -> frozenset[int] | None:
+        """The tags that a held pull wants, by what its member says by now: it may have changed
+        that, and what it wants since then must not be passed over."""
+        subscription = self._stated_now(pull)
+        if subscription is None:
+            return pull.codes
+        if subscription.type != TAG_TYPE:
+            raise _changed_meanwhile()
+        return _codes_of(pull.header, subscription)
+
+    def _filter_now(
+        self, pull: HeldPull
+    ) -> Generator[asyncio.Future[Any] | None, None, MessageFilter]:
+        """As `_codes_now`, of a pull by an expression."""
+        assert pull.wanted is not None
+        subscription = self._stated_now(pull)
+        if subscription is None:
+            return pull.wanted
+        if subscription.type == TAG_TYPE:
+            raise _changed_meanwhile()
+        return (yield from self._stated_filter(pull.header, subscription))
+
+    def _stated_now(self, pull: HeldPull) -> Subscription | None:
+        """None for a pull that brought what it wants, and when nobody is there to say it."""
+        if pull.header.sys_flag & PULL_SUBSCRIPTION:
+            return None
+        live = self._clients.consumer_group(pull.header.consumer_group)
+        return None if live is None else live.wanted_by(pull.connection, pull.header.topic)
 
     def _replay_judged(self, pull: HeldPull) -> None:
         """As `_replay`, in steps: the first ones at once. Does not raise."""
@@ -423,10 +486,10 @@ class PullProcessor:
             self._turns.add(job)
 
     def _judged_again(self, pull: HeldPull) -> Steps:
-        assert pull.wanted is not None
         header = pull.header
         self._check(header)
-        with (yield from self._get_judged(header, pull.wanted)) as result:
+        wanted = yield from self._filter_now(pull)
+        with (yield from self._get_judged(header, wanted)) as result:
             group = self._check(header)
             code = _answer_code(result.status, header.queue_offset)
             self._answer_held(pull, code, self._answer(pull.request, header, group, result, code))
@@ -500,7 +563,11 @@ class PullProcessor:
                 f"{topic.read_queues} read queues"
             )
 
-    def _live_subscription(self, header: PullMessageHeader, group: GroupConfig) -> Subscription:
+    def _live_subscription(
+        self, header: PullMessageHeader, group: GroupConfig, connection: Connection | None = None
+    ) -> Subscription:
+        """What the group wants of the topic; where its members differ, what the one at this
+        connection does."""
         live = self._clients.consumer_group(header.consumer_group)
         if live is None:
             raise BadRequest(
@@ -512,7 +579,10 @@ class PullProcessor:
             raise BadRequest.no_permission(
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
             )
-        subscription = live.subscriptions.get(header.topic)
+        if connection is None:
+            subscription = live.subscriptions.get(header.topic)
+        else:
+            subscription = live.wanted_by(connection, header.topic)
         if subscription is None:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -598,6 +668,13 @@ def offset_moved_message(
         encode_properties(properties).encode(),
         tag_code(group),
         (group,),
+    )
+
+
+def _changed_meanwhile() -> BadRequest:
+    return BadRequest(
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        "the consumer's subscription not latest: it has changed its type while the pull was held",
     )
 
 

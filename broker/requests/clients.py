@@ -117,12 +117,19 @@ class ClientRequests:
             for group in self._clients.heartbeat(heartbeat):
                 self._notify(group, force=False)
             for consumer in part.consumers:
-                subscriptions = consumer.subscriptions
-                yield from self._filters.register(consumer.group, subscriptions, compiled)
-                if self._clients.consumer_group(consumer.group) is None:
-                    # It left meanwhile, as the last one.
-                    self._filters.group_left(consumer.group)
+                yield from self._register_filters(consumer, compiled)
         return encode_success(command)
+
+    def _register_filters(
+        self, consumer: ConsumerData, compiled: dict[str, PropertyFilter]
+    ) -> Generator[None, None, None]:
+        live = self._clients.consumer_group(consumer.group)
+        if live is not None:
+            stated, in_force = consumer.subscriptions, live.subscriptions
+            yield from self._filters.register(consumer.group, stated, in_force, compiled)
+        if self._clients.consumer_group(consumer.group) is None:
+            # It left meanwhile, as the last one.
+            self._filters.group_left(consumer.group)
 
     def _compile(
         self, consumers: Sequence[ConsumerData]

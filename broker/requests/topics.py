@@ -35,10 +35,16 @@ from aerobee.broker.workers import AnswerLater, BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import encode_topic_list, parse_body
 from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig
-from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.protocol.headers.admin import CreateTopicHeader, DeleteGroupHeader, TopicHeader
+from aerobee.protocol.frames.fastjson import dumps
+from aerobee.protocol.headers.admin import (
+    CreateTopicHeader,
+    DeleteGroupHeader,
+    GroupHeader,
+    TopicHeader,
+)
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
     CHECK_MAX_TIME_TOPIC,
@@ -96,9 +102,11 @@ class TopicRequests:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
@@ -239,6 +247,16 @@ class TopicRequests:
         body = yield from self._topics.listing()
         return encode_success(command, body)
 
+    def topic_config(self, _connection: Connection, command: Command) -> bytes:
+        """One topic, as the tools and proxies of RocketMQ 5 ask for it. It has none of the
+        attributes that there are in 5, which means a topic for messages of any plain kind."""
+        name = TopicHeader.from_ext(command.ext).topic
+        topic = self._topics.get(name)
+        if topic is None:
+            text = f"No topic in this broker. topic: {name}"
+            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, text)
+        return encode_success(command, dumps({**topic.to_json(), "attributes": {}}))
+
     def system_topics(self, _connection: Connection, command: Command) -> bytes:
         """The names of system topics, also of those that do not exist here."""
         names = self._topics.system_names().union(_ALWAYS_SYSTEM)
@@ -298,6 +316,16 @@ class TopicRequests:
         """The whole group table."""
         body = yield from self._groups.listing()
         return encode_success(command, body)
+
+    def group_config(self, _connection: Connection, command: Command) -> bytes:
+        """One group, as proxies of RocketMQ 5 ask for it; made like at its first pull, where that
+        may be. Its retries wait by the levels of delay, and it consumes in no order."""
+        name = GroupHeader.from_ext(command.ext).group
+        group = self._groups.get(name)
+        if group is None:
+            raise self._groups.missing(name)
+        of_5 = {"attributes": {}, "consumeMessageOrderly": False}
+        return encode_success(command, dumps({**group.to_json(), **of_5}))
 
     def delete_group(self, _connection: Connection, command: Command) -> Steps:
         """Delete a group, with its offsets if asked; one that is unknown is no error."""

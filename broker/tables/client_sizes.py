@@ -14,8 +14,9 @@ from aerobee.protocol.filters.subscription import Subscription
 _TEXT_BYTES = 56
 _WIDEST = 4
 # What a subscription takes in a group beside its texts and sets, and in a member: its objects, the
-# places in dictionaries, the name of its language if it is not the usual one.
-_SUBSCRIPTION_BYTES = 240
+# places in dictionaries, the table of what members say of the topic, the name of its language if it
+# is not the usual one.
+_SUBSCRIPTION_BYTES = 560
 _STATED_BYTES = 64
 # The hash of a tag: a number.
 _CODE_BYTES = 32

@@ -1,9 +1,9 @@
 """Who is connected: producers and consumers by group, from their heartbeats (protocol/WIRE.md 3.3).
 
-A client heartbeats every 30 s with all it does. What a group subscribes to is what its last
-heartbeat said: members that say different things take turns, and each change sends all of them
-rebalancing. Upstream does the same and says nothing; here it is logged and counted, and so are two
-programs that use one client id, whose queues would be shared out wrongly.
+A client heartbeats every 30 s with all it does. What a group subscribes to is what its members said
+last, each for itself (`statements.py`). Upstream has members that say different things take turns,
+and says nothing; here it is logged and counted, and so are two programs that use one client id,
+whose queues would be shared out wrongly.
 
 A member leaves when it says so, when its connection closes, or when it was silent for `expiry_s`.
 Each change returns the groups whose members or topics it has changed, for the caller to notify
@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
+from aerobee.broker.tables.client_sizes import stated_bytes, texts_bytes
+from aerobee.broker.tables.statements import Statements, stated_by, text_of
 from aerobee.protocol.bodies.clients import BROADCASTING, ConsumerData, HeartbeatData
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
@@ -55,7 +56,7 @@ class Member(msgspec.Struct, eq=False, gc=False):
     language: str
     version: int
     last_heartbeat: float
-    # What this member last said the group subscribes to; empty for producers.
+    # What this member last said the group subscribes to, as texts; empty for producers.
     subscriptions: dict[str, str] = {}
     # The access key of its last heartbeat; empty where no accounts are asked for.
     account: str = ""
@@ -86,15 +87,34 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
     consume_type: str
     message_model: str
     consume_from_where: str
-    subscriptions: dict[str, Subscription] = {}
     members: Members = {}
     # How many members have a client id, by the id: two are a fault that is looked for at each
     # heartbeat, and there may be thousands of members.
     ids: dict[str, int] = {}
     # How often that has changed.
     id_changes: int = 0
-    # What the table has counted for its name and subscriptions.
-    bytes: int = 0
+    statements: Statements = msgspec.field(default_factory=Statements)
+    #: What was stated last of each topic: the table that `statements` keeps.
+    subscriptions: dict[str, Subscription] = {}
+
+    def __post_init__(self) -> None:
+        self.subscriptions = self.statements.in_force
+
+    @property
+    def bytes(self) -> int:
+        """What its name and subscriptions take."""
+        return texts_bytes((self.name,)) + self.statements.bytes
+
+    def wanted_by(self, connection: Connection, topic: str) -> Subscription | None:
+        """What whoever pulls there wants of a topic: what this member stated, for others what was
+        stated last."""
+        if self.statements.is_mixed(topic):
+            member = self.members.get(id(connection))
+            text = member.subscriptions.get(topic) if member is not None else None
+            own = self.statements.of(topic, text) if text is not None else None
+            if own is not None:
+                return own
+        return self.subscriptions.get(topic)
 
     def client_ids(self) -> list[str]:
         """Each client once, in the order they came."""
@@ -325,8 +345,10 @@ class ClientTable:
             stated = _stated(consumer)
             added += _growth(heartbeat, consumer.group, members.get(id(connection)), stated)
             added += 0 if group else texts_bytes((consumer.group,))
-            known = group.subscriptions if group else {}
-            added += _Change.between(known, consumer.subscriptions).bytes(known)
+            statements = group.statements if group else Statements()
+            mine = members.get(id(connection))
+            before = mine.subscriptions if mine is not None else {}
+            added += statements.growth(before, stated_by(consumer.subscriptions))
         if added > 0 and self.bytes + added > (limit := self._limit_bytes()):
             raise BadRequest.system_error(
                 f"ids and subscriptions of clients take {self.bytes} bytes, these {added} more, "
@@ -360,7 +382,6 @@ class ClientTable:
             group = self._consumers[data.group] = ConsumerGroup(
                 data.group, data.consume_type, data.message_model, data.consume_from_where
             )
-            group.bytes = texts_bytes((data.group,))
             self.bytes += group.bytes
         mine = group.members.get(id(heartbeat.connection))
         if mine is not None and group.ids[mine.client_id] > 1:
@@ -378,25 +399,21 @@ class ClientTable:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        changed = self._subscribe(group, data.subscriptions)
         member = group.members[id(heartbeat.connection)]
+        changed = self._restate(group, member.subscriptions, stated_by(data.subscriptions))
         if stated != member.subscriptions:
             member.subscriptions = stated
             self._warn_of_mixed(group, member)
         return joined or changed
 
-    def _subscribe(self, group: ConsumerGroup, stated: tuple[Subscription, ...]) -> bool:
-        """Make a heartbeat's subscriptions the group's; True when a topic came or went."""
-        known = group.subscriptions
-        change = _Change.between(known, stated)
-        added = change.bytes(known)
-        group.bytes += added
-        self.bytes += added
-        has_come = any(topic not in known for topic in change.put)
-        known.update(change.put)
-        for topic in change.gone:
-            del known[topic]
-        return has_come or bool(change.gone)
+    def _restate(
+        self, group: ConsumerGroup, before: Mapping[str, str], stated: Mapping[str, Subscription]
+    ) -> bool:
+        """A member's subscriptions change; True when a topic came to the group or went."""
+        held = group.statements.bytes
+        changed = group.statements.restate(before, stated)
+        self.bytes += group.statements.bytes - held
+        return changed
 
     def _note_member(
         self, heartbeat: Heartbeat, name: str, members: Members, stated: dict[str, str]
@@ -492,6 +509,7 @@ class ClientTable:
         if group is None or (member := group.members.pop(id(connection), None)) is None:
             return None
         group.id_changed(member.client_id, None)
+        self._restate(group, member.subscriptions, {})
         self.bytes -= member.bytes
         self._left(connection, self._groups_of[connection].consumers, name)
         log.info(
@@ -512,35 +530,9 @@ class ClientTable:
             del self._groups_of[connection]
 
 
-class _Change(NamedTuple):
-    """What a heartbeat's subscriptions change in those of its group."""
-
-    put: dict[str, Subscription]
-    gone: set[str]
-
-    @classmethod
-    def between(
-        cls, known: Mapping[str, Subscription], stated: tuple[Subscription, ...]
-    ) -> _Change:
-        """A newer version replaces the subscription of a known topic; others are ignored
-        (protocol/WIRE.md 3.3)."""
-        put: dict[str, Subscription] = {}
-        for one in stated:
-            before = put.get(one.topic) or known.get(one.topic)
-            if before is None or one.version > before.version:
-                put[one.topic] = one
-        return cls(put, known.keys() - {one.topic for one in stated})
-
-    def bytes(self, known: Mapping[str, Subscription]) -> int:
-        """How much more the group takes with it."""
-        replaced = self.gone | (self.put.keys() & known.keys())
-        came = sum(map(subscription_bytes, self.put.values()))
-        return came - sum(subscription_bytes(known[topic]) for topic in replaced)
-
-
 def _stated(data: ConsumerData) -> dict[str, str]:
-    """What a member says the group subscribes to."""
-    return {one.topic: one.expression for one in data.subscriptions}
+    """What a member says the group subscribes to: the texts by topic."""
+    return {one.topic: text_of(one) for one in data.subscriptions}
 
 
 def _growth(heartbeat: Heartbeat, name: str, member: Member | None, stated: dict[str, str]) -> int:

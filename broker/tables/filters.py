@@ -1,10 +1,11 @@
 """Filters of consumer groups: what the members of a group that subscribe by SQL92 want of a topic
 (`config/consumerFilter.json`, store/FORMAT.md 11.2).
 
-A heartbeat brings them, and its version (the client's milliseconds) says which of two is newer: a
-newer one replaces, an older one is ignored. An expression that cannot be compiled takes the place
-of none and leaves none, so that the group's pulls are refused with the reason instead of being
-served what it does not want (protocol/WIRE.md 3.2).
+A heartbeat brings them: what the group's members have stated last (`statements.py`) replaces what
+was here, whatever the client's clock says. The version is kept for the file, and for pulls that are
+newer than the heartbeats. An expression that cannot be compiled takes the place of none and leaves
+none, so that the group's pulls are refused with the reason instead of being served what it does not
+want (protocol/WIRE.md 3.2).
 
 With bit maps (store/FORMAT.md 5.6) the store is told of each filter, so that messages stored from
 then on have its bits. They are believed from the log's end at that moment on, of this run of the
@@ -137,21 +138,22 @@ class FilterTable:
         self,
         group: str,
         subscriptions: Sequence[Subscription],
+        in_force: Mapping[str, Subscription],
         compiled: Mapping[str, PropertyFilter],
     ) -> Generator[None, None, None]:
-        """Note what a member's heartbeat says of its group, in steps; `compiled` has its SQL92
-        expressions that are some. Raises BadRequest when there is no room; what came before is
-        noted."""
-        for number, one in enumerate(subscriptions, 1):
-            if one.type != TAG_TYPE and one.expression:
+        """Note what a member's heartbeat says of its group, in steps: `subscriptions`, as far as
+        they are those `in_force`. `compiled` has the SQL92 expressions that are some. Raises
+        BadRequest when there is no room; what came before is noted."""
+        for number, stated in enumerate(subscriptions, 1):
+            one = in_force.get(stated.topic, stated)
+            is_one = (one.type, one.expression) == (stated.type, stated.expression)
+            if is_one and one.type != TAG_TYPE and one.expression:
                 self._register_one(group, one, compiled.get(one.expression))
             if number % _STEP == 0:
                 yield
-        if topics := self._index.topics_of(group):
-            named = {one.topic for one in subscriptions}
-            for topic in topics:
-                if topic not in named:
-                    self._die((topic, group))
+        for topic in self._index.topics_of(group):
+            if topic not in in_force:
+                self._die((topic, group))
 
     def group_left(self, group: str) -> None:
         """The last member of a group has left."""
@@ -251,15 +253,8 @@ class FilterTable:
         pair = one.topic, group
         known = self._entries.get(pair)
         is_same = known is not None and (one.type, one.expression) == (known.type, known.expression)
-        if known is not None and is_same and (compiled or one.version <= known.client_version):
+        if known is not None and is_same and (compiled or known.compiled):
             self._renew(pair, known, one.version, compiled)
-        elif known is not None and one.version <= known.client_version:
-            log.info(
-                "older filter ignored topic=%s group=%s version=%d known=%d",
-                *pair,
-                one.version,
-                known.client_version,
-            )
         elif compiled is None:
             log.warning("filter refused topic=%s group=%s type=%s", *pair, one.type[:64])
             self._remove(pair)
@@ -281,9 +276,7 @@ class FilterTable:
         self, pair: Pair, known: ConsumerFilter, version: int, compiled: PropertyFilter | None
     ) -> None:
         """A heartbeat says what is known."""
-        if version < known.client_version:
-            return
-        if version > known.client_version or known.dead_ms or known.compiled is None:
+        if version != known.client_version or known.dead_ms or known.compiled is None:
             renewed = msgspec.structs.replace(
                 known,
                 client_version=version,

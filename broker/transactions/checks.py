@@ -216,8 +216,9 @@ class CheckService:
             self._give_up(offset, pending, str(error))
 
     def _is_over(self, half: Half, now_ms: int) -> bool:
-        """Whether it was asked about too often, or is older than messages are kept."""
-        age_ms = now_ms - half.message.born_timestamp_ms
+        """Whether it was asked about too often, or has been here for longer than messages are kept.
+        Its birth is of the producer's clock, which may be days behind."""
+        age_ms = now_ms - half.message.store_timestamp_ms
         return half.checks >= self._rules.checks or age_ms > self._rules.retention_ms()
 
     def _read(self, offset: int, pending: Pending) -> Half | None:

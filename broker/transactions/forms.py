@@ -127,14 +127,18 @@ class Half(NamedTuple):
         properties = self.message.properties
         return PROPERTY_CHECK_TIMES in properties or PROPERTY_PREPARED_QUEUE_OFFSET in properties
 
-    def check_after_ms(self, timeout_ms: int) -> int:
-        """When its producer may be asked, in wall time. A birth in the future counts as now."""
-        born_ms = min(self.message.born_timestamp_ms, self.message.store_timestamp_ms)
-        return born_ms + immunity_ms(self.message.properties, timeout_ms)
+    def check_after_ms(self, timeout_ms: int, now_ms: int) -> int:
+        """When its producer may be asked, in wall time: by when the message was stored, since its
+        birth is of the producer's clock. Of a copy the first time is not known. What is in the
+        future, after a clock was set back, counts as now."""
+        since_ms = min(self.message.store_timestamp_ms, now_ms)
+        if self.is_copy:
+            since_ms = min(self.message.born_timestamp_ms, since_ms)
+        return since_ms + immunity_ms(self.message.properties, timeout_ms)
 
 
 def immunity_ms(properties: dict[str, str], timeout_ms: int) -> int:
-    """How long after its birth a message is not asked about."""
+    """How long after it was stored a message is not asked about."""
     own = _number(properties.get(PROPERTY_CHECK_IMMUNITY, ""))
     return timeout_ms if own is None else own * 1000
 

@@ -119,9 +119,7 @@ class TransactionLog:
         result = self._put(half)
         offset, store_ms = result.queue_offset, result.store_timestamp_ms
         properties = decode_properties(half.properties)
-        due_ms = min(message.born_timestamp_ms, store_ms) + immunity_ms(
-            properties, self._timeout_ms
-        )
+        due_ms = min(store_ms, self._clock_ms()) + immunity_ms(properties, self._timeout_ms)
         self._table.add(offset, Pending(result.log_offset, store_ms, due_ms, offset))
         return result
 
@@ -295,7 +293,7 @@ class TransactionLog:
         if fingerprint is not None:
             places[fingerprint] = offset
         origin = offset if half.origin is None else half.origin
-        due_ms = half.check_after_ms(self._timeout_ms)
+        due_ms = half.check_after_ms(self._timeout_ms, self._clock_ms())
         shared = fingerprint if half.is_copy else None
         store_ms = message.store_timestamp_ms
         table.add(offset, Pending(message.log_offset, store_ms, due_ms, origin, shared))

@@ -19,9 +19,15 @@ class CreateTopicHeader(Header):
 
 
 class TopicHeader(Header):
-    """DELETE_TOPIC_IN_BROKER, GET_TOPIC_STATS_INFO, QUERY_TOPIC_CONSUME_BY_WHO."""
+    """DELETE_TOPIC_IN_BROKER, GET_TOPIC_CONFIG and other requests about a topic alone."""
 
     topic: str
+
+
+class GroupHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+
+    group: str
 
 
 class DeleteGroupHeader(Header):

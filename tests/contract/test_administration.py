@@ -79,6 +79,29 @@ async def test_topics_are_told_whole(wire: Wire) -> None:
     assert "AdminTopic" not in system
 
 
+async def test_one_topic_and_one_group_are_told_as_tools_of_5_read_them(wire: Wire) -> None:
+    """Proxies ask for both before anything else, and dashboards for the topic."""
+    await wire.send("AdminOne", default_topic_queue_nums=3)
+    told = loads((await done(wire, Code.GET_TOPIC_CONFIG, {"topic": "AdminOne", "lo": True})).body)
+    table = loads((await done(wire, Code.GET_ALL_TOPIC_CONFIG)).body)["topicConfigTable"]
+    assert told == {**table["AdminOne"], "attributes": {}}
+    assert (told["topicName"], told["readQueueNums"], told["perm"]) == ("AdminOne", 3, 6)
+    unknown = await wire.call(Code.GET_TOPIC_CONFIG, {"topic": "AdminNone"})
+    assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+
+    body = b'{"groupName":"AdminTold","retryMaxTimes":5}'
+    await done(wire, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+    told = loads((await done(wire, Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "AdminTold"})).body)
+    groups = loads((await done(wire, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)[TABLE]
+    assert told == {**groups["AdminTold"], "attributes": {}, "consumeMessageOrderly": False}
+    assert told["retryMaxTimes"] == 5
+    # One that is not there is made where its first pull would make it.
+    made = loads((await done(wire, Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "AdminMade"})).body)
+    assert (made["groupName"], made["retryMaxTimes"]) == ("AdminMade", 16)
+    illegal = await wire.call(Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "a.b"})
+    assert illegal.code == ResponseCode.SYSTEM_ERROR
+
+
 async def test_topics_of_units_have_their_flags(wire: Wire) -> None:
     """topicSysFlag 1: a topic of a unit; 2: one that units subscribe to (protocol/WIRE.md 6.5)."""
     assert (await wire.send("UnitOrders", unit_mode=True)).code == 0

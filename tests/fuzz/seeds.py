@@ -186,6 +186,8 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     ),
     Seed(Code.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}),
     Seed(Code.GET_ALL_TOPIC_CONFIG, {}),
+    Seed(Code.GET_TOPIC_CONFIG, {"topic": TOPIC}),
+    Seed(Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "CG"}),
     Seed(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {}),
     Seed(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, _json(_GROUP_CONFIG)),
     Seed(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}),

@@ -63,6 +63,7 @@ ROWS: dict[int, tuple[bytes, list[Need]]] = {
     Code.GET_CONSUMER_CONNECTION_LIST: (b"", [READERS]),
     Code.GET_CONSUME_STATS: (b"", [READERS, SUB_ORDERS]),
     Code.GET_CONSUMER_RUNNING_INFO: (b"", [READERS]),
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: (b"", [READERS]),
     Code.QUERY_CONSUME_TIME_SPAN: (b"", [SUB_ORDERS, READERS]),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (b"", [SUB_ORDERS, READERS]),
     **dict.fromkeys(
@@ -72,6 +73,7 @@ ROWS: dict[int, tuple[bytes, list[Need]]] = {
             Code.GET_MIN_OFFSET,
             Code.GET_EARLIEST_MSG_STORETIME,
             Code.GET_TOPIC_STATS_INFO,
+            Code.GET_TOPIC_CONFIG,
             Code.QUERY_TOPIC_CONSUME_BY_WHO,
         ),
         (b"", [Need(TOPIC, "orders", ANY)]),

@@ -69,6 +69,20 @@ class Broker:
     def ids(self, group: str) -> list[str]:
         return self.clients.consumer_ids(group)
 
+    def in_force(self, group: str) -> set[str]:
+        """The tags of topic T that count for who is no member."""
+        found = self.clients.subscription(group, "T")
+        assert found is not None
+        return set(found.tags)
+
+    def wanted(self, peer: Peer) -> set[str]:
+        """The tags of topic T in group g that count for who pulls there."""
+        live = self.clients.consumer_group("g")
+        assert live is not None
+        found = live.wanted_by(peer.connection, "T")
+        assert found is not None
+        return set(found.tags)
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Broker:
@@ -118,17 +132,66 @@ def test_a_topic_that_comes_or_goes_is_told(broker: Broker) -> None:
     assert broker.clients.groups_subscribed("U") == ["g"]
 
 
-def test_only_a_newer_version_replaces_a_subscription(broker: Broker) -> None:
+def test_the_next_heartbeat_of_a_member_counts_whatever_its_clock_says(broker: Broker) -> None:
     peer = Peer(1)
-    broker.beat(peer, "c1", 5, g={"T": "A"})
+    broker.beat(peer, "c1", 1_000, g={"T": "A"})
     broker.beat(peer, "c1", 5, g={"T": "B"})
+    assert broker.in_force("g") == {"B"}
+    broker.beat(peer, "c1", 5, g={"T": "A"})
+    assert broker.in_force("g") == {"A"}
+
+
+def test_a_new_member_whose_clock_is_behind_is_heard(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", 1_000, g={"T": "A"})
+    broker.beat(second, "c2", 5, g={"T": "B"})
+    assert broker.in_force("g") == {"B"}
+    # Who says the same again changes nothing: members do not take turns.
+    broker.beat(first, "c1", 1_000, g={"T": "A"})
+    assert broker.in_force("g") == {"B"}
+
+
+def test_members_that_differ_have_each_what_it_states(broker: Broker) -> None:
+    first, second, stranger = Peer(1), Peer(2), Peer(3)
+    broker.beat(first, "c1", 1_000, g={"T": "A", "U": "*"})
+    broker.beat(second, "c2", 5, g={"T": "B", "V": "*"})
+    assert broker.wanted(first) == {"A"}
+    assert broker.wanted(second) == broker.wanted(stranger) == {"B"}
+    # Topics that one of them states are the group's.
+    assert sorted(broker.clients.consumer_group("g").subscriptions) == ["T", "U", "V"]
+    first.notified(), second.notified()
+    broker.beat(first, "c1", 1_000, g={"T": "A", "U": "*"})
+    assert first.notified() == second.notified() == []
+
+
+def test_what_the_last_one_has_taken_with_it_does_not_count_any_more(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", 5, g={"T": "A"})
+    broker.beat(second, "c2", 1_000, g={"T": "B", "U": "*"})
+    broker.requests.connection_closed(second.connection)
+    assert broker.in_force("g") == {"A"}
+    assert list(broker.clients.consumer_group("g").subscriptions) == ["T"]
+
+
+def test_a_version_never_falls_as_long_as_somebody_says_the_same(broker: Broker) -> None:
+    """A client that has lost its connection pulls on, and is not told that it is too new."""
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", 5, g={"T": "A"})
+    broker.beat(second, "c2", 1_000, g={"T": "A"})
+    broker.requests.connection_closed(second.connection)
     found = broker.clients.subscription("g", "T")
     assert found is not None
-    assert found.tags == {"A"}
-    broker.beat(peer, "c1", 6, g={"T": "B"})
+    assert (found.tags, found.version) == (frozenset({"A"}), 1_000)
+
+
+def test_heartbeats_that_repeat_leave_the_object_that_routes_are_found_by(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", 5, g={"T": "A"})
+    broker.beat(second, "c2", 7, g={"T": "A"})
     found = broker.clients.subscription("g", "T")
-    assert found is not None
-    assert (found.tags, found.version) == (frozenset({"B"}), 6)
+    broker.beat(first, "c1", 5, g={"T": "A"})
+    broker.beat(second, "c2", 7, g={"T": "A"})
+    assert broker.clients.subscription("g", "T") is found
 
 
 def test_a_heartbeat_makes_group_and_retry_topic(broker: Broker) -> None:
@@ -533,7 +596,9 @@ class Counted:
         table, total = self.table, 0
         for group in table.consumer_groups():
             total += texts_bytes((group.name,))
-            total += sum(map(subscription_bytes, group.subscriptions.values()))
+            topics = group.statements.topics.values()
+            stated = [one.subscription for topic in topics for one in topic.by_text.values()]
+            total += sum(map(subscription_bytes, stated))
             total += sum(self._own(group.name, member) for member in group.members.values())
         for name, members in table.producer_groups():
             total += sum(self._own(name, member) for member in members)

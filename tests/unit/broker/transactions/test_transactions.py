@@ -170,10 +170,13 @@ class Bench:
         record = self.store.record_at(log_offset)
         return None if record is None else decode_record(record).properties.get("REAL_TOPIC")
 
-    def prepare(self, body: bytes = b"m", unique: str = "U", **more: str) -> PutResult:
+    def prepare(
+        self, body: bytes = b"m", unique: str = "U", late_ms: int = 0, **more: str
+    ) -> PutResult:
+        """A half message of a producer whose clock is so late."""
         own = {"PGROUP": GROUP, "TRAN_MSG": "true", "WAIT": "true"} | more
         made = message(body, "Orders", 2, tags="T", keys="k", unique=unique, more=own)
-        made.born_timestamp_ms = self.clock.now_ms()
+        made.born_timestamp_ms = self.clock.now_ms() - late_ms
         result = self.transactions.prepare(made)
         self.store.dispatch()
         return result
@@ -543,6 +546,23 @@ def test_a_message_older_than_messages_are_kept_is_put_aside(tmp_path: Path) -> 
     bench.round()
     assert len(read_all(bench.store, CHECK_MAX_TIME_TOPIC)) == 1
     bench.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_producer_whose_clock_is_days_behind_is_asked_in_its_time(
+    bench: Bench, restarts: bool
+) -> None:
+    producer = bench.join()
+    bench.prepare(late_ms=30 * 86_400_000, CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
+    if restarts:
+        bench.restart()
+        producer = bench.join()
+    bench.round()
+    assert producer.asked() == []  # it may still be deciding
+    bench.clock.time_ms += 100_000_000
+    bench.round()
+    assert len(producer.asked()) == 1
+    assert bench.transactions.checks.put_aside == 0
 
 
 @pytest.mark.parametrize("restarts", [False, True])
