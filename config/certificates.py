@@ -21,7 +21,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -69,8 +68,7 @@ _CLIENT: Final = _Pair(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PortCertificates:
+class PortCertificates(NamedTuple):
     """What a port asks about TLS (`remoting/arrivals.py`)."""
 
     required: bool

@@ -106,7 +106,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("output", "parser_types", "client_arguments", "times", "progress", "message_text"),
+        *("output", "imports", "parser_types", "client_arguments", "times", "progress", "message_text"),
         *(
             "acl",
             "configs",
