@@ -3,10 +3,8 @@
 import argparse
 import asyncio
 import logging
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -71,6 +69,9 @@ def serve(parsed: argparse.Namespace) -> int:
         if parsed.as_shard is None:
             check_layout(loaded.settings, 1)
         return _run(loaded, load, parsed.as_shard)
+    import shutil
+    import tempfile
+
     directory = tempfile.mkdtemp(prefix="aerobee-dev-")
     try:
         small = _for_development(loaded.settings, directory)
@@ -187,13 +188,13 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
 @contextmanager
 def _watched(notifier: "Notifier") -> Iterator[None]:
     """Have the supervisor told that the loop turns, where it asks for that."""
-    from aerobee.broker.monitoring.health import LoopMonitor
-    from aerobee.broker.monitoring.systemd import Watchdog
-
     interval_s = notifier.watchdog_interval_s
     if interval_s is None:
         yield
         return
+    from aerobee.broker.monitoring.health import LoopMonitor
+    from aerobee.broker.monitoring.systemd import Watchdog
+
     monitor = LoopMonitor(asyncio.get_running_loop())
     monitor.start()
     watchdog = Watchdog(notifier, monitor.stuck_s, lambda: True)

@@ -28,7 +28,6 @@ from typing import Final, NamedTuple
 from aerobee.config.certificate_dates import expiry
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
-from aerobee.config.self_signed import load_self_signed
 
 log = logging.getLogger("aerobee.config")
 
@@ -182,6 +181,8 @@ class ServerCertificates:
             for context in contexts:
                 _load_pair(context, settings, _SERVER)
         else:
+            from aerobee.config.self_signed import load_self_signed  # runs openssl
+
             load_self_signed(contexts)
         if settings.tls_client_certificate != "none" and settings.tls_trust_path:
             _load_trust(contexts[0], settings, "tls_trust_path")

@@ -106,7 +106,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("output", "imports", "parser_types", "client_arguments", "times", "progress", "message_text"),
+        *("imports", "output", "parser_types", "client_arguments"),
+        *("times", "progress", "message_text"),
         *(
             "acl",
             "configs",

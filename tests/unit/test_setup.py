@@ -23,7 +23,9 @@ case "$*" in
     echo "$last" >>installed
     : >.venv/bin/aerobee && chmod +x .venv/bin/aerobee ;;
   "-m compileall"*)
-    for folder; do case "$folder" in "$PWD"/aerobee/*/) basename "$folder" >>compiled ;; esac; done ;;
+    for word; do
+      case "$word" in "$PWD"/aerobee/*/) basename "$word" >>compiled ;; esac
+    done ;;
 esac
 """
 
