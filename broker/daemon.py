@@ -17,10 +17,9 @@ import os
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aerobee.access.errors import AccountFileError
 from aerobee.access.places import tools_file
@@ -83,8 +82,7 @@ log = logging.getLogger("aerobee.daemon")
 _DRAIN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(NamedTuple):
     """The addresses that clients get and those of the parts; empty text for a part that is off."""
 
     broker: str

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from aerobee.cli.imports import no_collections
 from aerobee.cli.parser import build_parser
 from aerobee.config.hangup import HANGUPS
 
@@ -68,7 +69,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(parsed: argparse.Namespace) -> int:
     module, name = COMMANDS[parsed.command]
     command: Callable[[argparse.Namespace], int]
-    command = getattr(importlib.import_module(f"aerobee.cli.{module}"), name)
+    with no_collections():
+        command = getattr(importlib.import_module(f"aerobee.cli.{module}"), name)
     return command(parsed)
 
 

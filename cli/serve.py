@@ -2,12 +2,9 @@
 
 import argparse
 import asyncio
-import dataclasses
 import logging
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
+from aerobee.cli.imports import no_collections
 from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
 from aerobee.config.certificates import ServerCertificates, server_certificates
 from aerobee.config.hangup import HANGUPS, heed_supervisor
@@ -70,6 +68,9 @@ def serve(parsed: argparse.Namespace) -> int:
         if parsed.as_shard is None:
             check_layout(loaded.settings, 1)
         return _run(loaded, load, parsed.as_shard)
+    import shutil
+    import tempfile
+
     directory = tempfile.mkdtemp(prefix="aerobee-dev-")
     try:
         small = _for_development(loaded.settings, directory)
@@ -125,7 +126,7 @@ def nameserver(parsed: argparse.Namespace) -> int:
         settings = loaded.settings.with_changes(nameserver_port=parsed.port)
         flag = Origin("flag", "command line", "nameserver_port", "flag")
         origins = {**loaded.origins, "nameserver_port": flag}
-        return dataclasses.replace(loaded, settings=settings, origins=origins)
+        return loaded._replace(settings=settings, origins=origins)
 
     loaded = load({})
     part = "nameserver" if parsed.supervised else ""
@@ -186,13 +187,13 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
 @contextmanager
 def _watched(notifier: "Notifier") -> Iterator[None]:
     """Have the supervisor told that the loop turns, where it asks for that."""
-    from aerobee.broker.monitoring.health import LoopMonitor
-    from aerobee.broker.monitoring.systemd import Watchdog
-
     interval_s = notifier.watchdog_interval_s
     if interval_s is None:
         yield
         return
+    from aerobee.broker.monitoring.health import LoopMonitor
+    from aerobee.broker.monitoring.systemd import Watchdog
+
     monitor = LoopMonitor(asyncio.get_running_loop())
     monitor.start()
     watchdog = Watchdog(notifier, monitor.stuck_s, lambda: True)
@@ -236,7 +237,8 @@ def _load(
 
 def _run(loaded: Loaded, load: Load, shard: int | None = None) -> int:
     def run() -> int:
-        from aerobee.broker.process import run as run_daemon
+        with no_collections():
+            from aerobee.broker.process import run as run_daemon
 
         # Shells start processes with 1,024 open files, far below what systemd gives a service.
         raise_open_files(loaded.settings.connections + loaded.settings.reserved_files)
@@ -275,7 +277,7 @@ def _with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Loaded:
     changes = {
         name: value for name, value in defaults.items() if loaded.origins[name].source == "default"
     }
-    return dataclasses.replace(loaded, settings=loaded.settings.with_changes(**changes))
+    return loaded._replace(settings=loaded.settings.with_changes(**changes))
 
 
 def _free_port(host: str) -> int:

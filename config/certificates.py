@@ -21,7 +21,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,7 +28,6 @@ from typing import Final, NamedTuple
 from aerobee.config.certificate_dates import expiry
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
-from aerobee.config.self_signed import load_self_signed
 
 log = logging.getLogger("aerobee.config")
 
@@ -69,8 +67,7 @@ _CLIENT: Final = _Pair(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PortCertificates:
+class PortCertificates(NamedTuple):
     """What a port asks about TLS (`remoting/arrivals.py`)."""
 
     required: bool
@@ -184,6 +181,8 @@ class ServerCertificates:
             for context in contexts:
                 _load_pair(context, settings, _SERVER)
         else:
+            from aerobee.config.self_signed import load_self_signed  # runs openssl
+
             load_self_signed(contexts)
         if settings.tls_client_certificate != "none" and settings.tls_trust_path:
             _load_trust(contexts[0], settings, "tls_trust_path")

@@ -12,9 +12,8 @@ start everywhere. RocketMQ keeps its default silently then, and people find out 
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.config import sources
 from aerobee.config.errors import ConfigError, raise_all
@@ -58,8 +57,7 @@ _REDACTED: Final = "***"
 TLS_PROPERTIES: Final = Path("/etc/rocketmq/tls.properties")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """Settings and how they came about.
 
     `origins` has an entry for every attribute. `warnings` are lines for people; `idle` are the

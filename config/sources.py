@@ -5,7 +5,6 @@ which source wins is decided in `load.py`.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -164,6 +163,8 @@ def from_flags(flags: Mapping[str, object]) -> list[Given]:
 
 
 def _is_toml(data: bytes) -> bool:
+    import tomllib  # a start without a file does without, and so does `aerobee config show`
+
     try:
         tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
@@ -172,6 +173,8 @@ def _is_toml(data: bytes) -> bool:
 
 
 def _read_toml(path: Path, data: bytes) -> FileContent:
+    import tomllib
+
     try:
         text = data.decode("utf-8")
         document = tomllib.loads(text)

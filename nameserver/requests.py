@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -72,8 +71,7 @@ _LARGE_REGISTRATION = 2 * 1024
 _LARGE_COMPRESSED = 256
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
+class RequestOptions(NamedTuple):
     """What the answers depend on besides the tables."""
 
     # Give clients the order configuration with a route (`orderMessageEnable`, off upstream).

@@ -89,8 +89,7 @@ class _BrokerChange(NamedTuple):
     apply: Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class RouteLimits:
+class RouteLimits(NamedTuple):
     """Bounds and times of the route table."""
 
     brokers: int = 1_000

@@ -101,8 +101,7 @@ class NameServerOptions:
     shown: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class NameServerCounts:
+class NameServerCounts(NamedTuple):
     """For metrics."""
 
     brokers: int

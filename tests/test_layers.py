@@ -107,8 +107,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("output", "parser_types", "client_arguments", "preview_arguments", "times"),
-        *("progress", "message_text"),
+        *("imports", "output", "parser_types", "client_arguments", "preview_arguments"),
+        *("times", "progress", "message_text"),
         *(
             "acl",
             "configs",

@@ -38,7 +38,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import h11
 
@@ -83,8 +83,7 @@ _BUSY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
+class HttpLimits(NamedTuple):
     """Bounds of the port; times in seconds."""
 
     connections: int = 64
@@ -107,8 +106,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """One answer; `headers` beside content type and length.
 
     A long body may come in parts instead, each made when the peer has taken the one before it;

@@ -33,11 +33,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
 from operator import add
-from typing import TYPE_CHECKING, ParamSpec, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, cast
 
 from aerobee.broker.monitoring.http import BUSY, Request, Response
 from aerobee.broker.monitoring.series import Labels, Shown, TopSeries, Vector
@@ -69,8 +68,7 @@ Number: TypeAlias = tuple[str, str, float]
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsOptions:
+class MetricsOptions(NamedTuple):
     """What every series of RocketMQ's names carries, and what is shown at all."""
 
     cluster: str

@@ -28,11 +28,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from aerobee.broker.monitoring.health import HealthChecks, Verdict
-from aerobee.broker.scheduler import Scheduler
-from aerobee.store.recovery.report import Progress
-from aerobee.store.stats import Rates
+# A name server alone tells its supervisor too, without HTTP and store, which these would bring.
+if TYPE_CHECKING:
+    from aerobee.broker.monitoring.health import HealthChecks, Verdict
+    from aerobee.broker.scheduler import Scheduler
+    from aerobee.store.recovery.report import Progress
+    from aerobee.store.stats import Rates
 
 log = logging.getLogger("aerobee.broker.notify")
 

@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import os
 import socket
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aerobee.config.ports import VIP_BELOW
 from aerobee.protocol.message.record_layout import pack_host
@@ -30,8 +30,7 @@ class AddressError(ValueError):
     """The advertised host cannot be used; the text says which setting to change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advertised:
+class Advertised(NamedTuple):
     """`host` is what clients get, `ip` what records carry; `warnings` are for people."""
 
     host: str
@@ -47,8 +46,7 @@ class Advertised:
         return pack_host(self.ip, port)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """The address of this broker: `endpoint` for clients, `store_host` in the form of records."""
 
     advertised: Advertised

@@ -23,8 +23,7 @@ Threads: the store's caller only, except `freeze`.
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
@@ -65,8 +64,7 @@ _JUDGED_STEP = 3_000
 _JUDGED_COST = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
+class ReadLimits(NamedTuple):
     """How much one answer holds: of messages the page cache should have, and of older ones."""
 
     memory_bytes: int

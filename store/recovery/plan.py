@@ -23,6 +23,7 @@ said that their keys are to be made again.
 
 import logging
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.offsets_file import Identity, Offsets
@@ -39,8 +40,7 @@ _MOST_LOOKS = 16
 _ALL_LOOKS = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """What is known of the last run. `offsets` is None if nothing can be believed of it."""
 
     clean_stop: bool

@@ -11,7 +11,7 @@ whole forecast be made again, a few times at most.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -210,7 +210,7 @@ class _Look:
         plan = choose(
             self._rules, verdict, self._places, self._last_stored, _EVERYTHING, now_ms, most
         )
-        return replace(plan, now_ms=at_ms)
+        return plan._replace(now_ms=at_ms)
 
     # --- the groups -------------------------------------------------------------------------
 

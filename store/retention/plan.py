@@ -9,7 +9,6 @@ Pure, but for the times, which are asked for one segment after the other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from os.path import dirname
 from typing import NamedTuple, TypeAlias
 
@@ -43,8 +42,7 @@ class Need(NamedTuple):
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionPlan:
+class RetentionPlan(NamedTuple):
     """What one run would delete, oldest first."""
 
     now_ms: int

@@ -21,7 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -137,7 +137,7 @@ class Retention:
         plan = self._choose(verdict, now_ms)
         if groups is None or plan.new_min is None:
             return plan
-        return replace(plan, needs=tuple(self._needs(groups(), plan.new_min)))
+        return plan._replace(needs=tuple(self._needs(groups(), plan.new_min)))
 
     def detach(self, plan: RetentionPlan) -> list[Detached]:
         """Let the log begin where the plan says. Owner's thread; nothing is read or written."""

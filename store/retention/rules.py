@@ -20,6 +20,7 @@ Pure: everything is passed in.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import DiskSpace, Files
@@ -31,8 +32,7 @@ FORCED = "forced"
 _HOUR_MS = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionRules:
+class RetentionRules(NamedTuple):
     """The settings in the entries that are computed with; ratios are shares from 0 to 1."""
 
     retention_ms: int
@@ -70,8 +70,7 @@ def parse_hours(text: str) -> frozenset[int]:
     return frozenset(int(part) for part in text.split(";") if part.strip())
 
 
-@dataclass(frozen=True, slots=True)
-class Disks:
+class Disks(NamedTuple):
     """The disks under the store by directory; None where the directory is not there."""
 
     logs: Mapping[str, DiskSpace | None]

@@ -24,7 +24,7 @@ All of it runs in small steps, for a scrub that must not keep others from the in
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import BLANK
@@ -35,8 +35,7 @@ from aerobee.store.scan.segment_reader import ClaimedSizes, SegmentReader
 _LONG_CHAIN = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Resynchroniser:
+class Resynchroniser(NamedTuple):
     """In one segment. `long_chain` sound records in a row are believed whatever they lead to."""
 
     reader: SegmentReader

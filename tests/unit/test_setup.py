@@ -22,6 +22,10 @@ case "$*" in
     for last; do :; done
     echo "$last" >>installed
     : >.venv/bin/aerobee && chmod +x .venv/bin/aerobee ;;
+  "-m compileall"*)
+    for word; do
+      case "$word" in "$PWD"/aerobee/*/) basename "$word" >>compiled ;; esac
+    done ;;
 esac
 """
 
@@ -74,6 +78,17 @@ def test_running_installs_what_running_needs_and_tests_the_rest(clone: Path) -> 
     assert set_up(clone, "run") == [".", ".[dev]"], "all of it is there"
     (clone / "pyproject.toml").write_text("# another state of it")
     assert set_up(clone, "run")[2:] == [".[dev]"], "tools once there stay, and stay right"
+
+
+def test_a_first_start_finds_its_modules_compiled_even_where_python_writes_no_bytecode(
+    clone: Path,
+) -> None:
+    (clone / "aerobee").mkdir()
+    for name in ("cli", "store"):
+        (clone / name).mkdir()
+        (clone / "aerobee" / name).symlink_to(Path("..") / name)
+    set_up(clone, "run")
+    assert (clone / "compiled").read_text().split() == ["cli", "store"]
 
 
 def test_a_word_that_set_up_does_not_know_is_named(clone: Path) -> None:

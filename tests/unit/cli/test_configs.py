@@ -139,18 +139,6 @@ def test_wrong_usage_exits_2(arguments: list[str]) -> None:
     assert caught.value.code == 2
 
 
-@pytest.mark.parametrize("word", ["--version", "--help"])
-def test_what_is_said_at_once_imports_nothing_heavy(word: str) -> None:
-    """They answer within 150 ms; most of that is what is imported."""
-    code = (
-        "import sys\nfrom aerobee.cli.main import main\n"
-        f"try: main(['{word}'])\nexcept SystemExit as end: assert not end.code\n"
-        "heavy = {'asyncio','rich','msgspec','logging','json'} & set(sys.modules)\n"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_a_closed_pipe_is_no_error() -> None:
     command = f"'{sys.executable}' -m aerobee.cli config show | head -1"
     done = subprocess.run(

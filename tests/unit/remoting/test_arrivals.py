@@ -343,6 +343,13 @@ class Shaking:
         self._side.write(data)
         return self._outgoing.read()
 
+    def opened(self) -> bytes:
+        """What it was told since, tickets aside."""
+        try:
+            return self._side.read(65536)
+        except ssl.SSLWantReadError:
+            return b""
+
     async def hear(self) -> None:
         self._incoming.write(await asyncio.get_running_loop().sock_recv(self.socket, 65536))
 
@@ -367,6 +374,23 @@ async def test_a_request_right_behind_a_handshake_that_comes_in_pieces_is_answer
     await asyncio.sleep(0.02)
     one.socket.sendall(flight[cut:])
     await eventually(lambda: len(tls.handler.commands) == 1)
+    one.socket.close()
+
+
+async def test_a_peer_that_ends_its_side_behind_handshake_and_request_is_answered(
+    tls: Bench,
+) -> None:
+    server = await tls.server()
+    one = Shaking(server)
+    one.socket.sendall(one.flight())
+    await one.hear()
+    one.socket.sendall(one.flight() + one.sealed(make_request(10).encode()))
+    one.socket.shutdown(socket.SHUT_WR)
+    decoder = FrameDecoder()
+    async with asyncio.timeout(10):
+        while not (found := decoder.feed(one.opened())):
+            await one.hear()
+    assert found[0].code == 0
     one.socket.close()
 
 

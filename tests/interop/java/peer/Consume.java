@@ -32,6 +32,7 @@ final class Consume {
             options.text("group", "consumers"), options.signing(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("namesrv", ""));
         consumer.setInstanceName("peer-" + ProcessHandle.current().pid());
+        Options.bePatientOverTls(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.text("topic", ""), options.text("tag", "*"));
         if (options.text("mode", "concurrent").equals("orderly")) {

@@ -2,6 +2,7 @@ import java.util.HashMap;
 import java.util.Map;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /** Command line of the form {@code command --name value ...}; every value has a default. */
@@ -34,5 +35,22 @@ final class Options {
         String key = text("access-key", "");
         return key.isEmpty() ? null
             : new AclClientRPCHook(new SessionCredentials(key, text("secret-key", "")));
+    }
+
+    /**
+     * Over TLS, gives each call half a minute in place of three seconds. The first one waits for the
+     * virtual machine too, which loads and interprets all of TLS: two to ten seconds on busy processors,
+     * of which a server has milliseconds (README.md). It is still one try, so a handshake that is lost
+     * ends it. Clients of 4.4 have no such option; their consumers start without a route.
+     */
+    static void bePatientOverTls(ClientConfig client) throws ReflectiveOperationException {
+        if (!Boolean.getBoolean("tls.enable")) {
+            return;
+        }
+        try {
+            ClientConfig.class.getMethod("setMqClientApiTimeout", int.class).invoke(client, 30_000);
+        } catch (NoSuchMethodException old) {
+            return;
+        }
     }
 }

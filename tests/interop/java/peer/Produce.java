@@ -35,6 +35,7 @@ final class Produce {
     }
 
     void run() throws Exception {
+        Options.bePatientOverTls(producer);
         producer.start();
         queues = firstRoute();
         queues.sort(Comparator.naturalOrder());
@@ -47,7 +48,7 @@ final class Produce {
         producer.shutdown();
     }
 
-    /** The topic's queues. A client gives a name server three seconds, and by no option more than once. */
+    /** The topic's queues. A client gives a name server three seconds, and asks once. */
     private List<MessageQueue> firstRoute() throws Exception {
         long until = System.currentTimeMillis() + FIRST_ROUTE_MS;
         while (true) {
