@@ -23,6 +23,7 @@ from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerRules, TimerService
 from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.messages.acks import Acks
@@ -49,10 +50,12 @@ from aerobee.broker.requests.settings import SettingsRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
+from aerobee.broker.requests.waiting import WaitingRequests
 from aerobee.broker.router import Handler, Router, taken_elsewhere
 from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.second_step.waiting import Forgetting, Waits
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
@@ -88,6 +91,7 @@ _CLIENT_SWEEP_S = 10.0
 _FILTERS_SAVED_S = 10.0
 # Deletions are saved before they are answered; what is forgotten can wait.
 _DELETED_SAVED_S = 10.0
+_FORGET_S = 30.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
 _RETENTION_FIRST_AFTER = 6
 
@@ -290,6 +294,12 @@ class BrokerCore:
             second_step=self.second_step,
         )
         self._build_transactions()
+        self._waits: tuple[Waits, ...] = (
+            DelayedWaiting(self.delays, store),
+            TimedWaiting(self.timer, store),
+            self.transactions.waiting(),
+            self.staging.waiting(),
+        )
 
     def _build_transactions(self) -> None:
         self.transactions = Transactions(
@@ -428,6 +438,7 @@ class BrokerCore:
             **LockRequests(self._locks, self._bodies).handlers(),
             **self._asking_handlers(),
             **self._admin_handlers(),
+            **WaitingRequests(self._waits).handlers(),
         }
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,
@@ -599,6 +610,10 @@ class BrokerCore:
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
         every(1.0, "lines of the log that count", self._sums.report)
+        forgetting = Forgetting(
+            self.turns, self.deleted_topics, self._waits, lambda: store.dispatched
+        )
+        every(_FORGET_S, "deletions", forgetting.look)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)

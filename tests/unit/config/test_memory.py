@@ -10,6 +10,7 @@ import aerobee.testing
 from aerobee.broker import daemon
 from aerobee.broker.messages.acks import MAX_WAITING
 from aerobee.broker.monitoring.http import HttpLimits
+from aerobee.broker.second_step.deleted_topics import MOST_DELETIONS
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.config.limits_page import PAGE, page
@@ -26,6 +27,7 @@ from aerobee.config.model import SETTINGS, Settings
 from aerobee.config.settings.limits import LimitSettings
 from aerobee.config.settings.setting import settings_of
 from aerobee.nameserver.server import NAME_SERVER_LIMITS
+from aerobee.summed_log import MOST_KINDS
 
 MIB = 1 << 20
 METRICS = PAGE.parent / "metrics.md"
@@ -66,6 +68,9 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_WAITING
     assert values["counters"] == BrokerStats()._limit
+    assert values["deleted topics"] == MOST_DELETIONS
+    # One of the broker, one of each port, one of each table of accounts.
+    assert values["summed lines of the log"] == 3 * MOST_KINDS
     assert values["unsent HTTP answers"] == HttpLimits().unsent_bytes
     assert values["name server, unfinished frames"] == NAME_SERVER_LIMITS.inbound_total_bytes
     assert values["name server, unsent answers"] == NAME_SERVER_LIMITS.outbound_total_bytes
