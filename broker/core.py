@@ -438,7 +438,7 @@ class BrokerCore:
             **LockRequests(self._locks, self._bodies).handlers(),
             **self._asking_handlers(),
             **self._admin_handlers(),
-            **WaitingRequests(self._waits).handlers(),
+            **WaitingRequests(self._waits, self.deleted_topics).handlers(),
         }
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,

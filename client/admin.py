@@ -49,6 +49,7 @@ from aerobee.protocol.bodies.stats import (
     parse_topic_stats,
 )
 from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
+from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers.admin import (
     CloneOffsetHeader,
@@ -240,6 +241,29 @@ class Admin(Role):
             answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
             with reading(address):
                 found[name] = parse_topic_table(answer.body).topics.get(topic)
+        return found
+
+    async def waiting_messages(
+        self, topic: str, brokers: Iterable[str]
+    ) -> dict[str, WaitingMessages | None]:
+        """What waits for a topic on these masters, by broker name: messages that were accepted and
+        are not in its queues yet. None where the broker does not tell, as RocketMQ's do not."""
+        self._session.check_running()
+        found: dict[str, WaitingMessages | None] = {}
+        ext = TopicHeader(topic).to_ext()
+        masters_of_all, wanted = _masters(await self.cluster(), None, None), frozenset(brokers)
+        chosen = {name: one for name, one in masters_of_all.items() if name in wanted}
+        for name, address in (await self._administered(chosen)).items():
+            answer = await self._session.call(
+                address,
+                RequestCode.WAITING_MESSAGES,
+                ext,
+                accept=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+            )
+            found[name] = None
+            if answer.code == ResponseCode.SUCCESS:
+                with reading(address):
+                    found[name] = WaitingMessages.parse(answer.body)
         return found
 
     async def delete_topic(self, topic: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aerobee.broker.router import Handler
+from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.waiting import Waits, count_waiting
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
@@ -21,8 +22,9 @@ from aerobee.remoting.turns import Gate, Steps
 class WaitingRequests:
     """Serves administrators, one at a time. Loop thread only."""
 
-    def __init__(self, sources: Iterable[Waits]) -> None:
+    def __init__(self, sources: Iterable[Waits], deleted: DeletedTopics) -> None:
         self._sources = tuple(sources)
+        self._deleted = deleted
         self._one_at_a_time = Gate(1)
 
     def handlers(self) -> dict[int, Handler]:
@@ -34,7 +36,9 @@ class WaitingRequests:
         topic = check_topic_name(TopicHeader.from_ext(command.ext).topic)
         yield from self._one_at_a_time.enter()
         try:
-            found = yield from count_waiting(self._sources, topic)
+            found = yield from count_waiting(
+                self._sources, topic, self._deleted.offset_of(topic, 0)
+            )
         finally:
             self._one_at_a_time.leave()
         return encode_success(command, found.encode())

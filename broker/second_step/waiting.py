@@ -65,8 +65,11 @@ class WaitingRecords:
         return ((queue_id, 1),) if name == topic else ()
 
 
-def count_waiting(sources: Iterable[Waits], topic: str) -> Generator[None, None, WaitingMessages]:
-    """What waits for a topic, in steps."""
+def count_waiting(
+    sources: Iterable[Waits], topic: str, deleted_at: int
+) -> Generator[None, None, WaitingMessages]:
+    """What waits for a topic, in steps; not what was accepted before its deletion at that log
+    offset."""
     counts: dict[str, Counter[int]] = {}
     left, unlooked = MOST_LOOKED, 0
     for source in sources:
@@ -76,6 +79,8 @@ def count_waiting(sources: Iterable[Waits], topic: str) -> Generator[None, None,
         while some := list(islice(places, _STEP)):
             looked += len(some)
             for log_offset in some:
+                if log_offset < deleted_at:
+                    continue
                 for queue_id, messages in source.found(topic, log_offset):
                     queues[queue_id] += messages
             yield None

@@ -686,6 +686,55 @@ def test_update_changes_what_is_named_and_keeps_the_rest(run: Run) -> None:
     }
 
 
+def test_queues_to_write_and_to_read_are_changed_apart(run: Run) -> None:
+    run("topic", "create", "apart", "--queues", "4")
+    code, _, err = run("topic", "create", "apart", "--write-queues", "2", "--update")
+    assert (code, err) == (0, "topic apart: 2 queues to write, 4 to read, rights rw\n")
+    code, _, err = run("topic", "create", "apart", "--queues", "2", "--read-queues", "2")
+    assert (code, "give it, or --read-queues" in err) == (2, True)
+    code, _, err = run("topic", "create", "apart", "--read-queues", "1", "--update")
+    assert (code, "from 1 on could not be read" in err) == (2, True)
+    code, _, err = run("topic", "create", "apart", "--read-queues", "2", "--update")
+    assert (code, err) == (0, "topic apart: 2 queues, rights rw\n")
+    run("topic", "create", "anew", "--write-queues", "3")
+    assert run("topic", "create", "anew")[2] == "topic anew: exists already, 3 queues, rights rw\n"
+
+
+def test_a_topic_made_smaller_says_what_waits_for_the_queues_that_fall_away(run: Run) -> None:
+    run("topic", "create", "waits", "--queues", "4")
+    for queue in ("1", "3", "3"):
+        run("message", "send", "waits", "x", "--queue", queue, "--delay-level", "18")
+    run("message", "send", "waits", "x", "--queue", "2", "--delay", "3h")
+    smaller = ("topic", "create", "waits", "--queues", "2")
+    code, _, err = run(*smaller)
+    said = (
+        "0 messages would become unreadable, in the queues that fall away; 3 messages that wait "
+        "(2 delayed, 1 with a time of their own) for those queues would be stored in the ones "
+        "that stay"
+    )
+    assert (code, said in err) == (1, True), err
+    code, _, err = run(*smaller, "--update")
+    assert (code, said in err, "nothing was changed; --yes does it" in err) == (0, True, True)
+    code, out, _ = run(*smaller, "--update", "--json")
+    told = json.loads(out)
+    assert told["result"] == "unchanged"
+    assert told["waiting"] == {"delayed": 2, "timed": 1, "half": 0, "staged": 0}
+    assert run("topic", "create", "waits")[2].startswith("topic waits: exists already, 4 queues")
+    assert run(*smaller, "--update", "--yes")[2] == "topic waits: 2 queues, rights rw\n"
+
+
+def test_a_topic_that_is_deleted_says_what_waits_for_it(run: Run) -> None:
+    run("topic", "create", "ends", "--queues", "2")
+    run("message", "send", "ends", "x", "--queue", "1", "--delay-level", "18")
+    _, _, err = run("topic", "delete", "ends")
+    assert "1 message that waits (1 delayed) would be dropped\n" in err
+    _, out, _ = run("topic", "delete", "ends", "--yes", "--json")
+    told = json.loads(out)
+    assert (told["waiting"], told["waiting_not_looked_at"], told["deleted"]) == (1, 0, True)
+    run("topic", "create", "ends", "--queues", "2")
+    assert json.loads(run("topic", "delete", "ends", "--json")[1])["waiting"] == 0
+
+
 def test_pull_says_what_the_count_cut_off_and_where_to_go_on(run: Run) -> None:
     run("topic", "create", "many", "--queues", "2")
     for queue in ("0", "1"):

@@ -60,7 +60,7 @@ class Way:
 
     def waiting(self) -> WaitingMessages:
         self.store.dispatch()
-        found = drive(count_waiting([self.waits], TOPIC))
+        found = drive(count_waiting([self.waits], TOPIC, self.deleted.offset_of(TOPIC, 0)))
         assert isinstance(found, WaitingMessages)
         return found
 
@@ -200,7 +200,10 @@ def test_what_waits_is_counted_by_the_queue_that_it_was_accepted_for(way: Way) -
     assert found.counts == {way.kind: {3: 2}}
     assert (found.total(3), found.total(4), found.unlooked) == (2, 0, 0)
     assert WaitingMessages.parse(found.encode()) == found
-    drive(count_waiting([way.waits], "Order"))
+    assert drive(count_waiting([way.waits], "Order", 0)) == WaitingMessages({way.kind: {}})
+    way.delete()
+    assert way.waiting().total() == 0
+    way.deleted.forget_up_to(way.store.written)
     way.carry_out()
     assert way.waiting().total() == 0
 
