@@ -123,7 +123,7 @@ class BrokerCore:
         self.turns = Turns()
         self._on_loop = LoopCalls(loop)
         self._bodies = BodyReader(loop)
-        self._sums = SummedLog(loop.time)
+        self._sums = SummedLog(loop.time, call_later=loop.call_later)
         self.access = self._build_access()
         self._build_tables()
         self._build_appending()
@@ -609,7 +609,6 @@ class BrokerCore:
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
-        every(1.0, "lines of the log that count", self._sums.report)
         forgetting = Forgetting(
             self.turns, self.deleted_topics, self._waits, lambda: store.dispatched
         )

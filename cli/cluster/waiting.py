@@ -42,15 +42,17 @@ class Waiting(NamedTuple):
             )
             least = "at least " if self.unlooked else ""
             named = f" ({kinds})" if kinds else ""
-            messages = (
-                "1 message that waits" if self.total == 1 else f"{self.total} messages that wait"
-            )
+            one = self.total == 1
+            messages = "1 message that waits" if one else f"{self.total} messages that wait"
             parts.append(f"{least}{messages}{named} {consequence}")
         if self.unlooked:
             parts.append(f"{self.unlooked} more records wait and were not looked at")
         if self.silent:
             names = ", ".join(self.silent)
-            parts.append(f"what waits on {names} is not known: it is no Aerobee that tells")
+            parts.append(
+                f"what waits on {names} is not known: RocketMQ's brokers do not tell, and ours "
+                "tell administrators alone"
+            )
         return "; ".join(parts)
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
 from aerobee.cli.times import exact_time, parse_time
 from aerobee.client import message
+from aerobee.client.admin import Admin
 from aerobee.config.model import BY_NAME
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
@@ -721,6 +722,23 @@ def test_a_topic_made_smaller_says_what_waits_for_the_queues_that_fall_away(run:
     assert told["waiting"] == {"delayed": 2, "timed": 1, "half": 0, "staged": 0}
     assert run("topic", "create", "waits")[2].startswith("topic waits: exists already, 4 queues")
     assert run(*smaller, "--update", "--yes")[2] == "topic waits: 2 queues, rights rw\n"
+
+
+def test_of_a_broker_that_does_not_tell_what_waits_is_said_not_to_be_known(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tells_nothing(_self: Admin, _topic: str, brokers: Iterable[str]) -> dict[str, None]:
+        return dict.fromkeys(brokers)
+
+    run("topic", "create", "silent", "--queues", "2")
+    monkeypatch.setattr(Admin, "waiting_messages", tells_nothing)
+    code, _, err = run("topic", "create", "silent", "--queues", "1", "--update")
+    assert (code, "what waits on bee is not known" in err) == (0, True)
+    assert run("topic", "create", "silent")[2].startswith("topic silent: exists already, 2 queues")
+    _, out, _ = run("topic", "delete", "silent", "--json")
+    assert json.loads(out)["waiting_not_known_on"] == ["bee"]
+    run("topic", "create", "silent", "--queues", "1", "--update", "--yes")
+    assert run("topic", "create", "silent")[2].startswith("topic silent: exists already, 1 queues")
 
 
 def test_a_topic_that_is_deleted_says_what_waits_for_it(run: Run) -> None:
