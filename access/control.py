@@ -4,8 +4,9 @@ The order is the reference's: an address of the global white list may do all, wi
 the account has to be there; its own white addresses may do all with its key, unsigned; then the
 signature counts, then the rights. Anybody with an account may send to the topic of traces.
 
-Every refusal is counted by its reason and logged at most once a minute with the peer; a remark says
-what was asked for and names the account, never a key.
+Every refusal is counted by its reason; the first of a reason and account is logged with the peer,
+the others once a minute with their number. A remark says what was asked for and names the account,
+never a key.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.signature import ACCESS_KEY, Signer
 from aerobee.protocol.frames.signature import SIGNATURE as SIGNATURE_FIELD
 from aerobee.protocol.names import TRACE_TOPIC
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.access")
 
 _TRACE: Final = Need(TOPIC, TRACE_TOPIC, PUB)
-_LOG_EVERY_S: Final = 60.0
 # What a peer calls itself is shown so far.
 _SHOWN: Final = 64
 # Of base64, of the 20 bytes of SHA-1.
@@ -60,11 +61,9 @@ class AccessControl:
         self._rules = rules
         self._needs = needs
         self._topic_at = topic_at
-        self._clock = clock
         self._others_open = others_open
-        # Of a reason and, where it is known, an account: when it was said last, and how often it
-        # was not since.
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        # A kind of line is a reason and, where it is known, an account.
+        self._sums = SummedLog(clock)
         #: How many requests were refused, by reason.
         self.refused = dict.fromkeys(REASONS, 0)
         #: Moves with the rules: what was prepared with older ones is to be forgotten.
@@ -178,33 +177,23 @@ class AccessControl:
     def _refuse(self, error: AccessDenied, command: Command, peer: str) -> None:
         self.refused[error.reason] += 1
         key = command.ext.get(ACCESS_KEY, "")
-        whose = error.reason, key if key in self._rules.accounts else ""
-        now = self._clock()
-        if whose in self._said:
-            said, unlogged = self._said[whose]
-            self._said[whose] = said, unlogged + 1
-            return
-        self._said[whose] = now, 0
-        log.warning(
-            'request refused peer=%s request=%s reason="%s" why=%r',
+        account = key if key in self._rules.accounts else ""
+        self._sums.add(
+            log,
+            logging.WARNING,
+            (error.reason, account),
+            'request refused peer=%s request=%s reason="%s" account=%r why=%r',
             peer,
             request_name(command.code),
             error.reason,
+            account or "none here",
             error.remark,
         )
 
     def report_unlogged(self) -> None:
         """Log how many refusals had no line of their own, a minute after the first of their kind;
         called now and then."""
-        now = self._clock()
-        over = [whose for whose, (said, _) in self._said.items() if now - said >= _LOG_EVERY_S]
-        for whose in over:
-            _, unlogged = self._said.pop(whose)
-            if unlogged:
-                self._said[whose] = now, 0
-                reason, key = whose
-                text = 'requests refused reason="%s" account=%r unlogged=%d'
-                log.warning(text, reason, key or "none here", unlogged)
+        self._sums.report()
 
 
 def _what_is_wrong(signature: str | None) -> str:

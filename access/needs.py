@@ -234,6 +234,8 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.GET_BROKER_CONSUME_STATS,
             RequestCode.GET_PRODUCER_CONNECTION_LIST,
             RequestCode.GET_ALL_PRODUCER_INFO,
+            # Tells of messages that nobody may see yet, and looks at very many.
+            RequestCode.WAITING_MESSAGES,
         ),
         administrator,
     ),

@@ -18,11 +18,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 EVERY_S: Final = 60.0
 #: Kinds that are known at a time, each with its last event.
 MOST_KINDS: Final = 1_000
+# How often a timer looks in that time.
+_LOOKS: Final = 4
 # What comes from outside stands in a line so far.
 _SHOWN: Final = 512
 _EACH: Final = {"each": True}
@@ -41,12 +43,27 @@ class _Sum:
     unlogged: int = 0
 
 
-class SummedLog:
-    """The lines of several kinds of events. `clock` is in seconds and does not go back."""
+class Timer(Protocol):
+    """What a loop's `call_later` gives."""
 
-    def __init__(self, clock: Callable[[], float], every_s: float = EVERY_S) -> None:
+    def cancel(self) -> object:
+        """It will not be called."""
+
+
+class SummedLog:
+    """The lines of several kinds of events. `clock` is in seconds and does not go back; with the
+    `call_later` of its loop nobody has to call `report`."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        every_s: float = EVERY_S,
+        call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
+    ) -> None:
         self._clock = clock
         self._every_s = every_s
+        self._call_later = call_later
+        self._timer: Timer | None = None
         self._sums: dict[tuple[str, Hashable], _Sum] = {}
 
     def __len__(self) -> int:
@@ -78,6 +95,16 @@ class SummedLog:
         else:
             logger.log(level, text, *one.last, extra=_EACH)
         one.last, one.unlogged = (), 0
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._call_later is not None and self._timer is None and self._sums:
+            self._timer = self._call_later(self._every_s / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.report()
+        self._arm()
 
     def report(self) -> None:
         """Log what has had no line, of each kind whose minute is over. Called now and then."""
@@ -92,6 +119,9 @@ class SummedLog:
 
     def close(self) -> None:
         """Log what has had no line until now: nobody calls `report` any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for one in self._sums.values():
             if one.unlogged:
                 self._log(one)

@@ -23,6 +23,7 @@ from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerRules, TimerService
 from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.messages.acks import Acks
@@ -49,10 +50,12 @@ from aerobee.broker.requests.settings import SettingsRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
+from aerobee.broker.requests.waiting import WaitingRequests
 from aerobee.broker.router import Handler, Router, taken_elsewhere
 from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.second_step.waiting import Forgetting, Waits
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
@@ -91,6 +94,7 @@ _PLACE_S = 0.25
 _FILTERS_SAVED_S = 10.0
 # Deletions are saved before they are answered; what is forgotten can wait.
 _DELETED_SAVED_S = 10.0
+_FORGET_S = 30.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
 _RETENTION_FIRST_AFTER = 6
 
@@ -122,7 +126,7 @@ class BrokerCore:
         self.turns = Turns()
         self._on_loop = LoopCalls(loop)
         self._bodies = BodyReader(loop)
-        self._sums = SummedLog(loop.time)
+        self._sums = SummedLog(loop.time, call_later=loop.call_later)
         self.access = self._build_access()
         self._build_tables()
         self._build_appending()
@@ -302,6 +306,12 @@ class BrokerCore:
             second_step=self.second_step,
         )
         self._build_transactions()
+        self._waits: tuple[Waits, ...] = (
+            DelayedWaiting(self.delays, store),
+            TimedWaiting(self.timer, store),
+            self.transactions.waiting(),
+            self.staging.waiting(),
+        )
 
     def _build_transactions(self) -> None:
         self.transactions = Transactions(
@@ -440,6 +450,7 @@ class BrokerCore:
             **LockRequests(self._locks, self._bodies).handlers(),
             **self._asking_handlers(),
             **self._admin_handlers(),
+            **WaitingRequests(self._waits, self.deleted_topics).handlers(),
         }
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,
@@ -612,7 +623,10 @@ class BrokerCore:
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
-        every(1.0, "lines of the log that count", self._sums.report)
+        forgetting = Forgetting(
+            self.turns, self.deleted_topics, self._waits, lambda: store.dispatched
+        )
+        every(_FORGET_S, "deletions", forgetting.look)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)

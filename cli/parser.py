@@ -234,14 +234,30 @@ def _add_topic(parser: argparse.ArgumentParser) -> None:
     )
     _add_client(listing)
     listing.set_defaults(command="topic list")
-    create = group.add_parser("create", help="create a topic; --update: change one")
+    create = group.add_parser(
+        "create",
+        help="create a topic; --update: change one",
+        description="Create a topic, or change one with --update. A topic that is to have fewer "
+        "queues loses what is in those that fall away: take the write queues first, wait until "
+        "the others are consumed, then take the read queues. What would become unreadable is said "
+        "first, and done with --yes.",
+    )
     create.add_argument("topic", type=text)
     create.add_argument(
         "--queues", type=count, metavar="N", help="to read and write (8, or what there is)"
     )
+    create.add_argument(
+        "--write-queues", type=count, metavar="N", help="only those that are sent to"
+    )
+    create.add_argument(
+        "--read-queues", type=count, metavar="N", help="only those that are consumed"
+    )
     create.add_argument("--perm", choices=("r", "w", "rw"), help="rights (rw, or what there is)")
     create.add_argument(
         "--update", action="store_true", help="change a topic that exists with other settings"
+    )
+    create.add_argument(
+        "--yes", action="store_true", help="with --update: also where messages become unreadable"
     )
     create.add_argument("--cluster", type=text, metavar="NAME", help="only in this cluster")
     create.add_argument(

@@ -49,6 +49,7 @@ from aerobee.protocol.bodies.stats import (
     parse_topic_stats,
 )
 from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
+from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers.admin import (
     CloneOffsetHeader,
@@ -71,6 +72,13 @@ from aerobee.remoting.peers import address_text
 FAR_FUTURE_MS: Final = 2**63 - 1
 #: The time that means the ends of queues, in a reset.
 END_OF_QUEUE: Final = -1
+# A broker that does not know the request, or does not take it here, or not from this account.
+_TOLD_OR_NOT: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.SYSTEM_ERROR,
+)
 _TEMPLATE_TOPIC: Final = "TBW102"
 
 
@@ -240,6 +248,29 @@ class Admin(Role):
             answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
             with reading(address):
                 found[name] = parse_topic_table(answer.body).topics.get(topic)
+        return found
+
+    async def waiting_messages(
+        self, topic: str, brokers: Iterable[str]
+    ) -> dict[str, WaitingMessages | None]:
+        """What waits for a topic on these masters, by broker name: messages that were accepted and
+        are not in its queues yet. None where the broker does not tell: RocketMQ's do not, and ours
+        tell administrators alone."""
+        self._session.check_running()
+        found: dict[str, WaitingMessages | None] = {}
+        ext = TopicHeader(topic).to_ext()
+        masters_of_all, wanted = _masters(await self.cluster(), None, None), frozenset(brokers)
+        chosen = {name: one for name, one in masters_of_all.items() if name in wanted}
+        if self._admin_addresses:
+            chosen = await self._administered(chosen)
+        for name, address in chosen.items():
+            answer = await self._session.call(
+                address, RequestCode.WAITING_MESSAGES, ext, accept=_TOLD_OR_NOT
+            )
+            found[name] = None
+            if answer.code == ResponseCode.SUCCESS:
+                with reading(address):
+                    found[name] = WaitingMessages.parse(answer.body)
         return found
 
     async def delete_topic(self, topic: str) -> None:

@@ -94,6 +94,21 @@ FIXED: Final = (
               bytes_each=2 * _KIB),
     ),
     Fixed(
+        "deleted topics",
+        10_000,
+        "names",
+        Limit("deletions that are remembered while messages wait from before them",
+              "a deletion gets code 2", "aerobee_deleted_topics", bytes_each=600),
+    ),
+    Fixed(
+        "summed lines of the log",
+        3_000,
+        "kinds",
+        Limit("the last event of each kind that has one line a minute",
+              "those of one text are counted as one kind", "the field unlogged of such lines",
+              bytes_each=4 * _KIB),
+    ),
+    Fixed(
         "unsent HTTP answers",
         32 * _MIB,
         "bytes",

@@ -179,6 +179,7 @@ class RequestCode(IntEnum):
     STAGE_INTENT = 31002
     STAGE_STATUS = 31003
     STAGE_ABORT = 31004
+    WAITING_MESSAGES = 31010
     # 5.x again.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

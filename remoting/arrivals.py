@@ -37,6 +37,7 @@ from aerobee.remoting.peers import address_text
 from aerobee.remoting.stats import TlsFailure, TlsStats
 from aerobee.remoting.tls_session import TlsSession, TooManyRecords
 from aerobee.remoting.turns import SLICE_S
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.remoting")
 
@@ -144,9 +145,7 @@ class Arrivals:
         self._room: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        # Kinds of failures of which one was logged just now: what counts the others, and how many.
-        self._reports: dict[TlsFailure, asyncio.TimerHandle] = {}
-        self._unlogged: Counter[TlsFailure] = Counter()
+        self._sums = SummedLog(self._loop.time, _REPORT_S, self._loop.call_later)
 
     def __len__(self) -> int:
         return len(self._here)
@@ -182,11 +181,11 @@ class Arrivals:
         await asyncio.gather(*self._opening, return_exceptions=True)
         for arrival in list(self._here):
             self._end(arrival)
-        for handle in (self._timer, self._room, self._shakes, *self._reports.values()):
+        for handle in (self._timer, self._room, self._shakes):
             if handle is not None:
                 handle.cancel()
         self._timer = self._room = self._shakes = None
-        self._reports.clear()
+        self._sums.close()
 
     # --- the first bytes
 
@@ -377,21 +376,9 @@ class Arrivals:
 
     def _failed(self, peer: _Peer, reason: TlsFailure, detail: str) -> None:
         self._stats.failed[reason] += 1
-        if reason in self._reports:
-            self._unlogged[reason] += 1
-            return
-        self._reports[reason] = self._loop.call_later(_REPORT_S, self._report, reason)
         text = 'connection not taken peer=%s reason="%s" detail="%s" server=%s'
-        log.info(text, address_text(peer), reason, detail, self._name)
-
-    def _report(self, reason: TlsFailure) -> None:
-        """Count those that were not logged; the next one is logged if there were none."""
-        del self._reports[reason]
-        more = self._unlogged.pop(reason, 0)
-        if more:
-            self._reports[reason] = self._loop.call_later(_REPORT_S, self._report, reason)
-            text = 'connections not taken reason="%s" unlogged=%d server=%s'
-            log.info(text, reason, more, self._name)
+        who = address_text(peer)
+        self._sums.add(log, logging.INFO, reason, text, who, reason, detail, self._name)
 
     def _end(self, arrival: _Arrival) -> None:
         """Close an arrival; one that is being handed on ends by its task."""

@@ -328,6 +328,14 @@ class ScheduleMessageService:
 
     # --- for administrators -----------------------------------------------------------------
 
+    def waiting(self) -> list[tuple[int, int, int]]:
+        """Each level, its next queue offset and the one behind its last message."""
+        queues = self._queues
+        return [
+            (level.number, level.offset, queues.end(level.number))
+            for level in self._levels.values()
+        ]
+
     @property
     def highest_level(self) -> int:
         """The last level of the settings."""

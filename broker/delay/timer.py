@@ -591,6 +591,15 @@ class TimerService:
 
     # --- for administrators -----------------------------------------------------------------
 
+    @property
+    def begin_ms(self) -> int:
+        """All records of the hours before are done."""
+        return self._hour.begin_ms
+
+    def is_done(self, action_ms: int, log_offset: int) -> bool:
+        """Whether that record waits no more."""
+        return self._progress.done.has(action_ms, log_offset)
+
     def pending(self) -> int:
         """How many records wait, of which what is done or was exported is none (`backlog.py`). A
         recalled message counts until its time: nobody looks which record a recall means."""

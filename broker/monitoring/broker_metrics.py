@@ -15,6 +15,8 @@ from aerobee.access.control import AccessControl
 from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.metrics import Fill, Number, Page
+from aerobee.broker.second_step.deleted_topics import DeletedTopics
+from aerobee.broker.second_step.place import SecondStep
 from aerobee.broker.stats import BrokerStats, ConsumerStats, RequestStats
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
@@ -211,6 +213,25 @@ async def delays(service: ScheduleMessageService) -> Fill:
             "aerobee_delayed_put_failures_total",
             "Times a due message could not be stored and was tried again",
         ).add(failures)
+
+    return fill
+
+
+async def second_step(place: SecondStep, deleted: DeletedTopics) -> Fill:
+    """What has waited and was not stored as it was asked for."""
+    counts, remembered = place.counts, len(deleted)
+
+    def fill(page: Page) -> None:
+        for name, help_text, by_kind in (
+            ("dropped", "dropped, because their topic was deleted meanwhile", counts.dropped),
+            ("moved", "stored in another queue, because theirs has fallen away", counts.moved),
+            ("without_topic", "stored for a topic that is in no table", counts.without_topic),
+        ):
+            name = f"aerobee_waiting_messages_{name}_total"
+            page.tally(name, f"Messages that have waited, and were {help_text}", "waited", by_kind)
+        page.family(
+            "aerobee_deleted_topics", "Deletions that are remembered, for messages wait from before"
+        ).add(remembered)
 
     return fill
 

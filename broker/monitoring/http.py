@@ -48,6 +48,7 @@ from aerobee.remoting.peers import address_text, plain_address
 from aerobee.remoting.stats import TlsFailure, TlsStats
 from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.tls_transport import TlsTransport
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.http")
 
@@ -58,8 +59,6 @@ _BACKLOG = 1024
 _ACCEPT_PAUSE_S = 1.0
 # Between two looks at who has not shown in time what it speaks.
 _LOOK_S = 1.0
-# A line about peers that speak TLS here comes at most so often.
-_REPORT_S = 60.0
 # The first byte of TLS (RFC 8446, 5.1), and of no request.
 _HANDSHAKE = b"\x16"
 # A line feed without its carriage return, or a line that goes on in the next one.
@@ -164,7 +163,7 @@ class HttpServer:
         self._encryption = encryption
         self._arrivals: Arrivals | None = None
         self.tls = TlsStats()
-        self._tls_said = -_REPORT_S
+        self._sums: SummedLog | None = None
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -191,6 +190,7 @@ class HttpServer:
                 _cannot_listen(self._host, self._requested_port, error)
             ) from error
         loop = asyncio.get_running_loop()
+        self._sums = SummedLog(loop.time, call_later=loop.call_later)
         if self._encryption is not None:
             times = ArrivalTimes(self._limits.head_timeout_s, _LOOK_S)
             self._arrivals = Arrivals(self._encryption, times, self, self.tls, "http")
@@ -223,6 +223,8 @@ class HttpServer:
             await asyncio.wait(ending)
         for listener in self._listeners:
             listener.close()
+        if self._sums is not None:
+            self._sums.close()
 
     async def _accept_forever(self, listener: socket.socket) -> None:
         """One connection at a time: a thousand that come at once must not hold up the loop."""
@@ -340,13 +342,12 @@ class HttpServer:
 
     def _note_tls(self, writer: asyncio.StreamWriter) -> None:
         self.tls.failed[TlsFailure.DISABLED] += 1
-        now = asyncio.get_running_loop().time()
-        if now - self._tls_said >= _REPORT_S:
-            self._tls_said = now
-            text = 'connection closed peer=%s reason="%s" server=http'
-            peer = writer.get_extra_info("peername")
-            shown = "gone" if peer is None else address_text(plain_address(peer))
-            log.info(text, shown, TlsFailure.DISABLED)
+        assert self._sums is not None, "started"
+        text = 'connection closed peer=%s reason="%s" server=http'
+        peer = writer.get_extra_info("peername")
+        shown = "gone" if peer is None else address_text(plain_address(peer))
+        reason = TlsFailure.DISABLED
+        self._sums.add(log, logging.INFO, reason, text, shown, reason)
 
     async def _serve_one(self, http: _HttpConnection) -> bool:
         """Serve one request; True when the connection can carry another."""

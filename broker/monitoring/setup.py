@@ -74,6 +74,7 @@ def add_broker(
     )
     metrics.add("delays", broker_metrics.delays, core.delays)
     metrics.add("transactions", broker_metrics.transactions, core.transactions)
+    metrics.add("second step", broker_metrics.second_step, core.second_step, core.deleted_topics)
     metrics.add("traffic", broker_metrics.traffic, stats, is_system)
     metrics.add("requests", broker_metrics.requests, stats)
     metrics.add(

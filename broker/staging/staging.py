@@ -20,6 +20,7 @@ from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.requests import StageAnswers, StageRequests
 from aerobee.broker.staging.rows import ChunkCheck, StagedRows
 from aerobee.broker.staging.table import StageFile, StageTable
+from aerobee.broker.staging.waiting import StagedWaiting
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
@@ -99,6 +100,10 @@ class Staging:
     def use(self, rows: StagedRows) -> None:
         """Have plain rows looked at and stored by the compiled form."""
         self._check.staged_rows = self.publisher.staged_rows = rows
+
+    def waiting(self) -> StagedWaiting:
+        """Where staged rows wait."""
+        return StagedWaiting(self.table, self._store)
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""

@@ -139,9 +139,15 @@ class TransactionTable:
     def first(self) -> int:
         """The queue offset of the first half message that is undecided, or decided without an op
         message; `end` without one."""
-        return min([self._first_pending(), *self._owed])
+        return min([self.first_pending, *self._owed])
 
-    def _first_pending(self) -> int:
+    def log_offsets(self) -> list[int]:
+        """Where the undecided half messages lie now."""
+        return [pending.log_offset for pending in self._pending.values()]
+
+    @property
+    def first_pending(self) -> int:
+        """The queue offset of the first that is undecided; `end` without one."""
         for part in (self._passed, self._order):
             while part and part[0] not in self._pending:
                 part.popleft()

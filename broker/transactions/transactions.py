@@ -19,6 +19,7 @@ from aerobee.broker.transactions.forms import QUEUE
 from aerobee.broker.transactions.log import TransactionLog
 from aerobee.broker.transactions.requests import EndAnswers, EndCounts, TransactionRequests
 from aerobee.broker.transactions.table import TransactionTable
+from aerobee.broker.transactions.waiting import TransactionsWaiting
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -146,6 +147,10 @@ class Transactions:
                 break
             self._store.sync_soon()
             await self._loop.run_in_executor(None, self._store.wait_durable, end, _SYNC_S)
+
+    def waiting(self) -> TransactionsWaiting:
+        """Where half messages wait."""
+        return TransactionsWaiting(self._table, self._store)
 
     @property
     def pending(self) -> int:

@@ -5,6 +5,7 @@ import asyncio
 from typing import Any, Final
 
 from aerobee.cli.cluster.session import admin_of, check_topic, client_command
+from aerobee.cli.cluster.waiting import waiting_for
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
@@ -115,15 +116,20 @@ async def delete_topic(parsed: argparse.Namespace) -> int:
         route = await admin.route(parsed.topic)
         stats = await admin.topic_stats(parsed.topic)
         groups = await admin.groups_of_topic(parsed.topic)
+        brokers = sorted({span.broker_name for span in route.queues})
+        waiting = await waiting_for(admin, parsed.topic, dict.fromkeys(brokers, 0))
         if parsed.yes:
             await admin.delete_topic(parsed.topic)
-    brokers = sorted({span.broker_name for span in route.queues})
     messages = sum(offsets.max_offset - offsets.min_offset for offsets in stats.values())
     if parsed.json:
         fields = {"topic": parsed.topic, "brokers": brokers, "queues": len(stats)}
+        fields |= {"waiting": waiting.total, "waiting_not_looked_at": waiting.unlooked}
+        fields |= {"waiting_not_known_on": list(waiting.silent)}
         print_json({**fields, "messages": messages, "groups": groups, "deleted": parsed.yes})
         return OK
     say(f"topic {parsed.topic} on {', '.join(brokers)}: {len(stats)} queues, {messages} messages")
+    if waits := waiting.text("dropped with it" if parsed.yes else "would be dropped"):
+        say(waits)
     if groups:
         say(f"groups with offsets in it, or that subscribe to it: {', '.join(groups)}")
     say("deleted" if parsed.yes else "nothing was deleted; --yes does it")

@@ -133,3 +133,9 @@ def unpack_host(host: bytes) -> tuple[str, int]:
     else:
         raise ValueError(f"a host has 8 or 20 bytes, not {len(host)}")
     return ip, int(_INT.unpack_from(host, len(host) - 4)[0])
+
+
+def log_offset_at(record: bytes | memoryview, position: int = 0) -> int:
+    """Where the record that begins at `position` says that it lies in the log."""
+    start = position + LOG_OFFSET_POSITION
+    return int.from_bytes(record[start : start + 8], "big")

@@ -32,6 +32,7 @@ log = logging.getLogger("aerobee.store")
 
 # Messages given out at a time: so many are read and put without anybody else having a turn.
 MOST_AT_ONCE = 32
+_READ_ENTRIES = 512
 _SIZE = struct.Struct(">i")
 
 
@@ -85,6 +86,20 @@ class DelayQueues:
         queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
         entries = b"" if queue is None else queue.read_coded(offset, 1)
         return ENTRY.unpack(entries)[2] if entries else None
+
+    def places(self, level: int, offset: int) -> Iterator[int]:
+        """The log offsets of the level's visible messages from `offset` on. Raises OSError."""
+        queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
+        while queue is not None and offset < queue.max_offset:
+            offset = max(offset, queue.min_offset)
+            entries = queue.read_entries(offset, _READ_ENTRIES)
+            if not entries:
+                offset = queue.next_file_offset(offset)
+                continue
+            offset += len(entries) // ENTRY_BYTES
+            for log_offset, size, _ in ENTRY.iter_unpack(entries):
+                if 0 < size < PRE_BLANK_SIZE:
+                    yield log_offset
 
     def look(self, level: int, offset: int, now_ms: int) -> Look:
         """What is due at `now_ms` (wall time) from `offset` on. Raises OSError."""

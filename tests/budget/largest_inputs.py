@@ -706,6 +706,7 @@ BROKER: dict[int, Inputs] = {
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asked(
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
     ),
+    Code.WAITING_MESSAGES: _asked(Code.WAITING_MESSAGES, {"topic": TOPIC}),
     Code.STAGE_CAPABILITY: _plain(Code.STAGE_CAPABILITY),
     Code.STAGE_CHUNK: _chunks,
     Code.STAGE_INTENT: _intents,

@@ -109,7 +109,7 @@ def test_the_client_is_let_in_and_others_are_not(folder: Path) -> None:
 #: As in 4.9.8 (protocol/WIRE.md 7.1), open as there, or not known there.
 AS_THERE = {11, 12, 34, 35, 38, 15, 17, 25, 215, 200, 207}
 OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
-NOT_THERE = {Code.RECALL_MESSAGE, Code.STAGE_CHUNK}
+NOT_THERE = {Code.RECALL_MESSAGE, Code.STAGE_CHUNK, Code.WAITING_MESSAGES}
 
 
 def test_every_code_that_is_stricter_is_in_the_table() -> None:

@@ -246,6 +246,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         {"topic": TOPIC, "group": GROUP, "clientAddr": ""},
     ),
+    Seed(Code.WAITING_MESSAGES, {"topic": TOPIC}),
     Seed(Code.STAGE_CAPABILITY, {}),
     Seed(
         Code.STAGE_CHUNK,

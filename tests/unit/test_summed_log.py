@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -99,3 +100,20 @@ def test_the_log_holds_none_of_the_lines_back(
     happen(sums, "a", 1, 2)
     sums.close()
     assert [hasattr(record, "each") for record in caplog.records] == [True, True]
+
+
+async def test_with_a_loop_nobody_has_to_ask_for_the_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, LOGGER.name)
+    loop = asyncio.get_running_loop()
+    sums = SummedLog(loop.time, 0.02, loop.call_later)
+    happen(sums, "a", 1, 2, 3)
+    async with asyncio.timeout(10):
+        while len(sums):  # noqa: ASYNC110 - its timer tells nobody
+            await asyncio.sleep(0)
+    assert caplog.messages == ["it happened group=a id=1", "it happened group=a id=3 unlogged=2"]
+    assert sums._timer is None
+    happen(sums, "a", 4)
+    sums.close()
+    assert sums._timer is None

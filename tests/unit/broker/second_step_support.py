@@ -35,4 +35,6 @@ def second_step(
     deleted: DeletedTopics | None = None,
 ) -> SecondStep:
     """The place that all passes. By default no topic is in a table, and none was deleted."""
-    return SecondStep(topic_of, deleted or no_deletions(), SummedLog(lambda: 0.0))
+    if deleted is None:
+        deleted = no_deletions()
+    return SecondStep(topic_of, deleted, SummedLog(lambda: 0.0))

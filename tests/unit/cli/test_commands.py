@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import Parser, build_parser
 from aerobee.cli.times import exact_time, parse_time
 from aerobee.client import message
+from aerobee.client.admin import Admin
 from aerobee.config.model import BY_NAME
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
@@ -688,6 +689,72 @@ def test_update_changes_what_is_named_and_keeps_the_rest(run: Run) -> None:
         "rights": "r",
         "brokers": ["bee"],
     }
+
+
+def test_queues_to_write_and_to_read_are_changed_apart(run: Run) -> None:
+    run("topic", "create", "apart", "--queues", "4")
+    code, _, err = run("topic", "create", "apart", "--write-queues", "2", "--update")
+    assert (code, err) == (0, "topic apart: 2 queues to write, 4 to read, rights rw\n")
+    code, _, err = run("topic", "create", "apart", "--queues", "2", "--read-queues", "2")
+    assert (code, "give it, or --read-queues" in err) == (2, True)
+    code, _, err = run("topic", "create", "apart", "--read-queues", "1", "--update")
+    assert (code, "from 1 on could not be read" in err) == (2, True)
+    code, _, err = run("topic", "create", "apart", "--read-queues", "2", "--update")
+    assert (code, err) == (0, "topic apart: 2 queues, rights rw\n")
+    run("topic", "create", "anew", "--write-queues", "3")
+    assert run("topic", "create", "anew")[2] == "topic anew: exists already, 3 queues, rights rw\n"
+
+
+def test_a_topic_made_smaller_says_what_waits_for_the_queues_that_fall_away(run: Run) -> None:
+    run("topic", "create", "waits", "--queues", "4")
+    for queue in ("1", "3", "3"):
+        run("message", "send", "waits", "x", "--queue", queue, "--delay-level", "18")
+    run("message", "send", "waits", "x", "--queue", "2", "--delay", "3h")
+    smaller = ("topic", "create", "waits", "--queues", "2")
+    code, _, err = run(*smaller)
+    said = (
+        "0 messages would become unreadable, in the queues that fall away; 3 messages that wait "
+        "(2 delayed, 1 with a time of their own) for those queues would be stored in the ones "
+        "that stay"
+    )
+    assert (code, said in err) == (1, True), err
+    code, _, err = run(*smaller, "--update")
+    assert (code, said in err, "nothing was changed; --yes does it" in err) == (0, True, True)
+    code, out, _ = run(*smaller, "--update", "--json")
+    told = json.loads(out)
+    assert told["result"] == "unchanged"
+    assert told["waiting"] == {"delayed": 2, "timed": 1, "half": 0, "staged": 0}
+    assert run("topic", "create", "waits")[2].startswith("topic waits: exists already, 4 queues")
+    assert run(*smaller, "--update", "--yes")[2] == "topic waits: 2 queues, rights rw\n"
+
+
+def test_of_a_broker_that_does_not_tell_what_waits_is_said_not_to_be_known(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tells_nothing(_self: Admin, _topic: str, brokers: Iterable[str]) -> dict[str, None]:
+        return dict.fromkeys(brokers)
+
+    run("topic", "create", "silent", "--queues", "2")
+    monkeypatch.setattr(Admin, "waiting_messages", tells_nothing)
+    code, _, err = run("topic", "create", "silent", "--queues", "1", "--update")
+    assert (code, "what waits on bee is not known" in err) == (0, True)
+    assert run("topic", "create", "silent")[2].startswith("topic silent: exists already, 2 queues")
+    _, out, _ = run("topic", "delete", "silent", "--json")
+    assert json.loads(out)["waiting_not_known_on"] == ["bee"]
+    run("topic", "create", "silent", "--queues", "1", "--update", "--yes")
+    assert run("topic", "create", "silent")[2].startswith("topic silent: exists already, 1 queues")
+
+
+def test_a_topic_that_is_deleted_says_what_waits_for_it(run: Run) -> None:
+    run("topic", "create", "ends", "--queues", "2")
+    run("message", "send", "ends", "x", "--queue", "1", "--delay-level", "18")
+    _, _, err = run("topic", "delete", "ends")
+    assert "1 message that waits (1 delayed) would be dropped\n" in err
+    _, out, _ = run("topic", "delete", "ends", "--yes", "--json")
+    told = json.loads(out)
+    assert (told["waiting"], told["waiting_not_looked_at"], told["deleted"]) == (1, 0, True)
+    run("topic", "create", "ends", "--queues", "2")
+    assert json.loads(run("topic", "delete", "ends", "--json")[1])["waiting"] == 0
 
 
 def test_pull_says_what_the_count_cut_off_and_where_to_go_on(run: Run) -> None:

@@ -15,6 +15,7 @@ from aerobee.broker.delay import backlog
 from aerobee.broker.messages.acks import MAX_WAITING
 from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.requests.stats import _MOST_RATES
+from aerobee.broker.second_step.deleted_topics import MOST_DELETIONS
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.transactions.requests import MAX_WAITING as ENDS_WAITING
@@ -41,6 +42,7 @@ from aerobee.nameserver.routes import RouteLimits
 from aerobee.nameserver.server import ALL_CHANGES_WAITING, NAME_SERVER_LIMITS
 from aerobee.store.log.commit_log import PENDING_MOST
 from aerobee.store.reading import damage
+from aerobee.summed_log import MOST_KINDS
 
 MIB = 1 << 20
 METRICS = PAGE.parent / "metrics.md"
@@ -81,6 +83,9 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_WAITING
     assert values["counters"] == BrokerStats()._limit
+    assert values["deleted topics"] == MOST_DELETIONS
+    # One of the broker, one of each port, one of each table of accounts.
+    assert values["summed lines of the log"] == 3 * MOST_KINDS
     assert values["unsent HTTP answers"] == HttpLimits().unsent_bytes
     assert values["name server, unfinished frames"] == NAME_SERVER_LIMITS.inbound_total_bytes
     assert values["name server, unsent answers"] == NAME_SERVER_LIMITS.outbound_total_bytes

@@ -171,11 +171,16 @@ class Bench:
         return None if record is None else decode_record(record).properties.get("REAL_TOPIC")
 
     def prepare(
-        self, body: bytes = b"m", unique: str = "U", late_ms: int = 0, **more: str
+        self,
+        body: bytes = b"m",
+        unique: str = "U",
+        late_ms: int = 0,
+        queue_id: int = 2,
+        **more: str,
     ) -> PutResult:
         """A half message of a producer whose clock is so late."""
         own = {"PGROUP": GROUP, "TRAN_MSG": "true", "WAIT": "true"} | more
-        made = message(body, "Orders", 2, tags="T", keys="k", unique=unique, more=own)
+        made = message(body, "Orders", queue_id, tags="T", keys="k", unique=unique, more=own)
         made.born_timestamp_ms = self.clock.now_ms() - late_ms
         result = self.transactions.prepare(made)
         self.store.dispatch()
@@ -348,7 +353,9 @@ def test_a_decision_names_its_half_message_rightly_or_is_refused(bench: Bench) -
     assert bench.transactions.ends.refused == 10
 
 
-def test_a_commit_to_a_topic_that_was_deleted_waits_for_the_topic(bench: Bench) -> None:
+def test_a_commit_to_a_topic_that_is_not_there_though_nobody_deleted_it_waits_for_it(
+    bench: Bench,
+) -> None:
     place = bench.prepare()
     bench.topics.withdraw("Orders").result()
     bench.topics.forget("Orders")

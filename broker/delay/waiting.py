@@ -1,0 +1,75 @@
+"""Where delayed messages, and those with a time of their own, wait (`Waits` of second_step)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.delay.timer import TimerService
+from aerobee.broker.second_step.place import DELAYED, TIMED
+from aerobee.broker.second_step.waiting import WaitingRecords
+from aerobee.store.message_store import MessageStore
+from aerobee.store.reading.timed_messages import RECALLS_FROM
+
+_READ_ENTRIES: Final = 512
+
+
+class DelayedWaiting(WaitingRecords):
+    """In the queues of the levels; retries are among them."""
+
+    kind = DELAYED
+
+    def __init__(self, delays: ScheduleMessageService, store: MessageStore) -> None:
+        super().__init__(store.record_at)
+        self._delays = delays
+        self._queues = store.delays
+
+    def oldest(self) -> Iterator[int | None]:
+        """As `Waits.oldest`."""
+        for level, offset, _ in self._delays.waiting():
+            yield next(self._queues.places(level, offset), None)
+
+    def places(self) -> Iterator[int]:
+        """As `Waits.places`."""
+        for level, offset, _ in self._delays.waiting():
+            yield from self._queues.places(level, offset)
+
+    def count(self) -> int:
+        """As `Waits.count`."""
+        return sum(max(0, end - offset) for _, offset, end in self._delays.waiting())
+
+
+class TimedWaiting(WaitingRecords):
+    """In the queues of the hours."""
+
+    kind = TIMED
+
+    def __init__(self, timer: TimerService, store: MessageStore) -> None:
+        super().__init__(store.record_at)
+        self._timer = timer
+        self._queues = store.timers
+
+    def oldest(self) -> Iterator[int | None]:
+        """As `Waits.oldest`; of an hour that has begun what is done is among it."""
+        for queue_id in self._queues.ids():
+            yield next(self._in_queue(queue_id), None)
+
+    def places(self) -> Iterator[int]:
+        """As `Waits.places`, without recalls that lie by themselves."""
+        for queue_id in self._queues.ids():
+            if queue_id < RECALLS_FROM:
+                yield from self._in_queue(queue_id)
+
+    def count(self) -> int:
+        """As `Waits.count`."""
+        return self._timer.pending()
+
+    def _in_queue(self, queue_id: int) -> Iterator[int]:
+        begin_ms, is_done = self._timer.begin_ms, self._timer.is_done
+        position = self._queues.first_from(queue_id, begin_ms, 0)
+        while position < self._queues.span(queue_id).end:
+            entries, position = self._queues.entries(queue_id, position, _READ_ENTRIES)
+            for action_ms, log_offset in entries:
+                if action_ms >= begin_ms and not is_done(action_ms, log_offset):
+                    yield log_offset

@@ -1,0 +1,130 @@
+"""What waits for its second step: how much of it for a topic, and since when all of it.
+
+Each part of the broker in which messages wait says where their records lie (`Waits`). A person who
+deletes a topic, or makes it smaller, is told what waits for it (WAITING_MESSAGES, 31010). And a
+deletion is forgotten when nothing waits from before it: the first that waits of each queue is
+looked at, which is the oldest there, because queues grow with the log.
+
+Both go in steps, for millions may wait. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Final, Protocol
+
+from aerobee.broker.second_step.deleted_topics import DeletedTopics
+from aerobee.protocol.bodies.waiting import WaitingMessages
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC, real_queue
+from aerobee.protocol.message.record import decode_record
+from aerobee.remoting.turns import Spread, Turns
+
+#: Records that are looked at for one question, 25 us each.
+MOST_LOOKED: Final = 50_000
+_STEP: Final = 16
+
+
+class Waits(Protocol):
+    """Where messages wait."""
+
+    #: As in place.py.
+    kind: str
+
+    def oldest(self) -> Iterator[int | None]:
+        """The log offset of the first that waits, of each queue; None: this step found none."""
+
+    def places(self) -> Iterator[int]:
+        """The log offset of each record that waits, those of all topics."""
+
+    def count(self) -> int:
+        """How many records there are in `places`, or a few more."""
+
+    def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
+        """What the record there has for a topic: queue id and number of messages."""
+
+
+class WaitingRecords:
+    """What records of one waiting message each have, by the queue that their properties name."""
+
+    def __init__(self, record_at: Callable[[int], bytes | None]) -> None:
+        self._record_at = record_at
+
+    def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
+        """As `Waits.found`."""
+        record = self._record_at(log_offset)
+        # Most are of other topics: they need not be taken apart for that.
+        if record is None or f"{PROPERTY_REAL_TOPIC}\x01{topic}".encode() not in record:
+            return ()
+        try:
+            name, queue_id = real_queue(decode_record(record).properties)
+        except CorruptRecord:
+            return ()
+        return ((queue_id, 1),) if name == topic else ()
+
+
+def count_waiting(
+    sources: Iterable[Waits], topic: str, deleted_at: int
+) -> Generator[None, None, WaitingMessages]:
+    """What waits for a topic, in steps; not what was accepted before its deletion at that log
+    offset."""
+    counts: dict[str, Counter[int]] = {}
+    left, unlooked = MOST_LOOKED, 0
+    for source in sources:
+        queues = counts[source.kind] = Counter()
+        expected, looked = source.count(), 0
+        places = islice(source.places(), left)
+        while some := list(islice(places, _STEP)):
+            looked += len(some)
+            for log_offset in some:
+                if log_offset < deleted_at:
+                    continue
+                for queue_id, messages in source.found(topic, log_offset):
+                    queues[queue_id] += messages
+            yield None
+        left -= looked
+        unlooked += max(0, expected - looked) if not left else 0
+    return WaitingMessages(counts, unlooked)
+
+
+class Forgetting:
+    """Forgets deletions before which nothing waits any more. `dispatched`: what lies behind it may
+    wait and not be seen yet."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        deleted: DeletedTopics,
+        sources: Iterable[Waits],
+        dispatched: Callable[[], int],
+    ) -> None:
+        self._deleted = deleted
+        self._sources = tuple(sources)
+        self._dispatched = dispatched
+        self._round: Iterator[None] | None = None
+        self._spread = Spread(turns, self._step)
+
+    def look(self) -> None:
+        """Begin a round if something is remembered; to be called now and then."""
+        if self._round is None and len(self._deleted):
+            self._round = self._steps()
+        self._spread.go_on()
+
+    def _step(self) -> bool:
+        if self._round is None:
+            return False
+        for _ in self._round:
+            return True
+        self._round = None
+        return False
+
+    def _steps(self) -> Iterator[None]:
+        oldest = self._dispatched()
+        for source in self._sources:
+            for log_offset in source.oldest():
+                if log_offset is not None:
+                    oldest = min(oldest, log_offset)
+                yield None
+        self._deleted.forget_up_to(oldest)
