@@ -425,6 +425,31 @@ MORE = {
 NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
 
 
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of the commands themselves."""
+    groups = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    if not groups:
+        yield parser
+    for group in groups:
+        for below in group.choices.values():
+            yield from leaves(below)
+
+
+def test_whatever_does_nothing_without_yes_takes_a_dry_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asking = [one for one in leaves(build_parser()) if "--yes" in one._option_string_actions]
+    assert len(asking) >= 5
+    for parser in asking:
+        words = [one.dest for one in parser._actions if not one.option_strings]
+        for name, value in {"--to": "latest", "--at": "0"}.items():
+            words += [name, value] if name in parser._option_string_actions else []
+        assert not parser.parse_args([*words, "--dry-run"]).yes
+        with pytest.raises(SystemExit):
+            parser.parse_args([*words, "--dry-run", "--yes"])
+        assert "--yes: not allowed with argument --dry-run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "command", [one for one in leaves_with_a_topic(build_parser()) if one != "topic describe"]
 )

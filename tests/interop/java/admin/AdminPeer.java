@@ -36,6 +36,8 @@ import org.apache.rocketmq.tools.command.SubCommand;
  *                                          had COUNT messages; it goes on running
  * expect   COUNT                           {"expected":"..."}, messages that it shall have from now
  * expected                                 {"had":"..."} when it has had them
+ * hang     GROUP TOPIC INSTANCE            {"id":"..."} when its listener has been given a message,
+ *                                          with which it never comes to an end
  * producer GROUP TOPIC INSTANCE            {"id":"..."} when a producer has told the broker of itself
  * end      INSTANCE                        {"ended":"..."} when that client has left
  * </pre>
@@ -86,6 +88,9 @@ public final class AdminPeer {
             case "expected":
                 awaitExpected();
                 say("had", "all");
+                break;
+            case "hang":
+                say("id", hang(words[1], words[2], words[3]));
                 break;
             case "producer":
                 say("id", producer(words[1], words[2], words[3]));
@@ -138,6 +143,32 @@ public final class AdminPeer {
         lastConsumer.start();
         awaitExpected();
         return lastConsumer.buildMQClientId();
+    }
+
+    private static String hang(String group, String topic, String instance) throws Exception {
+        CountDownLatch given = new CountDownLatch(1);
+        CountDownLatch end = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setInstanceName(instance);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            given.countDown();
+            try {
+                end.await();
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+        });
+        CLIENTS.put(instance, () -> {
+            end.countDown();
+            consumer.shutdown();
+        });
+        consumer.start();
+        if (!given.await(WAIT_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("no message came");
+        }
+        return consumer.buildMQClientId();
     }
 
     /** The broker is told then, too, and of the queue for retries as well. */
