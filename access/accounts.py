@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.access.addresses import AddressPattern
-from aerobee.access.rights import DENY, allows
+from aerobee.access.rights import DENY, PUB, allows
 from aerobee.protocol.frames.signature import Signer
 from aerobee.protocol.names import HIDDEN_TOPICS
 
@@ -76,6 +76,12 @@ class Account:
     def has(self, need: Need) -> bool:
         """Whether the account has a right."""
         return self.may_everything or allows(self.grant(need.kind, need.name).right, need.right)
+
+    @property
+    def sends_somewhere(self) -> bool:
+        """Whether there is a topic that it may send to."""
+        grants = (self.default_topic, *self.topics.values())
+        return self.may_everything or any(allows(one.right, PUB) for one in grants)
 
     @property
     def grants_something(self) -> bool:

@@ -100,6 +100,35 @@ class AccessControl:
             return False
         return account.addresses.matches(peer) or account.has(of_topic(topic, PUB))
 
+    def check_send(self, command: Command, peer: str, topic: str) -> None:
+        """Raises AccessDenied for a request that was let in, from the address `peer`, of whom may
+        not send to a topic that only the handler knows."""
+        self._check_later(command, peer, of_topic(topic, PUB))
+
+    def check_sends_somewhere(self, command: Command, peer: str) -> None:
+        """The same for one who may send to no topic at all."""
+        self._check_later(command, peer, None)
+
+    def _check_later(self, command: Command, peer: str, need: Need | None) -> None:
+        """`need` None: to send to any topic."""
+        rules = self._rules
+        if rules.is_white(peer):
+            return
+        account = rules.accounts.get(command.ext.get(ACCESS_KEY, ""))
+        if account is not None:
+            if account.addresses.matches(peer):
+                return
+            if account.sends_somewhere if need is None else account.has(need) or need == _TRACE:
+                return
+        what = "some topic" if need is None else f"{need.kind}:{need.name[:_SHOWN]}"
+        whose = "nobody" if account is None else account.access_key
+        error = AccessDenied(
+            RIGHT,
+            f"No default permission for {what}: accessKey={whose} needs {right_name(PUB)} on it",
+        )
+        self._refuse(error, command, peer)
+        raise error
+
     def may(self, access_key: str, command: Command) -> bool:
         """Whether an account has the rights for a request, signature aside."""
         account = self._rules.accounts.get(access_key)

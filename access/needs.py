@@ -170,7 +170,9 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: _send("b", "i"),
     RequestCode.RECALL_MESSAGE: _send("topic", "properties"),
     RequestCode.STAGE_CHUNK: _chunk,
-    RequestCode.STAGE_INTENT: nothing,  # what it publishes was looked at chunk by chunk
+    # What more these need is asked where it is known whose stages they name
+    # (broker/staging/requests.py): PUB on some topic, and on each of the stages' topics.
+    RequestCode.STAGE_INTENT: nothing,
     RequestCode.STAGE_STATUS: nothing,
     RequestCode.STAGE_ABORT: nothing,
     RequestCode.STAGE_CAPABILITY: nothing,

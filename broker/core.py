@@ -171,7 +171,7 @@ class BrokerCore:
         light = settings.lmq_enabled
         # Not the loop's own workers: a save must not wait for what administrators have them do.
         # One for each table, of which each has one save at a time.
-        self._state_pool = ThreadPoolExecutor(5, thread_name_prefix="aerobee-state")
+        self._state_pool = ThreadPoolExecutor(6, thread_name_prefix="aerobee-state")
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
             settings,
@@ -302,7 +302,10 @@ class BrokerCore:
             self._appended,
             wall_clock_ms,
             self._bodies,
+            self.turns,
             self.delays,
+            control=self._control,
+            pool=self._state_pool,
             second_step=self.second_step,
         )
         self._build_transactions()
@@ -656,7 +659,7 @@ class BrokerCore:
     def table_failures(self) -> list[str | None]:
         """Why tables could not be saved the last time, None for each that could."""
         savers = self._offsets_saver, self._progress_saver, self._timer_saver, self._filters_saver
-        kept = (*savers, self.topics, self.groups, self.staging)
+        kept = (*savers, self.staging.saver, self.topics, self.groups)
         return [one.failure for one in kept]
 
     def _retry_tables(self) -> None:
@@ -701,6 +704,7 @@ class BrokerCore:
             await self._timer_saver.close()
             await self._filters_saver.close()
             await self._deleted_saver.close()
+            await self.staging.saver.close()
         finally:
             await self._offsets_saver.close()
             self._state_pool.shutdown()

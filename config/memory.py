@@ -72,6 +72,20 @@ FIXED: Final = (
               bytes_each=1 * _KIB, times=("sync_flush",)),
     ),
     Fixed(
+        "waiting questions for batches",
+        10_000,
+        "requests",
+        Limit("questions how a staged batch stands that wait for its end", "code 2 with the reason",
+              'aerobee_refused_requests_total{reason="system_busy"}', bytes_each=1 * _KIB),
+    ),
+    Fixed(
+        "stages given up",
+        100_000,
+        "stages",
+        Limit("names of stages that an intent on its way can no longer name",
+              "the oldest are forgotten", "the log: stages expired", bytes_each=200),
+    ),
+    Fixed(
         "counters",
         50_000,
         "series",

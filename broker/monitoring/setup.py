@@ -135,6 +135,7 @@ def add_limits(
 ) -> None:
     """How near each limit is. `servers` are those of the client ports, of which the fuller counts;
     `settings` gives what holds now."""
+    staged = core.staging.table
     used: dict[str, Callable[[], float]] = {
         "connections": lambda: max(stats.open + stats.tls.arriving for stats in servers),
         "inbound_bytes": lambda: max(stats.inbound_bytes for stats in servers),
@@ -142,6 +143,7 @@ def add_limits(
         "held_pulls": lambda: len(core.held),
         "held_pull_bytes": lambda: core.held.bytes,
         "client_bytes": lambda: core.clients.bytes,
+        "stage_state_bytes": lambda: 2 * max(staged.bytes, staged.finished.bytes),
         "client_calls": lambda: max(len(core.client_calls), core.client_calls.requests),
         "pending_transactions": lambda: core.transactions.pending,
         "sql_filter_bytes": lambda: max(core.filters.bytes, core.expressions.bytes),

@@ -6,11 +6,14 @@ mark of a slice the slice before it. A record's properties say what it is:
 
 | kind   | further properties                      | body                                   |
 |--------|-----------------------------------------|----------------------------------------|
-| chunk  | query batch partition stage chunk rows crc | the rows (`protocol/headers/stages.py`) |
+| chunk  | query batch partition stage chunk rows crc topics | the rows (`protocol/headers/stages.py`) |
 | intent | query batch                             | the stages that count, JSON            |
 | slice  | query batch stage first rows            | none; the rows follow in the log       |
 | done   | query batch                             | those of its stages elsewhere, JSON    |
 | drop   | query batch                             | names of stages given up, JSON         |
+
+A chunk whose rows go to too many topics for a property has none of that name, as those of before
+there was one: then they are read from its rows.
 
 The topic is in no topic table: clients can neither send to it nor pull from it. Reading at a start
 looks at heads and properties only; the rows stay where they are until they are published.
@@ -21,14 +24,16 @@ Loop thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from aerobee.broker.staging.table import BatchKey, Chunk, Decision, Slice, Stage, StageTable
+from aerobee.broker.staging.finished import BatchKey
+from aerobee.broker.staging.table import Chunk, Decision, Slice, Stage, StageTable
 from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.headers.stages import (
     NONE,
     StageChunkHeader,
+    chunk_runs,
     decode_names,
     decode_parts,
     encode_names,
@@ -46,6 +51,9 @@ log = logging.getLogger("aerobee.broker.stages")
 CHUNK, INTENT, SLICE, DONE, DROP = "chunk", "intent", "slice", "done", "drop"
 _QUEUE = 0
 _AT_ONCE = 256
+# Of the names of topics in a chunk's properties, of which there may be 32,767 bytes in all.
+_TOPICS_CHARS = 8_000
+_BETWEEN_TOPICS = " "
 # A record may have no body, but readers do not expect that.
 _NO_BODY = b"-"
 
@@ -83,8 +91,15 @@ class StageLog:
 
     # --- putting: each raises a StoreError, and then nothing was changed --------------------
 
-    def chunk(self, header: StageChunkHeader, body: bytes, born_ms: int, peer: bytes) -> PutResult:
-        """Store a chunk's rows."""
+    def chunk(
+        self,
+        header: StageChunkHeader,
+        body: bytes,
+        topics: Iterable[str],
+        born_ms: int,
+        peer: bytes,
+    ) -> PutResult:
+        """Store a chunk's rows, which go to these topics."""
         properties = {
             "kind": CHUNK,
             "query": header.query,
@@ -95,6 +110,9 @@ class StageLog:
             "rows": str(header.rows),
             "crc": str(header.crc),
         }
+        named = _BETWEEN_TOPICS.join(sorted(topics))
+        if len(named) <= _TOPICS_CHARS:
+            properties["topics"] = named
         result = self._put(properties, body, born_ms, peer)
         self._table.add_chunk(
             (header.query, header.batch),
@@ -104,6 +122,7 @@ class StageLog:
             Chunk(result.log_offset, header.rows, header.crc, result.size),
             result.queue_offset,
             result.store_timestamp_ms,
+            topics,
         )
         return result
 
@@ -180,6 +199,7 @@ class StageLog:
                     chunk,
                     event.queue_offset,
                     event.store_ms,
+                    _topics_of(event),
                 )
         elif kind == INTENT:
             self._decide(event)
@@ -227,7 +247,7 @@ def _events_in(result: GetResult) -> Iterator[Event]:
             start = position + head.properties_position
             properties = decode_properties(view[start : start + head.properties_length])
             body = b""
-            if properties.get("kind") != CHUNK:
+            if properties.get("kind") != CHUNK or "topics" not in properties:
                 start = position + head.body_position
                 body = bytes(view[start : start + head.body_length])
             yield Event(
@@ -239,6 +259,14 @@ def _events_in(result: GetResult) -> Iterator[Event]:
                 properties,
             )
             position += head.size
+
+
+def _topics_of(event: Event) -> Iterable[str]:
+    """Of a chunk's rows. Raises BadRequest for a body that is none."""
+    named = event.properties.get("topics")
+    if named is not None:
+        return named.split(_BETWEEN_TOPICS)
+    return {run.topic for run in chunk_runs(event.body)}
 
 
 def _of_batch(kind: str, key: BatchKey) -> dict[str, str]:

@@ -41,6 +41,7 @@ from msgspec.structs import replace
 
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.staging.finished import BatchKey
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.rows import (
     DELAY_ENTRY,
@@ -49,7 +50,7 @@ from aerobee.broker.staging.rows import (
     publish_form,
     rows_of,
 )
-from aerobee.broker.staging.table import BatchKey, Chunk, Intent, Stage, StageTable
+from aerobee.broker.staging.table import Chunk, Intent, Stage, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.headers.stages import Run, decode_chunk
@@ -177,6 +178,7 @@ class Publisher:
         count_published(self._store, list(self._table.open.values()), self._load)
         for intent in self._table.open.values():
             self._check_all_there(intent)
+            intent.next_stage()
             log.warning(
                 "batch is published further query=%s batch=%d rows=%d published=%d",
                 *intent.key, intent.rows, intent.published,
@@ -234,13 +236,12 @@ class Publisher:
 
     def _advance(self, intent: Intent) -> bool:
         """Publish a slice, or close the batch: True. Raises StoreError."""
-        for stage in intent.stages:
+        stage = intent.next_stage()
+        if stage is not None:
             if stage.missing:
                 self._put_missing(stage)
-            elif stage.published < stage.rows:
-                self._put_slice(stage)
             else:
-                continue
+                self._put_slice(stage)
             self._appended()
             return False
         result = self._stages.done(intent.key)

@@ -21,24 +21,31 @@ Loop thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
-from time import perf_counter
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable
 
-from aerobee.broker.router import Handler, refusal
+from aerobee.access.control import AccessControl
+from aerobee.broker.router import Handler
+from aerobee.broker.staging.answers import StageAnswers
+from aerobee.broker.staging.finished import BatchKey
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.rows import ChunkCheck
-from aerobee.broker.staging.table import BatchKey, Decision, Stage, StageTable, in_steps
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.staging.table import (
+    CHUNK_BYTES,
+    STAGE_BYTES,
+    Decision,
+    Stage,
+    StageTable,
+    in_steps,
+    topics_bytes,
+)
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response, encode_success
-from aerobee.protocol.frames.waiting import keep_for_answer
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.stages import (
-    DONE,
     NONE,
     OPEN,
     STAGE_PROTOCOL,
@@ -46,143 +53,19 @@ from aerobee.protocol.headers.stages import (
     StageCapability,
     StageChunkHeader,
     StagePart,
-    StageState,
     check_batch,
     check_stage,
     chunk_crc,
     decode_names,
     decode_parts,
-    encode_parts,
 )
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
-from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.stages")
 
-# A hundred bytes each: 100 MB.
-MAX_CHUNKS = 1_000_000
-# Drivers wait, one or two requests a query.
-MAX_WAITING = 10_000
 # A status request waits this long at most, whatever it asks for.
 _MAX_WAIT_S = 30.0
-
-
-class _WaitingAnswer(NamedTuple):
-    """One answer; `end` is the log offset its intent ends at, None if it waits for DONE."""
-
-    connection: Connection
-    command: Command
-    key: BatchKey
-    end: int | None
-    existed: bool
-    deadline: float
-    started: float
-
-
-class StageAnswers:
-    """Answers of one broker that wait; `clock` is monotonic, in seconds.
-
-    `send_ready` is called when the durable mark has moved, and by a timer for answers whose time is
-    over.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        table: StageTable,
-        stats: BrokerStats,
-        clock: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._table = table
-        self._stats = stats
-        self._clock = clock
-        self._waiting: list[_WaitingAnswer] = []
-        # Log offsets behind done records that are not durable yet.
-        self._done_ends: dict[BatchKey, int] = {}
-
-    def finished(self, key: BatchKey, end: int) -> None:
-        """A done record ends at log offset `end`."""
-        self._done_ends[key] = end
-        self._store.sync_soon()
-
-    def wait(
-        self,
-        connection: Connection,
-        command: Command,
-        key: BatchKey,
-        end: int | None,
-        wait_s: float,
-        *,
-        existed: bool,
-    ) -> None:
-        """Answer when the intent ending at `end` is durable, or the batch done."""
-        if len(self._waiting) >= MAX_WAITING:
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY, f"{len(self._waiting)} requests wait for batches"
-            )
-        keep_for_answer(command)
-        deadline = self._clock() + wait_s
-        self._waiting.append(
-            _WaitingAnswer(connection, command, key, end, existed, deadline, perf_counter())
-        )
-        self._store.sync_soon()
-        self.send_ready()
-
-    def state(self, key: BatchKey) -> str:
-        """As the table says; DONE not before that is durable."""
-        state = self._table.state(key)
-        return OPEN if state == DONE and key in self._done_ends else state
-
-    def send_ready(self) -> None:
-        """Send the answers that need not wait any longer."""
-        durable = self._store.durable
-        for key, end in list(self._done_ends.items()):
-            if end <= durable:
-                del self._done_ends[key]
-        if self._done_ends:
-            self._store.sync_soon()
-        if not self._waiting:
-            return
-        now = self._clock()
-        left: list[_WaitingAnswer] = []
-        for one in self._waiting:
-            is_done = self.state(one.key) != OPEN
-            over = is_done if one.end is None else one.end <= durable
-            if over:
-                self._send(one, ResponseCode.SUCCESS)
-            elif one.deadline <= now:
-                late = ResponseCode.FLUSH_DISK_TIMEOUT if one.end is not None else 0
-                self._send(one, late)
-            else:
-                left.append(one)
-        self._waiting = left
-        if any(one.end is not None for one in left):
-            self._store.sync_soon()
-
-    def answer(self, command: Command, key: BatchKey, code: int, *, existed: bool) -> bytes:
-        """The frame that tells how a batch stands."""
-        intent = self._table.open.get(key)
-        state = StageState(self.state(key), existed)
-        if intent is not None:
-            state.published, state.rows = intent.published, intent.rows
-        body = encode_parts(self._table.parts_of(key))
-        return encode_response(command, code, None, state.to_ext(), body)
-
-    def _send(self, one: _WaitingAnswer, code: int) -> None:
-        took_s = perf_counter() - one.started
-        try:
-            answer = self.answer(one.command, one.key, code, existed=one.existed)
-        except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
-            code, remark = refusal(error, one.connection, one.command, self._stats)
-            answer = encode_response(one.command, code, remark)
-        if code:
-            self._stats.request_refused(one.command.code, code, took_s)
-        else:
-            self._stats.request_served(one.command.code, took_s)
-        if not one.command.is_oneway and not one.connection.closed:
-            one.connection.write(answer)
 
 
 class StageRequests:
@@ -199,9 +82,12 @@ class StageRequests:
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
         bodies: BodyReader,
+        topics: TopicTable,
+        control: AccessControl | None,
         *,
         delays: bool,
     ) -> None:
+        """Without `control` everybody may do everything."""
         self._settings = settings
         self._table = table
         self._log = stages
@@ -211,6 +97,8 @@ class StageRequests:
         self._appended = appended
         self._clock_ms = clock_ms
         self._bodies = bodies
+        self._topics = topics
+        self._control = control
         self._delays = delays
 
     def handlers(self) -> dict[int, Handler]:
@@ -247,14 +135,16 @@ class StageRequests:
             raise BadRequest.system_error("partition, chunk or rows is negative")
         if chunk_crc(command.body) != header.crc:
             raise BadRequest.illegal_message("the chunk's checksum does not fit its bytes")
+        self._table.finished.check_remembered(*key)
         checked = False
-        while self._is_wanted(header, len(command.body)):
+        topics: set[str] = set()
+        while self._is_wanted(header, len(command.body), topics):
             if checked:
                 born_ms = self._clock_ms()
-                self._log.chunk(header, command.body, born_ms, connection.packed_peer)
+                self._log.chunk(header, command.body, topics, born_ms, connection.packed_peer)
                 self._appended()
                 break
-            creations = yield from self._check.check(command.body, header.rows)
+            creations = yield from self._check.check(command.body, header.rows, topics)
             for creation in creations:
                 yield creation
                 creation.result()
@@ -262,14 +152,15 @@ class StageRequests:
             checked = not creations
         return encode_success(command)
 
-    def _is_wanted(self, header: StageChunkHeader, size: int) -> bool:
+    def _is_wanted(self, header: StageChunkHeader, size: int, topics: Iterable[str]) -> bool:
         """Whether the chunk is to be stored. Raises BadRequest if it cannot be."""
         stage = self._table.stages.get(header.stage)
         key = (header.query, header.batch)
         given_up = self._table.state(key) != NONE or header.stage in self._table.dropped
         if self._is_known(stage, header) or given_up:
             return False
-        self._check_room(size)
+        memory = CHUNK_BYTES + topics_bytes(topics) + (0 if stage is not None else STAGE_BYTES)
+        self._check_room(size, memory)
         return True
 
     def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
@@ -288,28 +179,42 @@ class StageRequests:
             )
         return False
 
-    def _check_room(self, size: int) -> None:
+    def _check_room(self, size: int, memory: int) -> None:
         limit = self._settings.stage_max_bytes
         if size > self._settings.max_message_bytes:
             raise BadRequest.illegal_message(
                 f"the chunk has {size} bytes, {self._settings.max_message_bytes} (maxMessageSize) "
                 "are allowed"
             )
-        if self._table.staged_bytes + size > limit or self._table.chunks >= MAX_CHUNKS:
+        if self._table.staged_bytes + size > limit:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
                 f"{self._table.staged_bytes} bytes in {self._table.chunks} chunks are staged, the "
-                f"limits are {limit} (stage.max_bytes) and {MAX_CHUNKS}; try again when batches "
-                "were committed or aborted",
+                f"limit is {limit} (stage.max_bytes); try again when batches were committed or "
+                "aborted",
+            )
+        self._check_memory(memory)
+
+    def _check_memory(self, memory: int) -> None:
+        """Raises BadRequest where stages and open intents would take more than their half."""
+        room = self._settings.stage_state_bytes // 2
+        if self._table.bytes + memory > room:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"what is known of staged chunks and open batches takes {self._table.bytes} bytes, "
+                f"with this it would be {self._table.bytes + memory} of {room} (half of "
+                "limits.stage_state_bytes); try again when batches were published or aborted, or "
+                "stage larger chunks",
             )
 
     # --- batches ----------------------------------------------------------------------------
 
     def intent(self, connection: Connection, command: Command) -> Steps:
         """Decide a batch, unless it is decided; answered when the decision is durable."""
-        key = _key_of(command)
+        key = self._key_of(command)
+        self._check_sender(connection, command)
         parts = yield from self._bodies.read(decode_parts, command.body)
-        existed = not (yield from self._decided(key, tuple(parts)))
+        existed = not (yield from self._decided(key, tuple(parts), connection, command))
         intent = self._table.open.get(key)
         end = None if intent is None else intent.end
         self._answers.wait(
@@ -322,15 +227,23 @@ class StageRequests:
         )
         return None
 
-    def _decided(self, key: BatchKey, parts: tuple[StagePart, ...]) -> Generator[None, None, bool]:
+    def _decided(
+        self,
+        key: BatchKey,
+        parts: tuple[StagePart, ...],
+        connection: Connection,
+        command: Command,
+    ) -> Generator[None, None, bool]:
         """Decide a batch, in steps; False when that was done before."""
         table = self._table
         while table.state(key) == NONE:
             decision = Decision(key, parts)
             yield from table.look(decision)
             yield from self._check_parts(decision)
+            yield from self._check_topics(connection, command, sorted(decision.topics))
             if not table.stands(decision):
                 continue  # what was found good has changed since: it is looked at again
+            self._check_memory(decision.memory)
             self._log.intent(decision)
             self._appended()
             self._publisher.add(table.open[key])
@@ -370,22 +283,27 @@ class StageRequests:
     def status(self, connection: Connection, command: Command) -> bytes | None:
         """How a batch stands; waits for DONE as long as asked for."""
         header = StageBatchHeader.from_ext(command.ext)
-        key = _key_of(command)
+        key = self._key_of(command)
+        self._check_sender(connection, command)
         if header.wait_ms <= 0 or self._answers.state(key) != OPEN:
             return self._answers.answer(command, key, ResponseCode.SUCCESS, existed=True)
         wait_s = min(header.wait_ms / 1000, _MAX_WAIT_S)
         self._answers.wait(connection, command, key, None, wait_s, existed=True)
         return None
 
-    def abort(self, _connection: Connection, command: Command) -> Steps:
+    def abort(self, connection: Connection, command: Command) -> Steps:
         """Give stages up that no intent names. Many are several records, each with what it changes:
         so an intent that comes between finds each stage given up, in the log too, or there."""
-        key = _key_of(command)
+        key = self._key_of(command)
+        self._check_sender(connection, command)
         names = yield from self._bodies.read(decode_names, command.body)
         table = self._table
         if table.state(key) == NONE:
             for some in in_steps(names):
-                self._known_of(key, some)
+                known = self._known_of(key, some)
+                stages = [self._table.stages.get(name) for name in known]
+                topics = {topic for one in stages if one is not None for topic in one.topics}
+                yield from self._check_topics(connection, command, sorted(topics))
                 yield None
             for some in in_steps(names):
                 known = self._known_of(key, some)
@@ -406,22 +324,49 @@ class StageRequests:
                 raise BadRequest.system_error(f"stage {name} is one of {stage.key}")
         return known
 
+    # --- who may ----------------------------------------------------------------------------
+
+    def _check_sender(self, connection: Connection, command: Command) -> None:
+        """Batches are of those who may send to some topic. Raises AccessDenied."""
+        if self._control is not None:
+            self._control.check_sends_somewhere(command, connection.peer[0])
+
+    def _check_topics(
+        self, connection: Connection, command: Command, topics: list[str]
+    ) -> Generator[None, None, None]:
+        """The right to send to all topics of the stages that a request names, in steps: they were
+        staged by somebody, perhaps somebody else. Raises AccessDenied; BadRequest for a topic that
+        is not there any more, whose rights nobody can tell."""
+        if self._control is None:
+            return
+        for some in in_steps(topics):
+            for topic in some:
+                if self._topics.get(topic) is None:
+                    raise BadRequest(
+                        ResponseCode.TOPIC_NOT_EXIST,
+                        f"the topic[{topic}], to which staged rows go, is not there any more",
+                    )
+                self._control.check_send(command, connection.peer[0], topic)
+            yield None
+
     # --- housekeeping -----------------------------------------------------------------------
 
-    def expire(self) -> None:
-        """Give up stages that nothing was added to for as long as the settings say."""
-        names = self._table.silent(self._clock_ms() - self._settings.stage_expiry_ms)
-        by_key: dict[BatchKey, list[str]] = {}
-        for name in names:
-            by_key.setdefault(self._table.stages[name].key, []).append(name)
-        for key, expired in by_key.items():
-            self._log.drop(key, expired)
-            log.warning("stages expired query=%s batch=%d stages=%d", *key, len(expired))
-        if names:
+    def expire_some(self) -> bool:
+        """Give up some stages that nothing was added to for as long as the settings say, and forget
+        some finished batches; whether there may be more. Raises StoreError."""
+        more = self._table.finished.forget_old()
+        silent = self._table.silent(self._clock_ms() - self._settings.stage_expiry_ms)
+        if silent:
+            key = silent[0].key
+            self._log.drop(key, [stage.name for stage in silent])
             self._appended()
+            log.warning("stages expired query=%s batch=%d stages=%d", *key, len(silent))
+        return more or bool(silent)
 
-
-def _key_of(command: Command) -> BatchKey:
-    header = StageBatchHeader.from_ext(command.ext)
-    check_batch(header.query, header.batch)
-    return header.query, header.batch
+    def _key_of(self, command: Command) -> BatchKey:
+        """The batch that a request is about. Raises BadRequest for a name that is none, or a batch
+        that is forgotten."""
+        header = StageBatchHeader.from_ext(command.ext)
+        check_batch(header.query, header.batch)
+        self._table.finished.check_remembered(header.query, header.batch)
+        return header.query, header.batch

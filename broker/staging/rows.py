@@ -128,8 +128,11 @@ class ChunkCheck:
         self._delays = delays
         self.staged_rows: StagedRows | None = None
 
-    def check(self, body: bytes, rows: int) -> Generator[None, None, list[asyncio.Future[None]]]:
-        """In steps. Raises BadRequest for a chunk that could not be published as it is.
+    def check(
+        self, body: bytes, rows: int, topics: set[str]
+    ) -> Generator[None, None, list[asyncio.Future[None]]]:
+        """In steps; `topics` gets those of the rows. Raises BadRequest for a chunk that could not
+        be published as it is.
 
         Begins to make topics that do not exist yet, where a send would; returns what to wait for.
         """
@@ -138,6 +141,7 @@ class ChunkCheck:
         # No topic is made for a chunk that is broken.
         for run in (yield from _in_steps(chunk_runs(body))):
             self._check_queue(run, creations)
+            topics.add(run.topic)
             if self._is_plain(run):
                 count += run.rows
                 yield None

@@ -10,16 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.router import Handler
-from aerobee.broker.scheduler import Scheduler
+from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.staging.answers import StageAnswers
+from aerobee.broker.staging.file import StageChanges, StageFile
+from aerobee.broker.staging.finished import FinishedBatches
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
-from aerobee.broker.staging.requests import StageAnswers, StageRequests
+from aerobee.broker.staging.requests import StageRequests
 from aerobee.broker.staging.rows import ChunkCheck, StagedRows
-from aerobee.broker.staging.table import StageFile, StageTable
+from aerobee.broker.staging.table import StageTable
 from aerobee.broker.staging.waiting import StagedWaiting
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -27,6 +32,7 @@ from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
+from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 
@@ -52,17 +58,33 @@ class Staging:
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
         bodies: BodyReader,
+        turns: Turns,
         delays: ScheduleMessageService | None = None,
         *,
         second_step: SecondStep,
+        control: AccessControl | None = None,
+        pool: Executor | None = None,
     ) -> None:
+        """Without `control` everybody may do everything; the file is written in `pool`."""
         self._loop = loop
         self._store = store
-        self.table = StageTable(settings.broker_name)
+        finished = FinishedBatches(
+            lambda: settings.stage_state_bytes // 2,
+            lambda: settings.stage_remember_ms,
+            clock_ms,
+        )
+        self.table = StageTable(settings.broker_name, finished)
         self._log = StageLog(store, self.table, store_host, clock_ms)
-        self._file = StageFile(file, self.table)
-        self._log.replay(self._file.load(self._log.end))
-        self.answers = StageAnswers(store, self.table, stats, loop.time)
+        #: What is saved of it.
+        self.file = StageFile(
+            file,
+            finished,
+            lambda: self.table.oldest_offset(self._log.end),
+            lambda: (store.written, store.durable),
+        )
+        self._log.replay(self.file.load(self._log.end))
+        self.saver: Saver[StageChanges] = Saver(loop, "staged batches", self.file, _SAVE_S, pool)
+        self.answers = StageAnswers(store, self.table, stats, loop.time, turns)
         self.publisher = Publisher(
             loop,
             store,
@@ -82,8 +104,6 @@ class Staging:
             lambda: bool(settings.broker_permission & PERM_WRITE),
             delays=delays is not None,
         )
-        #: Why the last save failed; None when it did not.
-        self.failure: str | None = None
         self._requests = StageRequests(
             settings,
             self.table,
@@ -94,8 +114,11 @@ class Staging:
             appended,
             clock_ms,
             bodies,
+            topics,
+            control,
             delays=delays is not None,
         )
+        self._expiring = Spread(turns, self._expire_some)
 
     def use(self, rows: StagedRows) -> None:
         """Have plain rows looked at and stored by the compiled form."""
@@ -113,30 +136,20 @@ class Staging:
         """Publish what is open, and register what has to be done again and again."""
         self.publisher.start()
         scheduler.every(_ANSWER_S, "waiting batches", self.answers.send_ready)
-        scheduler.every(_SAVE_S, "batches", self.save)
+        scheduler.every(Saver.LOOK_S, "batches", self.saver.look)
         scheduler.every(_EXPIRE_S, "expired stages", self._expire)
 
     def close(self) -> None:
         """Publish nothing more."""
         self.publisher.stop()
 
-    def save(self) -> None:
-        """Write the last batches of all queries, if they have changed and are durable."""
-        found = self._file.take(self._log.end, self._store.written, self._store.durable)
-        if found is not None:
-            saved = self._loop.run_in_executor(None, self._file.save, found)
-            saved.add_done_callback(self._saved)
-
     def _expire(self) -> None:
+        """Begin to give up what is silent, and to forget what is old: some a turn."""
+        self._expiring.go_on()
+
+    def _expire_some(self) -> bool:
         try:
-            self._requests.expire()
+            return self._requests.expire_some()
         except StoreError as error:
             log.warning("expired stages stay for now why=%s", error)
-
-    def _saved(self, saved: asyncio.Future[None]) -> None:
-        if saved.cancelled():
-            return
-        error = saved.exception()
-        self.failure = None if error is None else f"staged batches cannot be saved: {error}"
-        if error is not None:
-            log.error("staged batches not saved, will be tried again why=%s", error)
+            return False

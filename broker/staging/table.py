@@ -14,44 +14,38 @@ An intent may name many thousand stages. What it is to decide is therefore looke
 
 Of a batch that is done there remains the number, per query: a batch is committed again only as the
 query's last one. What an intent named on other brokers is kept with it, for a driver that was
-killed between two brokers.
+killed between two brokers. `finished.py` has what is remembered of them, and `file.py` keeps that
+for longer than the log has its segments.
 
-The log forgets with its segments. That a batch was published must be remembered for longer, because
-a stream that was stopped begins by committing its last batch again. So `config/stages.json` holds
-each query's last batch, and from where a start reads the stage log (`StageFile`). Like the progress
-of delayed delivery the file says nothing that is not durable: a text is made of what is known now,
-and written when the durable mark has passed it. Without the file, or with one of another store, a
-start reads all of the stage log that there is.
+All of it is bounded by bytes: half of what `limits.stage_state_bytes` allows is for stages and open
+intents, which are refused beyond it, half for finished batches, of which the dearest are forgotten
+beyond it.
 
-Loop thread only, but for `StageFile.save`.
+Loop thread only.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter, is_
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
-from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
+from aerobee.broker.staging.finished import BatchKey, FinishedBatches, LastBatch, parts_bytes
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
-log = logging.getLogger("aerobee.broker.stages")
-
-#: Queries whose last batch is remembered; of more the ones longest silent are forgotten.
-QUERIES_KEPT = 10_000
 #: Stages given up that are remembered, so that an intent on its way can no longer name them.
 DROPPED_KEPT = 100_000
 # Stages that are looked at in one step.
 _STEP = 500
+# What a chunk, a stage and an intent take, in memory, besides their texts.
+CHUNK_BYTES = 320
+STAGE_BYTES = 1_200
+INTENT_BYTES = 800
+_TOPIC_BYTES = 120
 
 T = TypeVar("T")
-
-BatchKey = tuple[str, int]
 
 
 class Chunk(NamedTuple):
@@ -91,6 +85,10 @@ class Stage:
     # The chunk that publishing has come to, and the number of its first row.
     at_chunk: int = 0
     at_first: int = 0
+    #: Of its rows.
+    topics: frozenset[str] = frozenset()
+    #: What it takes in memory.
+    memory: int = STAGE_BYTES
 
     def chunk_at(self, row: int) -> tuple[Chunk, int]:
         """The chunk that a row is in and the number of its first row; rows are asked in order."""
@@ -126,6 +124,10 @@ class Decision:
     expected: int = 0
     rows: int = 0
     size: int = 0
+    #: Of the rows of its stages that are here.
+    topics: set[str] = field(default_factory=set)
+    #: What it takes in memory when it is decided.
+    memory: int = INTENT_BYTES
 
 
 @dataclass(slots=True)
@@ -140,33 +142,46 @@ class Intent:
     queue_offset: int
     end: int
     rows: int
+    memory: int = INTENT_BYTES
+    # The stages before `at` are published, with so many rows.
+    at: int = 0
+    published_before: int = 0
 
     @property
     def published(self) -> int:
-        published: int = sum(map(attrgetter("published"), self.stages))
-        return published - sum(map(len, map(attrgetter("missing"), self.stages)))
+        """How many rows are in their queues."""
+        left = self.stages[self.at : self.at + 1]
+        return self.published_before + sum(stage.published - len(stage.missing) for stage in left)
 
-
-@dataclass(frozen=True, slots=True)
-class LastBatch:
-    """The newest batch of a query that is done; `others` are its stages on other brokers."""
-
-    batch: int
-    at_ms: int
-    others: tuple[StagePart, ...] = ()
+    def next_stage(self) -> Stage | None:
+        """The first stage that is not published whole; None when all are."""
+        while self.at < len(self.stages):
+            stage = self.stages[self.at]
+            if stage.missing or stage.published < stage.rows:
+                return stage
+            self.at += 1
+            self.published_before += stage.published
+        return None
 
 
 class StageTable:
-    """All stages, open intents and last batches of one broker."""
+    """All stages, open intents and last batches of one broker.
 
-    def __init__(self, broker: str) -> None:
+    Invariants: `bytes` is the sum of what stages and open intents take; `_touched` holds the stages
+    that no open intent names, the longest silent first.
+    """
+
+    def __init__(self, broker: str, finished: FinishedBatches) -> None:
         self._broker = broker
         self.stages: dict[str, Stage] = {}
         self.open: dict[BatchKey, Intent] = {}
-        self.queries: dict[str, LastBatch] = {}
+        self.finished = finished
         self.dropped: dict[str, None] = {}
+        self._touched: dict[str, None] = {}
         self.staged_bytes = 0
         self.chunks = 0
+        #: What stages and open intents take in memory.
+        self.bytes = 0
 
     # --- changes, each one a record ---------------------------------------------------------
 
@@ -179,19 +194,31 @@ class StageTable:
         chunk: Chunk,
         queue_offset: int,
         now_ms: int,
+        topics: Iterable[str],
     ) -> None:
-        """A chunk was stored; `queue_offset` is its place in the stage log."""
+        """A chunk was stored; `queue_offset` is its place in the stage log, `topics` are those of
+        its rows."""
         stage = self.stages.get(name)
         if stage is None:
             stage = self.stages[name] = Stage(key, partition, name, queue_offset, now_ms)
+            self.bytes += stage.memory
         if number in stage.chunks:
             return
         stage.chunks[number] = chunk
         stage.touched_ms = now_ms
+        self._touched.pop(name, None)
+        self._touched[name] = None
         stage.rows += chunk.rows
         stage.size += chunk.size
         self.staged_bytes += chunk.size
         self.chunks += 1
+        memory = CHUNK_BYTES
+        new = [topic for topic in topics if topic not in stage.topics]
+        if new:
+            stage.topics = stage.topics.union(new)
+            memory += topics_bytes(new)
+        stage.memory += memory
+        self.bytes += memory
 
     def decide(self, decision: Decision, queue_offset: int, end: int) -> Intent | None:
         """The intent of a batch was stored; None if the batch was decided before. What else was
@@ -200,8 +227,18 @@ class StageTable:
         if self.state(key) != NONE:
             return None
         intent = self.open[key] = Intent(
-            key, decision.parts, own, tuple(own.values()), queue_offset, end, decision.rows
+            key,
+            decision.parts,
+            own,
+            tuple(own.values()),
+            queue_offset,
+            end,
+            decision.rows,
+            decision.memory,
         )
+        self.bytes += intent.memory
+        for name in own:
+            self._touched.pop(name, None)
         return intent
 
     def drop_unnamed(self, key: BatchKey) -> Generator[None, None, None]:
@@ -223,15 +260,11 @@ class StageTable:
         """All of a batch is published."""
         intent = self.open.pop(key, None)
         if intent is not None:
+            self.bytes -= intent.memory
             for stage in intent.stages:
                 self._forget(stage)
         query, batch = key
-        known = self.queries.pop(query, None)
-        if known is None or known.batch <= batch:
-            known = LastBatch(batch, now_ms, tuple(others))
-        self.queries[query] = known  # behind all others: they are forgotten from the front
-        while len(self.queries) > QUERIES_KEPT:
-            del self.queries[next(iter(self.queries))]
+        self.finished.put(query, LastBatch(batch, now_ms, tuple(others)))
 
     def drop(self, names: Iterable[str]) -> None:
         """Stages are given up, known here or not; those that an intent names stay."""
@@ -241,13 +274,15 @@ class StageTable:
                 self.dropped[name] = None
                 if stage is not None:
                     self._forget(stage)
-        while len(self.dropped) > DROPPED_KEPT:
-            del self.dropped[next(iter(self.dropped))]
+        for name in list(islice(self.dropped, max(0, len(self.dropped) - DROPPED_KEPT))):
+            del self.dropped[name]
 
     def _forget(self, stage: Stage) -> None:
         if self.stages.pop(stage.name, None) is not None:
+            self._touched.pop(stage.name, None)
             self.staged_bytes -= stage.size
             self.chunks -= len(stage.chunks)
+            self.bytes -= stage.memory
 
     # --- questions --------------------------------------------------------------------------
 
@@ -255,6 +290,7 @@ class StageTable:
         """Fill in what a decision means here, in steps."""
         for some in in_steps(decision.parts):
             decision.names.update([part.stage for part in some])
+            decision.memory += parts_bytes(some)
             for part in some:
                 if part.broker == self._broker:
                     decision.expected += 1
@@ -263,6 +299,7 @@ class StageTable:
                     if stage is not None and stage.key == decision.key:
                         decision.own[part.stage] = stage
                         decision.size += stage.size
+                        decision.topics |= stage.topics
             yield None
 
     def stands(self, decision: Decision) -> bool:
@@ -286,34 +323,42 @@ class StageTable:
         """NONE, OPEN or DONE. Batches below a query's last one are done."""
         if key in self.open:
             return OPEN
-        last = self.queries.get(key[0])
-        return DONE if last is not None and key[1] <= last.batch else NONE
+        return DONE if self.finished.is_done(*key) else NONE
 
     def parts_of(self, key: BatchKey) -> tuple[StagePart, ...]:
         """The stages that a batch's intent names; of a finished batch, those of other brokers."""
         intent = self.open.get(key)
         if intent is not None:
             return intent.parts
-        last = self.queries.get(key[0])
+        last = self.finished.queries.get(key[0])
         return last.others if last is not None and last.batch == key[1] else ()
 
     def others(self, parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
         """Those of `parts` that lie on other brokers."""
         return tuple(part for part in parts if part.broker != self._broker)
 
-    def silent(self, before_ms: int) -> list[str]:
-        """Stages that no intent names and that nothing was added to since."""
-        return [
-            stage.name
-            for stage in self.stages.values()
-            if stage.touched_ms < before_ms and not self.is_named(stage)
-        ]
+    def silent(self, before_ms: int) -> list[Stage]:
+        """Some stages of one batch that no intent names and that nothing was added to since; none
+        when there are none left."""
+        found: list[Stage] = []
+        for name in list(islice(self._touched, _STEP)):
+            stage = self.stages[name]
+            if stage.touched_ms >= before_ms or (found and stage.key != found[0].key):
+                break
+            found.append(stage)
+        return found
 
     def oldest_offset(self, end: int) -> int:
-        """From where in the stage log a start has to read: the first record still needed."""
-        offsets = [stage.queue_offset for stage in self.stages.values()]
-        offsets += [intent.queue_offset for intent in self.open.values()]
+        """From where in the stage log a start has to read: the first record still needed. Stages
+        and intents are in the order of their first records."""
+        offsets = [stage.queue_offset for stage in islice(self.stages.values(), 1)]
+        offsets += [intent.queue_offset for intent in islice(self.open.values(), 1)]
         return min(offsets, default=end)
+
+
+def topics_bytes(topics: Iterable[str]) -> int:
+    """What the names of a stage's topics take in memory."""
+    return sum([_TOPIC_BYTES + len(topic) for topic in topics])
 
 
 def in_steps(values: Sequence[T]) -> Iterator[list[T]]:
@@ -321,75 +366,3 @@ def in_steps(values: Sequence[T]) -> Iterator[list[T]]:
     left = iter(values)
     while some := list(islice(left, _STEP)):
         yield some
-
-
-class _Stored(NamedTuple):
-    """The file's content."""
-
-    replay_from: int
-    queries: dict[str, LastBatch]
-
-
-class StageFile:
-    """`config/stages.json` of one broker."""
-
-    def __init__(self, file: JsonStateFile, table: StageTable) -> None:
-        self._file = file
-        self._table = table
-        # With the log offset that has to be durable first.
-        self._taken: tuple[_Stored, int] | None = None
-        self._last: _Stored | None = None
-
-    def load(self, end: int) -> int:
-        """Take the last batches over. Returns the queue offset at which reading is to begin.
-
-        `end` is the end of the stage log; reading begins at 0 if the file names a later place.
-
-        Raises StateFileError for a damaged file without a backup that helps.
-        """
-        found = self._file.load(_parse, _Stored(0, {}))
-        self._table.queries.update(found.queries)
-        if found.replay_from > end:
-            log.warning(
-                "the stage log is shorter than config/stages.json says, all of it is read "
-                "end=%d expected=%d", end, found.replay_from,
-            )  # fmt: skip
-            return 0
-        return found.replay_from
-
-    def take(self, stage_end: int, written: int, durable: int) -> _Stored | None:
-        """What is to be saved now, if anything: taken when `durable` was still below what it says.
-
-        `stage_end`: the queue offset behind the stage log; `written`: the log offset behind all.
-        """
-        if self._taken is None:
-            found = _Stored(self._table.oldest_offset(stage_end), dict(self._table.queries))
-            if found != self._last:
-                self._taken = (found, written)
-        if self._taken is None or self._taken[1] > durable:
-            return None
-        found, self._taken = self._taken[0], None
-        return found
-
-    def save(self, found: _Stored) -> None:
-        """Write what `take` gave. Any thread, and none that others wait for: a batch may have ten
-        thousand stages on other brokers. Raises OSError."""
-        document = {
-            "queries": {
-                query: {"at": last.at_ms, "batch": last.batch, "others": last.others}
-                for query, last in found.queries.items()
-            },
-            "replayFrom": found.replay_from,
-        }
-        self._file.save(msgspec.json.format(msgspec.json.encode(document)))
-        self._last = found
-
-
-def _parse(content: bytes) -> _Stored:
-    document = members(read_document(content))
-    queries: dict[str, LastBatch] = {}
-    for query, value in members(document["queries"]).items():
-        last = members(value)
-        others = msgspec.convert(last.get("others", []), type=tuple[StagePart, ...])
-        queries[query] = LastBatch(int(last["batch"]), int(last["at"]), others)
-    return _Stored(int(document["replayFrom"]), queries)

@@ -80,7 +80,7 @@ class JsonStateFile:
         #: Whether `load` found damage, and no backup that could be read.
         self.is_lost = False
         self._sets_aside = sets_aside
-        self._check = check
+        self.check = check
         self._lock = threading.Lock()
         # A damaged file must not take the place of the backup that was read instead of it.
         self._keep_backup = False
@@ -166,7 +166,7 @@ class JsonStateFile:
         """Replace the content, a text or its UTF-8, which may be in pieces; returns once it is on
         disk. Raises OSError."""
         with self._lock:
-            self._check()
+            self.check()
             # Not the folders above: a store that is gone is not begun anew.
             self.path.parent.mkdir(exist_ok=True)
             new = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text

@@ -124,3 +124,9 @@ class StageSettings(Section):
         why="""Bytes of stages that are neither published nor given up; beyond it jobs are told to
         try again. They are on the disk, in memory there are some hundred bytes a chunk.""",
     )
+    stage_remember_ms: int = setting(
+        30 * _DAY_MS,
+        within=(60_000, 3650 * _DAY_MS),
+        why="""How long the last batch of each query is remembered when it is published. A job that
+        repeats it until then writes nothing twice; later it is refused, with the reason.""",
+    )

@@ -358,6 +358,21 @@ class LimitSettings(Section):
             bytes_each=11,
         ),
     )
+    stage_state_bytes: int = setting(
+        128 * _MIB,
+        within=(1 * _MIB, I32_MAX),
+        why="""Memory for what is known of staged batches: one half for stages and open batches,
+        some 320 bytes a chunk and 1.2 KB a stage, one half for the last batch of each query and
+        the stages that it had on other brokers. Jobs are told to try again when the first is
+        full; of the second the dearest are forgotten but for their numbers.""",
+        live=True,
+        limit=Limit(
+            "staged chunks, open batches, and the last batch of each query",
+            "code 2 (SYSTEM_BUSY) with the reason; the dearest finished batches are forgotten",
+            'aerobee_limit_used_ratio{limit="limits.stage_state_bytes"}',
+            bytes_each=1,
+        ),
+    )
     timer_recalls: int = setting(
         100_000,
         within=(1, 10_000_000),

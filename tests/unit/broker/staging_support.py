@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from aerobee.access.control import AccessControl
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.staging.staging import Staging
@@ -34,7 +35,7 @@ from aerobee.protocol.headers.stages import (
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.properties import encode_properties
 from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.remoting.turns import Steps
+from aerobee.remoting.turns import Steps, Turns
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import INLINE, drive
 from tests.unit.broker.clients_support import BODIES, NOW_MS, Peer, request
@@ -91,7 +92,15 @@ class Desk:
     `delays`: delayed messages are stored where they wait, and stay there.
     """
 
-    def __init__(self, path: Path, *, delays: bool = False, **changes: object) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        delays: bool = False,
+        control: AccessControl | None = None,
+        sets_aside: bool = False,
+        **changes: object,
+    ) -> None:
         values: dict[str, object] = {
             "commit_log_segment_bytes": 1 << 16,
             "broker_name": BROKER,
@@ -101,6 +110,8 @@ class Desk:
         self.path = path
         self.now_ms = NOW_MS
         self.loop = Loop()
+        self.turns = Turns()
+        self.turns._loop = cast("asyncio.AbstractEventLoop", self.loop)
         self.store = MessageStore.open(settings)
         self.topics = TopicTable(
             Settings.for_tests(
@@ -120,13 +131,15 @@ class Desk:
             self.store,
             self.topics,
             BrokerStats(),
-            JsonStateFile(path / "config" / "stages.json"),
+            JsonStateFile(path / "config" / "stages.json", sets_aside=sets_aside),
             HOST,
             lambda: None,
             lambda: self.now_ms,
             BODIES,
+            self.turns,
             self._delays() if delays else None,
             second_step=self.second_step,
+            control=control,
         )
         self._handlers = self.staging.handlers()
         self.peer = Peer(1)
@@ -218,12 +231,17 @@ class Desk:
         assert self.store.wait_durable(self.store.written, 10.0)
         self.store.dispatch()
         self.staging.answers.send_ready()
+        while self.turns.waiting:
+            self.loop.turn()
 
     def save(self) -> None:
         """Have stages.json written, if there is something new."""
-        self.staging.save()
-        self.sync()
-        self.staging.save()
+        changes = self.staging.file.take_changes()
+        if changes is None:
+            self.sync()
+            changes = self.staging.file.take_changes()
+        if changes is not None:
+            self.staging.file.save(changes)
 
     def close(self) -> None:
         self.staging.close()

@@ -36,7 +36,6 @@ from aerobee.config.memory import (
 )
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.config.settings.limits import LimitSettings
-from aerobee.config.settings.setting import settings_of
 from aerobee.nameserver import routes
 from aerobee.nameserver.routes import RouteLimits
 from aerobee.nameserver.server import ALL_CHANGES_WAITING, NAME_SERVER_LIMITS

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from aerobee.broker.staging import publish as stage_publish
 from aerobee.broker.staging import table
-from aerobee.broker.staging.requests import StageAnswers
-from aerobee.broker.staging.table import Decision, StageFile
+from aerobee.broker.staging.answers import StageAnswers
+from aerobee.broker.staging.finished import LastBatch
+from aerobee.broker.staging.table import Decision
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import (
@@ -505,7 +505,7 @@ def test_a_stage_that_changes_while_an_intent_looks_at_it_is_refused(
                 desk.abort(KEY, [part.stage])
             case "expired":
                 desk.staging.table.stages[part.stage].touched_ms = 0
-                desk.staging._requests.expire()
+                assert desk.staging._requests.expire_some()
             case _:
                 desk.chunk(KEY, part.partition, part.stage, 2, rows("c", 1))
     assert "given up" in (why := ended(begun)) or "chunks are here, of 3 in all" in why
@@ -593,9 +593,9 @@ def test_what_is_saved_of_a_large_batch_is_no_text_yet(desk: Desk) -> None:
     others = [StagePart("another", 0, f"{number:032x}", 1, 1, 1) for number in range(20)]
     desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5)), *others])
     desk.settle()
-    taken = []
-    with patch.object(StageFile, "save", lambda _self, found: taken.append(found)):
-        desk.save()
-    found = taken[0]
-    assert found.queries[KEY[0]].others is desk.staging.table.queries[KEY[0]].others
-    assert len(found.queries[KEY[0]].others) == 20
+    found = desk.staging.file.take_changes()
+    assert found is not None
+    known = found.queries[KEY[0]]
+    assert isinstance(known, LastBatch)
+    assert known is desk.staging.table.finished.queries[KEY[0]]
+    assert len(known.others) == 20

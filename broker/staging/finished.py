@@ -1,0 +1,181 @@
+"""What is remembered of batches that are done: of each query its last one.
+
+Remembered whole it has the stages that its intent named on other brokers, by which a driver that
+was killed between two brokers can go on. After `stage.remember_ms`, or where there is no more room,
+a batch is forgotten but for its number. Of a batch that is forgotten for its age nothing can be
+written any more, nor told: whoever repeats it is refused, with the reason, instead of having it
+written twice. So is whoever repeats one that was forgotten for want of room with stages elsewhere.
+
+Room is half of `limits.stage_state_bytes`. The dearest go first, so that who names many stages
+elsewhere takes what he has himself; then numbers go for good, those of the longest silent queries
+first.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers.stages import StagePart
+
+log = logging.getLogger("aerobee.broker.stages")
+
+BatchKey = tuple[str, int]
+
+# What a stage that an intent names takes in memory, and a query of which a batch is remembered or a
+# number, besides the texts.
+PART_BYTES = 300
+QUERY_BYTES = 600
+NUMBER_BYTES = 400
+# Queries that are looked at in one step.
+_STEP = 100
+
+
+def parts_bytes(parts: Iterable[StagePart]) -> int:
+    """What stages that an intent names take in memory."""
+    return sum([PART_BYTES + len(part.broker) for part in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The newest batch of a query that is done; `others` are its stages on other brokers."""
+
+    batch: int
+    at_ms: int
+    others: tuple[StagePart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The number of such a batch; `whole` if nothing more was known of it."""
+
+    batch: int
+    at_ms: int
+    whole: bool
+
+
+class FinishedBatches:
+    """The last batches by query. `changed` are the queries that are not saved as they are."""
+
+    def __init__(
+        self, room: Callable[[], int], remember_ms: Callable[[], int], clock_ms: Callable[[], int]
+    ) -> None:
+        self._room = room
+        self._remember_ms = remember_ms
+        self._clock_ms = clock_ms
+        # Both in the order in which they finished, or were forgotten.
+        self.queries: dict[str, LastBatch] = {}
+        self.forgotten: dict[str, Forgotten] = {}
+        self.changed: dict[str, None] = {}
+        #: What all of it takes in memory.
+        self.bytes = 0
+        # (less than 0 by what it takes, number, query, batch) of those with stages elsewhere.
+        self._dear: list[tuple[int, int, str, LastBatch]] = []
+        self._count = 0
+
+    def is_done(self, query: str, batch: int) -> bool:
+        """Whether it is the query's last batch, or one before that."""
+        last = self.queries.get(query) or self.forgotten.get(query)
+        return last is not None and batch <= last.batch
+
+    def check_remembered(self, query: str, batch: int) -> None:
+        """Raises BadRequest (STAGE_CLOSED) for a batch that was done and is forgotten."""
+        forgotten = self.forgotten.get(query)
+        if forgotten is None or batch > forgotten.batch:
+            return
+        days = self._remember_ms() / 86_400_000
+        is_old = forgotten.at_ms < self._clock_ms() - self._remember_ms()
+        if is_old or not forgotten.whole:
+            why = (
+                f"more than {days:g} days ago (stage.remember_ms)"
+                if is_old
+                else "and there was no room to remember its stages (limits.stage_state_bytes)"
+            )
+            raise BadRequest(
+                ResponseCode.STAGE_CLOSED,
+                f"batch {forgotten.batch} of {query} was published, {why}: batches up to that "
+                "one can neither be written nor repeated. A new job needs a new jobId, a stream "
+                "that begins anew a new checkpoint",
+            )
+
+    def put(self, query: str, last: LastBatch) -> None:
+        """A batch is done."""
+        known = self.queries.get(query) or self.forgotten.get(query)
+        if known is not None and known.batch > last.batch:
+            return
+        self._take_out(query)
+        self.queries[query] = last  # behind all others
+        self.bytes += _bytes_of(query, last)
+        self.changed[query] = None
+        if last.others:
+            self._count += 1
+            heapq.heappush(self._dear, (-len(last.others), self._count, query, last))
+        self._make_room()
+
+    def put_forgotten(self, query: str, forgotten: Forgotten) -> None:
+        """Know no more than the number."""
+        self._take_out(query)
+        self.forgotten[query] = forgotten
+        self.bytes += NUMBER_BYTES + len(query)
+        self.changed[query] = None
+
+    def load(self, query: str, last: LastBatch | Forgotten | None) -> None:
+        """As a file has it, whatever was known; None where nothing is known any more."""
+        self._take_out(query)
+        if isinstance(last, Forgotten):
+            self.put_forgotten(query, last)
+        elif last is not None:
+            self.put(query, last)
+
+    def forget_old(self) -> bool:
+        """Forget some that are done for long enough; whether there may be more."""
+        oldest = self._clock_ms() - self._remember_ms()
+        some = list(islice(self.queries.items(), _STEP))
+        old = [(query, last) for query, last in some if last.at_ms < oldest]
+        for query, last in old:
+            self.put_forgotten(query, Forgotten(last.batch, last.at_ms, not last.others))
+        if old:
+            log.info("finished batches forgotten for their age queries=%d", len(old))
+        return len(old) == _STEP
+
+    def get(self, query: str) -> LastBatch | Forgotten | None:
+        """What is known of a query's last batch."""
+        return self.queries.get(query) or self.forgotten.get(query)
+
+    def _take_out(self, query: str) -> None:
+        last = self.queries.pop(query, None)
+        if last is not None:
+            self.bytes -= _bytes_of(query, last)
+        if self.forgotten.pop(query, None) is not None:
+            self.bytes -= NUMBER_BYTES + len(query)
+
+    def _make_room(self) -> None:
+        room = self._room()
+        while self.bytes > room and self._dear:
+            _, _, query, last = heapq.heappop(self._dear)
+            if self.queries.get(query) is last:
+                log.warning(
+                    "finished batch forgotten for want of room query=%s batch=%d stages=%d",
+                    query, last.batch, len(last.others),
+                )  # fmt: skip
+                self.put_forgotten(query, Forgotten(last.batch, last.at_ms, whole=False))
+        if len(self._dear) > 2 * len(self.queries) + _STEP:
+            # Most of them were followed by newer ones.
+            self._dear = [one for one in self._dear if self.queries.get(one[2]) is one[3]]
+            heapq.heapify(self._dear)
+        while self.bytes > room and (self.forgotten or self.queries):
+            query = next(iter(self.forgotten or self.queries))
+            log.warning("last batch forgotten for good for want of room query=%s", query)
+            self._take_out(query)
+            self.changed[query] = None
+
+
+def _bytes_of(query: str, last: LastBatch) -> int:
+    return QUERY_BYTES + len(query) + parts_bytes(last.others)

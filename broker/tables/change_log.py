@@ -1,0 +1,121 @@
+"""A table kept by its changes: a state file, and a log of what has changed since it was written.
+
+    config/X.json      the table as it was, with a generation
+    config/X.log       one line a save: what has changed since; each with its generation
+    config/X.log.old   the log before this one, beside the table's backup
+
+A save appends a line and syncs it, so it costs what has changed. When the log has outgrown the
+table, `start_over` takes the log's place behind a new text of the table: it moves the log to
+`X.log.old` once the text is on the disk, as the old text has become `X.json.bak`. Whichever of both
+texts a start can read, the lines of its generation and of later ones lead from it to the end.
+
+A line says what values are, never by how much they moved, so one that is read twice does no harm.
+It has a CRC-32C; a last line that is not whole was being written when the process ended, and was
+told to nobody. A line that is damaged further up is passed over, and its file kept aside.
+
+One thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from aerobee.file_replacement import free_name, sync_directory
+from aerobee.protocol.checksum import crc32c
+from aerobee.store.disk.syncs import sync_all
+
+log = logging.getLogger("aerobee.broker.state")
+
+_MODE = 0o640
+# A smaller log is not worth writing the table again.
+LEAST_BYTES = 1 << 20
+_CRC_DIGITS = 8
+
+
+class ChangeLog:
+    """The log beside one state file."""
+
+    def __init__(self, table: Path, check: Callable[[], None] = lambda: None) -> None:
+        """`check` raises OSError where nothing may be written any more."""
+        self._path = table.with_suffix(".log")
+        self._old = table.with_suffix(".log.old")
+        self._check = check
+        # Of whole lines; what a failed append has left behind them is cut off by the next one.
+        self._size = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the table had better be written anew."""
+        return self._size > LEAST_BYTES
+
+    def read(self) -> Iterator[bytes]:
+        """The lines, oldest first. What is damaged is named and kept aside. Raises OSError."""
+        for path in (self._old, self._path):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except IsADirectoryError:
+                self._put_aside(path, "it is a directory")
+                continue
+            lines, damaged, size = _whole_lines(content)
+            yield from lines
+            if damaged:
+                self._put_aside(path, f"{damaged} of its {damaged + len(lines)} lines are damaged")
+            elif path is self._path:
+                self._size = size
+
+    def append(self, line: bytes) -> None:
+        """Put a line, without an end of its own, behind the others; returns once it is on the disk.
+        Raises OSError; the line is not there then."""
+        self._check()
+        self._path.parent.mkdir(exist_ok=True)
+        is_new = not self._path.exists()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._path, flags, _MODE)
+        try:
+            os.ftruncate(descriptor, 0 if is_new else self._size)
+            data = b"%08x %b\n" % (crc32c(line), line)
+            start = 0 if is_new else self._size
+            written = 0
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], start + written)
+            sync_all(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            sync_directory(self._path.parent, sync=sync_all)
+        self._size = start + len(data)
+
+    def start_over(self) -> None:
+        """The table was written with all that the log says. Raises OSError."""
+        self._check()
+        if self._path.exists():
+            os.replace(self._path, self._old)
+            sync_directory(self._path.parent, sync=sync_all)
+        self._size = 0
+
+    def _put_aside(self, path: Path, why: str) -> None:
+        aside = free_name(path)
+        path.rename(aside)
+        sync_directory(path.parent, sync=sync_all)
+        log.error("damaged log of changes kept aside path=%s why=%s", aside, why)
+
+
+def _whole_lines(content: bytes) -> tuple[list[bytes], int, int]:
+    """The whole lines, how many others stand before a whole one, and where the last whole ends."""
+    lines: list[bytes] = []
+    damaged = unknown = size = position = 0
+    for raw in content.split(b"\n"):
+        position += len(raw) + 1
+        line = raw[_CRC_DIGITS + 1 :]
+        if raw[: _CRC_DIGITS + 1] == b"%08x " % crc32c(line) and position <= len(content):
+            lines.append(line)
+            damaged, unknown, size = damaged + unknown, 0, position
+        elif raw:
+            unknown += 1
+    # More than one line behind the last whole one was not cut off by an end of the process.
+    return lines, damaged + (unknown if unknown > 1 else 0), size

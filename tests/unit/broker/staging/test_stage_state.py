@@ -1,0 +1,493 @@
+"""What is known of staged batches: bounded by bytes, kept by its changes, forgotten when it is said,
+answered and expired some a turn."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aerobee.access.accounts import Account, Grant, Rules
+from aerobee.access.addresses import AddressPattern
+from aerobee.access.control import AccessControl
+from aerobee.access.errors import AccessDenied
+from aerobee.access.needs import BROKER_NEEDS
+from aerobee.access.rights import DENY, PUB, SUB
+from aerobee.broker.staging import answers, finished, table
+from aerobee.broker.tables import change_log
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers.stages import StageBatchHeader, StagePart, encode_names, encode_parts
+from tests.inline_loop import drive
+from tests.unit.broker.clients_support import request
+from tests.unit.broker.staging_support import BROKER, Desk, rows, texts
+
+KEY = ("query-1", 7)
+DAY_MS = 86_400_000
+#: Room for intents of some hundred stages.
+LARGE = {"commit_log_segment_bytes": 1 << 20, "max_message_bytes": 1 << 18}
+
+
+def opened(path: Path, **changes: object) -> Desk:
+    """Records have the store's time, which is that of the machine."""
+    made = Desk(path, **(LARGE | changes))  # type: ignore[arg-type]
+    made.now_ms = time.time_ns() // 1_000_000
+    return made.start()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = opened(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def elsewhere(count: int, start: int = 0) -> list[StagePart]:
+    numbers = range(start, start + count)
+    return [StagePart("elsewhere", 0, f"{number:032x}", 0, 0, 0) for number in numbers]
+
+
+def finish(desk: Desk, key: tuple[str, int], parts: list[StagePart]) -> None:
+    desk.intent(key, parts)
+    desk.settle()
+
+
+def again(desk: Desk, **changes: object) -> Desk:
+    """The next start of the same store."""
+    desk.close()
+    return opened(desk.path, **changes)
+
+
+def files(desk: Desk) -> dict[str, bytes]:
+    found = (desk.path / "config").glob("stages*")
+    return {path.name: path.read_bytes() for path in found}
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def test_what_is_known_of_stages_and_intents_is_bounded_by_bytes(tmp_path: Path) -> None:
+    """150,000 stages of a row each took what they liked; intents ended in out of memory."""
+    desk = opened(tmp_path / "store", stage_state_bytes=1 << 20)
+    room = (1 << 20) // 2
+    with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes") as refused:
+        for number in range(1000):
+            desk.chunk(KEY, number, uuid.uuid4().hex, 0, rows("a", 1))
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    held = desk.staging.table.bytes
+    assert room - 2_000 < held <= room
+    with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes"):
+        desk.intent(("other", 1), elsewhere(100))
+    assert desk.state(("other", 1)) == "none"
+    desk.abort(KEY, list(desk.staging.table.stages))
+    assert desk.staging.table.bytes == 0
+    finish(desk, ("other", 1), elsewhere(100))
+    assert desk.staging.table.bytes == 0
+    desk.close()
+
+
+def test_the_bytes_are_those_of_a_start_that_reads_them_again(desk: Desk) -> None:
+    part = desk.stage(KEY, 0, rows("a", 9) + rows("b", 9, "Audit"))
+    desk.stage(("other", 1), 0, rows("c", 3))
+    desk.intent(KEY, [part, *elsewhere(5)])
+    held = desk.staging.table.bytes
+    assert held > 0
+    desk.sync()
+    desk.close()
+    found = Desk(desk.path, **LARGE)  # type: ignore[arg-type]
+    assert found.staging.table.bytes == held
+    assert found.staging.table.stages[part.stage].topics == {"Orders", "Audit"}
+    found.start().settle()
+    found.abort(("other", 1), list(found.staging.table.stages))
+    assert found.staging.table.bytes == 0
+    found.close()
+
+
+def test_of_finished_batches_the_dearest_are_forgotten_not_those_of_others(tmp_path: Path) -> None:
+    desk = opened(tmp_path / "store", stage_state_bytes=1 << 20)
+    finish(desk, ("modest", 3), [desk.stage(("modest", 3), 0, rows("a", 3)), *elsewhere(2)])
+    for number in range(5):
+        finish(desk, (f"greedy{number}", 1), elsewhere(700))
+    known = desk.staging.table.finished
+    assert known.bytes <= (1 << 20) // 2
+    assert len(known.queries["modest"].others) == 2
+    assert desk.state(("modest", 3)) == "done"
+    forgotten = next(iter(known.forgotten))
+    with pytest.raises(BadRequest, match="no room to remember its stages") as refused:
+        desk.state((forgotten, 1))
+    assert refused.value.code == ResponseCode.STAGE_CLOSED
+    desk.close()
+
+
+def test_numbers_of_the_longest_silent_queries_go_for_good_at_last(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk.staging.table.finished, "_room", lambda: 2_500)
+    for number in range(6):
+        finish(desk, (f"q{number}", 0), [])
+    known = desk.staging.table.finished
+    assert known.bytes <= 2_500
+    assert list(known.queries) == ["q2", "q3", "q4", "q5"]
+
+
+# --- forgetting ----------------------------------------------------------------------------------
+
+
+def test_a_batch_repeated_after_its_time_is_refused_not_written_twice(desk: Desk) -> None:
+    """Neither twice, nor in silence: by whatever request it is repeated."""
+    part = desk.stage(KEY, 0, given := rows("a", 5))
+    finish(desk, KEY, [part])
+    desk.now_ms += 30 * DAY_MS + 60_000
+    desk.staging._expire()
+    for ask in (
+        lambda: desk.stage(KEY, 0, given),
+        lambda: desk.intent(KEY, [part]),
+        lambda: desk.state(KEY),
+        lambda: desk.abort(KEY, [part.stage]),
+        lambda: desk.state((KEY[0], 3)),
+    ):
+        with pytest.raises(BadRequest, match=r"more than 30 days ago \(stage\.remember_ms\)"):
+            ask()
+    desk.settle()
+    assert desk.bodies() == texts(given)
+    following = (KEY[0], 8)
+    finish(desk, following, [desk.stage(following, 0, more := rows("b", 3))])
+    assert desk.bodies() == texts(given + more)
+    assert desk.state(KEY) == "done"
+
+
+def test_until_its_time_is_over_a_batch_is_done(desk: Desk) -> None:
+    finish(desk, KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.now_ms += 29 * DAY_MS
+    desk.staging._expire()
+    assert desk.state(KEY) == "done"
+
+
+def test_a_forgotten_batch_is_refused_after_a_restart_too(desk: Desk) -> None:
+    finish(desk, KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.now_ms += 31 * DAY_MS
+    desk.staging._expire()
+    desk.save()
+    found = again(desk)
+    found.now_ms = desk.now_ms
+    with pytest.raises(BadRequest, match=r"stage\.remember_ms"):
+        found.state(KEY)
+    found.close()
+
+
+def test_finished_batches_are_forgotten_some_a_step(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finished, "_STEP", 3)
+    for number in range(8):
+        finish(desk, (f"q{number}", 0), [])
+    desk.now_ms += 31 * DAY_MS
+    known = desk.staging.table.finished
+    left = []
+    while known.forget_old():
+        left.append(len(known.queries))
+    assert (left, len(known.queries), len(known.forgotten)) == ([5, 2], 0, 8)
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def test_a_save_writes_what_has_changed_and_not_the_table(desk: Desk) -> None:
+    """Each change had the whole file written again."""
+    for number in range(20):
+        finish(desk, (f"q{number}", 0), elsewhere(50))
+    desk.save()
+    before = files(desk)
+    finish(desk, ("one", 0), elsewhere(1))
+    desk.save()
+    after = files(desk)
+    assert before.keys() == after.keys() == {"stages.log"}
+    assert after["stages.log"].startswith(before["stages.log"])
+    assert len(after["stages.log"]) - len(before["stages.log"]) < 500
+    found = again(desk)
+    assert found.staging.table.finished.queries == desk.staging.table.finished.queries
+    found.close()
+
+
+def test_the_table_is_written_when_its_changes_have_grown_long(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_log, "LEAST_BYTES", 2_000)
+    seen: set[frozenset[str]] = set()
+    for number in range(30):
+        finish(desk, (f"q{number % 7}", number), elsewhere(3))
+        desk.save()
+        seen.add(frozenset(files(desk)))
+        sizes = [len(data) for name, data in files(desk).items() if ".log" in name]
+        assert max(sizes, default=0) < 3_000
+    assert frozenset({"stages.json", "stages.json.bak", "stages.log", "stages.log.old"}) in seen
+    known = desk.staging.table.finished.queries
+    for name in ("", "stages.json", "stages.log.old"):
+        # Without its table a start takes the backup, and the changes that lead from it.
+        (desk.path / "config" / name).unlink() if name else None
+        desk = again(desk)
+        assert desk.staging.table.finished.queries == known
+        desk.save()
+    desk.close()
+
+
+def test_a_table_of_a_broker_before_this_one_is_read_and_taken_over(desk: Desk) -> None:
+    finish(desk, KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.close()
+    part = {"broker": "b", "chunks": 1, "checksum": 9, "partition": 0, "rows": 2, "stage": "0" * 32}
+    old = {
+        "queries": {
+            "old": {"at": desk.now_ms, "batch": 41, "others": [part]},
+            "older": {"at": desk.now_ms, "batch": 4},
+        },
+        "replayFrom": 0,
+    }
+    (desk.path / "config").mkdir(exist_ok=True)
+    (desk.path / "config" / "stages.json").write_text(json.dumps(old, indent=2))
+    found = opened(desk.path)
+    assert [found.state(("old", 41)), found.state(("older", 4)), found.state(KEY)] == ["done"] * 3
+    assert found.staging.table.finished.queries["old"].others[0].rows == 2
+    finish(found, ("new", 1), [])
+    found.save()
+    later = again(found)
+    assert later.state(("older", 5)) == "none"
+    assert later.staging.table.finished.queries.keys() == {"old", "older", "new", KEY[0]}
+    later.close()
+
+
+def test_what_ten_large_intents_leave_is_read_by_the_next_start(tmp_path: Path) -> None:
+    """It was refused: "more than 1000000 values". Ten of 15,000 stages each, of anybody's."""
+    large = {"commit_log_segment_bytes": 1 << 23, "max_message_bytes": 1 << 22}
+    desk = opened(tmp_path / "store", **large)
+    count, each = 10, 17_000
+    for number in range(count):
+        finish(desk, (f"q{number}", 1), elsewhere(each))
+    desk.staging.file._starts_over = True
+    desk.save()
+    assert (desk.path / "config" / "stages.json").stat().st_size > 15_000_000
+    found = again(desk, **large)
+    known = found.staging.table.finished.queries
+    assert [len(last.others) for last in known.values()] == [each] * count
+    found.close()
+
+
+def test_damaged_files_are_kept_aside_and_all_of_the_log_is_read(desk: Desk) -> None:
+    finish(desk, KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.save()
+    desk.close()
+    for name in ("stages.json", "stages.json.bak", "stages.log"):
+        (desk.path / "config" / name).write_text("damaged\nmore\n")
+    found = opened(desk.path, sets_aside=True)
+    assert found.state(KEY) == "done"
+    assert {name for name in files(found) if ".damaged" in name} == {
+        "stages.json.damaged",
+        "stages.json.bak.damaged",
+        "stages.log.damaged",
+    }
+    finish(found, ("next", 1), [])
+    found.save()
+    later = again(found)
+    assert later.state(("next", 1)) == later.state(KEY) == "done"
+    later.close()
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+def test_those_who_wait_for_one_batch_are_answered_some_a_turn(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3,000 of them held everybody up for 12 seconds. Here an answer takes half a slice."""
+    now = [0.0]
+    desk.turns.clock = lambda: now[0]
+    encode, made = answers.encode_response, []
+
+    def slow(*given: object, **more: object) -> bytes:
+        now[0] += 0.001
+        made.append(1)
+        return encode(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(answers, "encode_response", slow)
+    part = desk.stage(KEY, 0, rows("a", 5))
+    desk.intent(KEY, [part, *elsewhere(3)])
+    desk.sync()
+    made.clear()
+    for _ in range(30):
+        assert desk.status(KEY, wait_ms=5_000) is None
+    turns = []
+    while len(made) < 30:
+        before = len(made)
+        desk.store.sync_soon()
+        assert desk.store.wait_durable(desk.store.written, 10.0)
+        desk.staging.answers.send_ready()
+        desk.loop.turn()
+        turns.append(len(made) - before)
+    assert 0 < max(turns) <= 6
+    assert {answer.ext["state"] for answer in desk.peer.received[1:]} == {"done"}
+    assert len(desk.staging.answers) == 0
+
+
+def test_a_waiting_status_keeps_what_its_answer_needs_and_no_more(desk: Desk) -> None:
+    desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    command = request(
+        RequestCode.STAGE_STATUS, {**StageBatchHeader(*KEY, 5_000).to_ext(), "x": "y" * 100_000}
+    )
+    command.remark = "z" * 100_000
+    assert desk.staging.handlers()[RequestCode.STAGE_STATUS](desk.peer.connection, command) is None
+    (kept,) = desk.staging.answers._by_batch[KEY].values()
+    assert (kept.command.ext, kept.command.remark, kept.command.body) == ({}, None, b"")
+    assert (kept.command.opaque, kept.command.serialization) == (command.opaque, 0)
+
+
+def test_who_was_answered_in_time_is_not_kept_until_his_time_is_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_KEPT", 5)
+    for number in range(50):
+        finish(desk, (f"q{number}", 0), [])
+        assert len(desk.staging.answers._by_deadline) <= 8
+    assert desk.staging.answers._by_batch == {}
+
+
+def test_too_many_may_not_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MAX_WAITING", 2)
+    desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.sync()
+    for _ in range(2):
+        assert desk.status(KEY, wait_ms=5_000) is None
+    with pytest.raises(BadRequest, match="2 requests wait for batches"):
+        desk.status(KEY, wait_ms=5_000)
+    desk.loop.now += 6
+    desk.staging.answers.send_ready()
+    assert (len(desk.staging.answers), desk.staging.answers._by_batch) == (0, {})
+
+
+def test_more_silent_stages_than_a_record_can_name_expire_in_steps(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above 119,000 of one batch none ever did: their names were one record."""
+    monkeypatch.setattr(table, "_STEP", 2)
+    for number in range(5):
+        desk.stage(KEY, number, rows("old", 1))
+    other = desk.stage(("other", 1), 0, rows("old", 1))
+    named = desk.stage(("named", 1), 0, rows("a", 1))
+    desk.intent(("named", 1), [named])
+    fresh = desk.stage(KEY, 9, rows("fresh", 1))
+    desk.now_ms += DAY_MS + 60_000
+    desk.staging.table.stages[fresh.stage].touched_ms = desk.now_ms
+    steps = []
+    while desk.staging._requests.expire_some():
+        steps.append(len(desk.staging.table.stages))
+    assert steps == [6, 4, 3, 2]
+    assert desk.staging.table.stages.keys() == {fresh.stage, named.stage}
+    assert other.stage in desk.staging.table.dropped
+    found = again(desk)
+    assert fresh.stage in found.staging.table.stages
+    assert found.staging.table.dropped.keys() == desk.staging.table.dropped.keys()
+    found.close()
+
+
+def test_a_stage_that_is_added_to_is_not_silent(desk: Desk) -> None:
+    part = desk.stage(KEY, 0, rows("a", 4))
+    later = desk.stage(KEY, 1, rows("b", 4))
+    for stage in desk.staging.table.stages.values():
+        stage.touched_ms = 0
+    desk.chunk(KEY, 0, part.stage, 1, rows("c", 1))
+    desk.staging._expire()
+    assert desk.staging.table.stages.keys() == {part.stage}
+    assert later.stage in desk.staging.table.dropped
+
+
+# --- rights --------------------------------------------------------------------------------------
+
+
+def account(name: str, default: int = DENY, **topics: int) -> Account:
+    grants = {topic: Grant(right, 1) for topic, right in topics.items()}
+    nowhere = AddressPattern(None)
+    none = Grant(DENY, 0)
+    return Account(
+        name, "secret-1234", False, nowhere, Grant(default, 1), none, grants, {}, "acl.yml", 1
+    )
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Desk]:
+    accounts = [
+        account("nobody"),
+        account("reader", SUB),
+        account("orders", Orders=PUB),
+        account("both", Orders=PUB, Audit=PUB | SUB),
+    ]
+    control = AccessControl(Rules(accounts), BROKER_NEEDS, lambda _offset: None, lambda: 0.0)
+    made = Desk(tmp_path / "store", control=control).start()
+    yield made
+    made.close()
+
+
+def ask(desk: Desk, who: str, code: int, body: bytes = b"", key: tuple[str, int] = KEY) -> None:
+    ext = {**StageBatchHeader(*key).to_ext(), "AccessKey": who}
+    command = request(code, ext)
+    command.body = body
+    drive(desk.staging.handlers()[code](desk.peer.connection, command))
+
+
+REQUESTS = (RequestCode.STAGE_INTENT, RequestCode.STAGE_STATUS, RequestCode.STAGE_ABORT)
+
+
+@pytest.mark.parametrize("who", ["nobody", "reader"])
+@pytest.mark.parametrize("code", REQUESTS)
+def test_who_may_send_to_no_topic_has_nothing_to_do_with_batches(
+    guarded: Desk, who: str, code: RequestCode
+) -> None:
+    """An account without a single right had the broker remember what it liked."""
+    end = guarded.store.written
+    body = b"" if code == RequestCode.STAGE_STATUS else encode_parts(elsewhere(3))
+    body = encode_names(["0" * 32]) if code == RequestCode.STAGE_ABORT else body
+    with pytest.raises(AccessDenied, match=f"some topic: accessKey={who} needs PUB"):
+        ask(guarded, who, code, body)
+    assert guarded.store.written == end
+    assert guarded.staging.table.dropped == {}
+
+
+def test_an_intent_needs_the_right_to_each_topic_that_its_stages_go_to(guarded: Desk) -> None:
+    parts = [guarded.stage(KEY, 0, rows("a", 3)), guarded.stage(KEY, 1, rows("b", 3, "Audit"))]
+    end = guarded.store.written
+    names = encode_names([part.stage for part in parts])
+    for code, body in (
+        (RequestCode.STAGE_INTENT, encode_parts(parts)),
+        (RequestCode.STAGE_ABORT, names),
+    ):
+        with pytest.raises(AccessDenied, match="topic:Audit: accessKey=orders needs PUB"):
+            ask(guarded, "orders", code, body)
+    assert (guarded.store.written, len(guarded.staging.table.stages)) == (end, 2)
+    ask(guarded, "both", RequestCode.STAGE_INTENT, encode_parts(parts))
+    guarded.settle()
+    assert guarded.bodies() == texts(rows("a", 3) + rows("b", 3, "Audit"))
+
+
+def test_rights_are_asked_of_stages_that_a_start_has_read(guarded: Desk) -> None:
+    part = guarded.stage(KEY, 0, rows("b", 3, "Audit"))
+    control = guarded.staging._requests._control
+    guarded.close()
+    found = Desk(guarded.path, control=control).start()
+    with pytest.raises(AccessDenied, match="topic:Audit"):
+        ask(found, "orders", RequestCode.STAGE_INTENT, encode_parts([part]))
+    found.close()
+
+
+def test_rows_of_a_topic_that_is_gone_cannot_be_decided(guarded: Desk) -> None:
+    part = guarded.stage(KEY, 0, rows("a", 3))
+    guarded.topics.delete("Orders").result()
+    with pytest.raises(BadRequest, match=r"topic\[Orders\].*not there any more"):
+        ask(guarded, "both", RequestCode.STAGE_INTENT, encode_parts([part]))
+
+
+def test_an_intent_without_stages_here_needs_a_topic_to_send_to(guarded: Desk) -> None:
+    ask(guarded, "orders", RequestCode.STAGE_INTENT, encode_parts(elsewhere(2)), ("q", 1))
+    guarded.settle()
+    ask(guarded, "orders", RequestCode.STAGE_STATUS, key=("q", 1))
+    assert BROKER not in {part.broker for part in elsewhere(2)}
