@@ -35,6 +35,7 @@ from aerobee.protocol.bodies.routes import (
     BrokerRoute,
     ClusterInfo,
     TopicRoute,
+    check_queue_count,
     masters,
 )
 from aerobee.protocol.bodies.stats import (
@@ -239,7 +240,10 @@ class Admin(Role):
         for name, address in _masters(await self.cluster(), cluster, broker).items():
             answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
             with reading(address):
-                found[name] = parse_topic_table(answer.body).topics.get(topic)
+                settings = parse_topic_table(answer.body).topics.get(topic)
+                if settings is not None:
+                    check_queue_count([max(settings.read_queues, settings.write_queues)])
+            found[name] = settings
         return found
 
     async def delete_topic(self, topic: str) -> None:

@@ -4,9 +4,9 @@
         producer.send(Message("orders", b"one more"))
 
 All clients of a process share one event loop in a background thread (loop_thread.py); they may be
-called from any thread, several at once. After a fork the child opens clients of its own. Listeners of a `PushConsumer` are plain functions and run
-in threads of their own. Arguments, results and errors are those of the asyncio classes of the same
-names, whose docstrings say more.
+called from any thread, several at once. After a fork the child opens clients of its own. Listeners
+of a `PushConsumer` are plain functions and run in threads of their own. Arguments, results and
+errors are those of the asyncio classes of the same names, whose docstrings say more.
 """
 
 from __future__ import annotations
