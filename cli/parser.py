@@ -22,6 +22,7 @@ from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.argument_values import count, number
 from aerobee.pipeline.jobs.arguments import add_jobs
 from aerobee.pipeline.launch.words import add_launches
+from aerobee.printable import printable
 from aerobee.shards import SHARDS_MAX
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
         if message.endswith(_MISSING):
             self.print_help(sys.stderr)
             self.exit(2)
-        super().error(message)
+        super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
@@ -88,7 +89,9 @@ class _Version(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(f"aerobee {__version__} ({wish_text()})")
+        from aerobee.cli.output import show
+
+        show(f"aerobee {__version__} ({wish_text()})")
         parser.exit()
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.cli.cluster.session import admin_of, check_group, client_command
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
+from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say, show
 from aerobee.client.admin import Admin
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import ConnectionData, GroupProgress, GroupState
@@ -95,7 +95,7 @@ async def describe_group(parsed: argparse.Namespace) -> int:
          for one in members.values()],
     )  # fmt: skip
     if members and topics:
-        print()
+        show("")
     print_table(
         ("topic", "subscription", "queues", "behind"), [list(one.values()) for one in topics]
     )
