@@ -98,7 +98,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     "shards": ("layout", "plan", "child", "supervisor", "merge", "pages", "process"),
     "client": (
         *("errors", "loop_thread", "message", "assign", "options", "connections"),
-        *("queue_offsets", "producing", "consuming", "admin", "blocking"),
+        *("queue_offsets", "message_ids", "producing", "consuming", "admin", "blocking"),
     ),
     "pipeline": (
         *("workers", "errors", "foreign_options", "times", "decode", "missing_column"),
