@@ -34,6 +34,7 @@ from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
 from aerobee.native.form import form_name
+from aerobee.printable import printable
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
 
@@ -118,7 +119,8 @@ async def _stop(daemon: Daemon) -> int:
     try:
         await daemon.stop()
     except ExceptionGroup as errors:
-        print(f"aerobee: not stopped cleanly: {errors.exceptions[0]}", file=sys.stderr)
+        text = printable(f"aerobee: not stopped cleanly: {errors.exceptions[0]}")
+        print(text, file=sys.stderr)
         return EXIT_FAILED
     log.info("stopped")
     return 0
@@ -153,7 +155,7 @@ async def _start(daemon: Daemon) -> int | None:
 
 
 def _exit_with(error: Exception, code: int) -> int:
-    print(f"aerobee: cannot start: {error}", file=sys.stderr, flush=True)
+    print(printable(f"aerobee: cannot start: {error}"), file=sys.stderr, flush=True)
     return code
 
 

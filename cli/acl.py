@@ -9,7 +9,7 @@ from aerobee.access.account_files import files_below, together
 from aerobee.access.accounts import Rules
 from aerobee.access.errors import AccountFileError
 from aerobee.access.explain import explain
-from aerobee.cli.output import OK, REFUSED, CommandFailed, printable, say
+from aerobee.cli.output import OK, REFUSED, CommandFailed, say, show
 
 
 def check(parsed: argparse.Namespace) -> int:
@@ -23,7 +23,7 @@ def check(parsed: argparse.Namespace) -> int:
     if not rules.grants_something:
         _say_alone(parsed.file)
         return REFUSED
-    print(f"{parsed.file}: {_counts(rules, warnings)}")
+    show(f"{parsed.file}: {_counts(rules, warnings)}")
     return OK
 
 
@@ -43,7 +43,7 @@ def _check_folder(folder: str) -> int:
         warned = _warned(file, rules)
         warnings += warned
         if rules.grants_something:
-            print(printable(f"{path}: {_counts(rules, warned)}"))
+            show(f"{path}: {_counts(rules, warned)}")
         else:
             _say_alone(str(path))
     if len(files) < len(paths):
@@ -56,7 +56,7 @@ def _check_folder(folder: str) -> int:
         what = f"nobody may do anything by its {len(files)} files"
         say(f"aerobee: {folder}: {what}; no broker starts with them alone")
         return REFUSED
-    print(f"{folder}: {len(files)} files, {_counts(rules, warnings + len(doubles))}")
+    show(f"{folder}: {len(files)} files, {_counts(rules, warnings + len(doubles))}")
     return OK
 
 
@@ -94,11 +94,11 @@ def explain_account(parsed: argparse.Namespace) -> int:
         names = " or ".join(parsed.file)
         raise CommandFailed(f"there is no account {parsed.account} in {names}")
     for line in explain(account, parsed.topic, parsed.group):
-        print(printable(line))
+        show(line)
     for file in files:
         for address in file.white:
             who = f"whoever comes from {address.text}: everything, without an account"
-            print(printable(f"{who} (globalWhiteRemoteAddresses of {file.path})"))
+            show(f"{who} (globalWhiteRemoteAddresses of {file.path})")
     return OK
 
 

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
+from aerobee.cli.output import show as show_lines
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.model import SETTINGS, Settings
@@ -76,7 +77,7 @@ def show(parsed: argparse.Namespace) -> int:
 
 def explain(parsed: argparse.Namespace) -> int:
     """What settings mean: unit, range, default, RocketMQ's name."""
-    print("\n\n".join([_explanation(setting) for setting in _asked(parsed.key)]))
+    show_lines(*"\n\n".join(map(_explanation, _asked(parsed.key))).split("\n"))
     return OK
 
 
@@ -152,7 +153,7 @@ def print_as_broker_conf(loaded: Loaded, *, important: bool) -> int:
     """`-p` and `-m` of mqbroker: RocketMQ's keys with the values that count, as a broker.conf."""
     for setting in SETTINGS:
         if setting.rocketmq_key and (not important or setting.name in _IMPORTANT):
-            print(f"{setting.rocketmq_key}={_text(setting, loaded.settings)}")
+            show_lines(f"{setting.rocketmq_key}={_text(setting, loaded.settings)}")
     return OK
 
 

@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Final
 
 from aerobee.cli.imports import no_collections
@@ -27,8 +28,10 @@ _OUTPUT_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
-    if arguments is None and not _DAEMONS.isdisjoint(sys.argv[1:2]):
-        HANGUPS.keep()
+    if arguments is None:
+        sys.excepthook = _show_bug
+        if not _DAEMONS.isdisjoint(sys.argv[1:2]):
+            HANGUPS.keep()
     parsed = _parse(arguments)
     try:
         code = _run(parsed)
@@ -47,6 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the top of the process; bugs are raised again
         return _explain(error)
     return code
+
+
+def _show_bug(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    from aerobee.cli.output import say_traceback
+
+    say_traceback(kind, error, frames)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -14,10 +14,11 @@ from aerobee.cli.output import (
     bytes_fields,
     print_json,
     print_pairs,
-    printable,
+    show,
 )
 from aerobee.cli.times import time_text
 from aerobee.client.message import ReceivedMessage, UnreadableMessage
+from aerobee.printable import printable
 from aerobee.remoting.peers import address_text
 
 _BODY_SHOWN: Final = 200
@@ -37,11 +38,10 @@ class Printer:
             print_json(json_fields(message), compact=True)
         elif self._full:
             if self.count:
-                print()
+                show("")
             print_pairs(full_fields(message))
-            sys.stdout.flush()
         else:
-            print(line(message), flush=True)
+            show(line(message), flush=True)
         self.count += 1
 
 

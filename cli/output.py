@@ -4,16 +4,20 @@ People get tables, `--json` gives what scripts can rely on: one JSON document fo
 object a line for a stream of messages. Rich draws the tables of a terminal and is imported only
 then; into a pipe goes plain aligned text, never cut to a width nobody has.
 
-Texts from outside (bodies, remarks, names) are escaped before they reach a terminal: a message
-must not be able to move somebody's cursor.
+This is the one door to the terminal: no other module of this folder writes to either stream (a test
+holds that), and what passes here is escaped. Texts come from outside (bodies, remarks, names of
+properties), and a message must not be able to move somebody's cursor. In JSON such characters are
+its own escapes, so the data stays exact.
 """
 
-import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any, Final
+
+from aerobee.printable import printable, printable_json
 
 OK: Final = 0
 REFUSED: Final = 1  # the broker said no, or there is no such thing
@@ -21,7 +25,6 @@ USAGE: Final = 2
 CANNOT_CONNECT: Final = 3
 CONFIGURATION: Final = 78
 
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e]")
 _NUMERIC: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?%?")
 
 
@@ -39,10 +42,56 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def show(*lines: str, flush: bool = False) -> None:
+    """Lines on standard output."""
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+    if flush:
+        sys.stdout.flush()
+
+
+def show_marked(mark: str, text: str, colour: str) -> None:
+    """A line whose first word has a colour at a terminal that wants some; `colour` is of SGR."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        sys.stdout.write(f"\x1b[{colour}m{printable(mark)}\x1b[0m{printable(text)}\n")
+    else:
+        show(mark + text)
+
+
+def say_traceback(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """For `sys.excepthook`: a bug's traceback, whose text may have what a peer sent."""
+    import traceback
+
+    text = "".join(traceback.format_exception(kind, error, frames))
+    sys.stderr.write(printable(text, keep="\n\t"))
+    sys.stderr.flush()
+
+
+def quieten_logs() -> None:
+    """Nothing of ours is logged: commands say themselves what went wrong. What others log (asyncio
+    does, of a bug) comes out escaped."""
+    import logging
+
+    class Escaped(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return printable(super().format(record), keep="\n\t")
+
+    if not logging.getLogger("aerobee").hasHandlers():
+        logging.getLogger("aerobee").addHandler(logging.NullHandler())
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(Escaped())
+
+
 def print_json(value: object, *, compact: bool = False) -> None:
     """A document, or with `compact` one line of a stream, which is flushed at once."""
+    import json  # not for `--version`
+
     text = json.dumps(value, ensure_ascii=False, indent=None if compact else 2)
-    print(text, flush=compact)
+    # Not `show`: a document has lines of its own.
+    sys.stdout.write(printable_json(text) + "\n")
+    if compact:
+        sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -58,19 +107,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
     """Names and values, one a line."""
-    width = max((len(name) for name in pairs), default=0)
-    for name, value in pairs.items():
-        print(f"{name:<{width}}  {printable(_text(value))}".rstrip())
-
-
-def printable(text: str) -> str:
-    """`text` with control and direction characters written as escapes."""
-    return _UNPRINTABLE.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    texts = [(printable(name), _text(value)) for name, value in pairs.items()]
+    width = max((len(name) for name, _ in texts), default=0)
+    for name, text in texts:
+        show(f"{name:<{width}}  {text}".rstrip())
+    sys.stdout.flush()
 
 
 def _text(cell: object) -> str:
@@ -97,7 +138,7 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
-        print("  ".join(cells).rstrip())
+        show("  ".join(cells).rstrip())
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -24,6 +24,7 @@ from aerobee.cli.parser_types import (
 from aerobee.cli.preview_arguments import add_yes
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.argument_values import count, number
+from aerobee.printable import printable
 from aerobee.shards import SHARDS_MAX
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         if message.endswith(_MISSING):
             self.print_help(sys.stderr)
             self.exit(2)
-        super().error(message)
+        super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
@@ -106,9 +107,10 @@ class _Version(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from aerobee.cli.output import show
         from aerobee.native.form import wish_text
 
-        print(f"aerobee {__version__} ({wish_text()})")
+        show(f"aerobee {__version__} ({wish_text()})")
         parser.exit()
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from aerobee.cli.output import USAGE, CommandFailed, print_json, printable, say
+from aerobee.cli.output import USAGE, CommandFailed, print_json, say, show
 from aerobee.cli.times import parse_time
 from aerobee.pipeline.jobs.result import COULD_NOT, JobFailed
 from aerobee.pipeline.jobs.run import report_json, run_job
@@ -25,7 +25,7 @@ def run_pipeline(parsed: argparse.Namespace) -> int:
         print_json(report_json(result))
     else:
         for line in result.lines:
-            print(printable(line))
+            show(line)
     return result.code
 
 

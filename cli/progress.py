@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from aerobee.cli.output import say
 from aerobee.pipeline.jobs.result import size_text
+from aerobee.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -54,7 +55,7 @@ class Progress:
             if self._task is not None:
                 self._bar.update(self._task, completed=self._bar.tasks[self._task].total)
             self._what = what
-            self._task = self._bar.add_task(what, total=total)
+            self._task = self._bar.add_task(printable(what), total=total)
         self._bar.update(self._task, completed=done, total=total)
 
     def _print(self, what: str, done: int, total: int) -> None:
@@ -91,7 +92,7 @@ def _make_bar() -> Any:
     from rich.progress import Progress as RichProgress
 
     return RichProgress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),

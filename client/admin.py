@@ -15,13 +15,14 @@ from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import (
     CallerError,
-    ClientError,
     NoMaster,
+    NoRoute,
     RequestRefused,
     checking_arguments,
     reading,
 )
 from aerobee.client.message import Inflater, ReceivedMessage, received
+from aerobee.client.message_ids import find_by_offset_id
 from aerobee.client.options import Addresses, ClientOptions, checked_options, split_address
 from aerobee.client.queue_offsets import commit_offset, max_offset, min_offset, offset_at
 from aerobee.protocol.bodies.common import (
@@ -35,6 +36,7 @@ from aerobee.protocol.bodies.routes import (
     BrokerRoute,
     ClusterInfo,
     TopicRoute,
+    check_queue_count,
     masters,
 )
 from aerobee.protocol.bodies.stats import (
@@ -62,12 +64,9 @@ from aerobee.protocol.headers.admin import (
 from aerobee.protocol.headers.client import (
     ConsumerListHeader,
     QueryMessageHeader,
-    ViewMessageHeader,
 )
-from aerobee.protocol.message.ids import parse_offset_msg_id
-from aerobee.protocol.message.record import decode_record, iterate_records
+from aerobee.protocol.message.record import iterate_records
 from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_topic
-from aerobee.remoting.peers import address_text
 
 FAR_FUTURE_MS: Final = 2**63 - 1
 #: The time that means the ends of queues, in a reset.
@@ -247,7 +246,10 @@ class Admin(Role):
         for name, address in _masters(await self.cluster(), cluster, broker).items():
             answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
             with reading(address):
-                found[name] = parse_topic_table(answer.body).topics.get(topic)
+                settings = parse_topic_table(answer.body).topics.get(topic)
+                if settings is not None:
+                    check_queue_count([max(settings.read_queues, settings.write_queues)])
+            found[name] = settings
         return found
 
     async def waiting_messages(
@@ -489,7 +491,8 @@ class Admin(Role):
     ) -> list[ReceivedMessage]:
         address = self._session.routes.readable_address(broker.name, MASTER_ID)
         if address is None:
-            return []
+            # Not "nothing there": it was not looked for there.
+            raise NoRoute(f"no route mentions an address of broker {broker.name!r}")
         answer = await self._session.call(
             address,
             RequestCode.QUERY_MESSAGE,
@@ -504,28 +507,13 @@ class Admin(Role):
             return [received(stored, broker.name, inflater) for stored in records]
 
     async def view(self, offset_msg_id: str) -> ReceivedMessage:
-        """The message a broker's id names; the broker's address is part of the id.
+        """The message a broker's id names; the address in it may be one that the broker had before.
 
-        Raises CallerError for what is no such id, PeerFailed when no message is there (any more).
+        Raises CallerError for what is no such id, PeerFailed when no broker has it (any more),
+        ConnectFailed when none could be asked: both say where it was looked for.
         """
         self._session.check_running()
-        with checking_arguments():
-            host, port, log_offset = parse_offset_msg_id(offset_msg_id)
-        address = address_text((host, port))
-        ext = ViewMessageHeader(log_offset).to_ext()
-        answer = await self._session.call(address, RequestCode.VIEW_MESSAGE_BY_ID, ext)
-        with reading(address):
-            return received(decode_record(answer.body), await self._broker_name(address))
-
-    async def _broker_name(self, address: str) -> str:
-        try:
-            info = await self.cluster()
-        except ClientError:
-            return ""
-        for broker in info.brokers.values():
-            if address in broker.addresses.values():
-                return broker.name
-        return ""
+        return await find_by_offset_id(self._session, (await self.cluster()).brokers, offset_msg_id)
 
     # Brokers
 

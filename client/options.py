@@ -165,7 +165,9 @@ def parse_addresses(addresses: Addresses) -> tuple[str, ...]:
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` -> (host, port); CallerError when it is neither."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    # By its length first: int() refuses thousands of digits in another way.
+    is_port = port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS
+    if not colon or not host or not is_port or not 0 < int(port) < 65536:
         raise CallerError(f"an address must be host:port, got {address!r}")
     return host.strip("[]"), int(port)
 
@@ -182,6 +184,7 @@ def local_ip(peer: str) -> str:
         return "127.0.0.1"
 
 
+_PORT_DIGITS: Final = 5
 _UNIQUE: Final = "{pid}#{clock}"
 
 

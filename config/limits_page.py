@@ -31,7 +31,8 @@ spent. This page has all of them: what each bounds, the bytes it allows at worst
 it is reached, and the metric that shows it. The values are the defaults; `config/default.toml`
 says what each setting means, and `aerobee config show` which value counts. Beside these stand the
 limits of the protocol: a topic has 127 characters, a group 255, the properties of a message
-{PROPERTIES_BYTES_MAX:,} bytes, JSON 32 levels ([reliability.md](reliability.md) 8.2).
+{PROPERTIES_BYTES_MAX:,} bytes, JSON 32 levels ([reliability.md](reliability.md) 8.2). What the
+Python client takes from brokers and name servers: [client.md](client.md#limits).
 
 `aerobee_limit_used_ratio` shows for each limit of a number or of bytes how much of it is used: at 1
 it is hit. `deploy/alerts.yml` warns at 0.9.

@@ -10,6 +10,9 @@ Repeated events are summed: after `_BURST` of one event (logger and message temp
 `suppressed=412`. Events with a traceback, debugging, and those of which each one has to be known
 (logged with `extra={"each": True}`, their number bounded by who logs them) are never held back.
 
+What of a record came from outside cannot move a reader's cursor, turn a line round or forge a
+second event: such characters are escapes in all three forms, those of tracebacks too.
+
 Three forms: aligned text (coloured on a terminal), one JSON object a line, and text with the
 priority prefix of journald, which adds the time itself.
 """
@@ -25,11 +28,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Self, TextIO
 
+from aerobee.printable import printable, printable_json
+
 _BURST: Final = 20
 _WINDOW_S: Final = 10.0
 _EVENTS_TRACKED: Final = 1000
 
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME: Final = r"[a-z_][a-z0-9_]*="
 # A value without quotes goes on up to the next name: reasons are sentences, and may begin with a
 # quoted word. Single quotes around all of a value are those of %r. A value may be empty where the
@@ -66,7 +70,7 @@ class Logging:
         self._stream = stream or sys.stderr
         environ = os.environ if environ is None else environ
         formatter = formatter_for(form, self._stream, environ, part)
-        self._handler = _QueueHandler(formatter, queue_events)
+        self._handler = _QueueHandler(formatter, queue_events, self._stream)
         self._level = level
         self._writer = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
 
@@ -90,6 +94,8 @@ class Logging:
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.captureWarnings(False)
+        if self._handler.is_inherited:
+            return
         self._handler.finish()
         self._writer.join(timeout=5.0)
 
@@ -135,10 +141,15 @@ class Repeats:
 
 
 class _QueueHandler(logging.Handler):
-    """Formats on the logging thread, so that arguments may change afterwards; never waits."""
+    """Formats on the logging thread, so that arguments may change afterwards; never waits.
 
-    def __init__(self, formatter: logging.Formatter, queue_events: int) -> None:
+    In a child by fork() there is no writer: there each event is written at once, as it comes.
+    """
+
+    def __init__(self, formatter: logging.Formatter, queue_events: int, stream: TextIO) -> None:
         super().__init__()
+        self._stream = stream
+        self._process = os.getpid()
         self.setFormatter(formatter)
         self.lines: queue.Queue[str | None] = queue.Queue(queue_events)
         self.dropped = 0
@@ -156,7 +167,16 @@ class _QueueHandler(logging.Handler):
         except (TypeError, ValueError):
             self.handleError(record)
             return
-        self._put(line)
+        if self.is_inherited:
+            self._stream.write(line)
+            self._stream.flush()
+        else:
+            self._put(line)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the writer is in another process, of which this one is a child."""
+        return os.getpid() != self._process
 
     def _put(self, line: str) -> None:
         """Only the handler's lock holder puts and the writer only takes: room stays room."""
@@ -217,7 +237,8 @@ class JournalFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One object a line: ts, level, event, logger, then the event's `key=value` pairs.
 
-    What is plainly a number, True or False has that type; in quotes it is a text.
+    What is plainly a number, True or False has that type; in quotes it is a text. A pair whose key
+    is one of ours, or stands twice, is not lost: it gets a `_` behind its key.
     """
 
     def __init__(self, part: str = "") -> None:
@@ -233,13 +254,15 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             **self._part,
         }
-        for key, value in _FIELD.findall(text):
-            fields.setdefault(key, _json_value(value))
         if hasattr(record, "suppressed"):
             fields["suppressed"] = record.suppressed
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        for key, value in _FIELD.findall(text):
+            while key in fields:
+                key += "_"
+            fields[key] = _json_value(value)
+        return printable_json(json.dumps(fields, ensure_ascii=False))
 
 
 def _name(record: logging.LogRecord, part: str) -> str:
@@ -260,15 +283,16 @@ def formatter_for(
 
 
 def message_of(record: logging.LogRecord, formatter: logging.Formatter) -> str:
-    """The event's text with control characters escaped, then suppression and traceback.
+    """The event's text with control characters escaped (tabs stay), then suppression and traceback.
 
     Names and remarks come from outside: a line break in one must not forge a second event.
     """
-    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", record.getMessage())
+    text = printable(record.getMessage(), keep="\t")
     if hasattr(record, "suppressed"):
         text = f"{text} suppressed={record.suppressed}"
     if record.exc_info:
-        text = f"{text}\n{formatter.formatException(record.exc_info)}"
+        traceback = printable(formatter.formatException(record.exc_info), keep="\n\t")
+        text = f"{text}\n{traceback}"
     return text
 
 

@@ -36,6 +36,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.hangup import HANGUPS
 from aerobee.config.model import Settings
 from aerobee.config.ports import check_clashes, reachable
+from aerobee.printable import printable
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingError, RemotingListenError
 from aerobee.shards.child import Child
@@ -238,5 +239,5 @@ def _on_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> Call
 
 
 def _exit_with(error: Exception, code: int) -> int:
-    print(f"aerobee: cannot start: {error}", file=sys.stderr, flush=True)
+    print(printable(f"aerobee: cannot start: {error}"), file=sys.stderr, flush=True)
     return code

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Modules of aerobee/ itself that several folders share; they import nothing of ours
 # (docs/decisions/0012-shared-leaves.md).
-LEAVES = frozenset({"file_replacement", "nearest_name", "summed_log"})
+LEAVES = frozenset({"file_replacement", "nearest_name", "printable", "summed_log"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
-    "config": frozenset({"nearest_name"}),
+    "config": frozenset({"nearest_name", "printable"}),
     "remoting": frozenset({"protocol", "summed_log"}),
     "store": frozenset({"protocol", "config"}),
     "native": frozenset({"protocol", "store", "remoting"}),
@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nameserver": frozenset({"protocol", "config", "remoting", "access", "file_replacement"}),
     "broker": LEAVES
     | {"protocol", "config", "store", "nameserver", "remoting", "native", "access"},
-    "shards": frozenset({"config", "store", "remoting", "broker"}),
+    "shards": frozenset({"config", "store", "remoting", "broker", "printable"}),
     "client": frozenset({"protocol", "remoting", "file_replacement"}),
     "pipeline": frozenset({"client", "protocol", "store", "remoting", "native"}) | LEAVES,
     "cli": LEAVES
@@ -99,7 +99,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     "shards": ("layout", "plan", "child", "supervisor", "merge", "pages", "process"),
     "client": (
         *("errors", "loop_thread", "message", "assign", "options", "connections"),
-        *("queue_offsets", "producing", "consuming", "admin", "blocking", "public"),
+        *("queue_offsets", "message_ids", "producing", "consuming", "admin", "blocking"),
+        "public",
     ),
     "pipeline": (
         *("workers", "errors", "foreign_options", "times", "decode", "missing_column"),

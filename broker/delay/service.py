@@ -152,14 +152,14 @@ class ScheduleMessageService:
             offset = first if known is None else min(max(known, first), end)
             if known is not None and offset != known:
                 log.error(
-                    "delay progress corrected level=%d from=%d to=%d queue=%d-%d",
+                    "delay progress corrected delay_level=%d from=%d to=%d queue=%d-%d",
                     number, known, offset, first, end,
                 )  # fmt: skip
                 self._progress.moved(number, offset)
             if known is None and offset < end:
                 log.warning(
                     "no progress of a delay level is known, all its messages will be delivered "
-                    "level=%d from=%d count=%d", number, offset, end - offset,
+                    "delay_level=%d from=%d count=%d", number, offset, end - offset,
                 )  # fmt: skip
             if known is None and self._progress.from_backup:
                 self._progress.moved(number, offset)
@@ -182,7 +182,7 @@ class ScheduleMessageService:
             if level.number > self._queues.levels.highest:
                 log.warning(
                     "messages of a level that messageDelayLevel has no more are delivered at the "
-                    "time they were sent for level=%d count=%d", level.number, waiting,
+                    "time they were sent for delay_level=%d count=%d", level.number, waiting,
                 )  # fmt: skip
         self._arm()
 
@@ -252,7 +252,8 @@ class ScheduleMessageService:
             log.error("delayed messages wait for a restart why=%s", error)
             self._halt()
         except Exception:
-            log.exception("delayed delivery failed, will be tried again level=%d", level.number)
+            text = "delayed delivery failed, will be tried again delay_level=%d"
+            log.exception(text, level.number)
             level.not_before = self._loop.time() + _LONG_RETRY_S
 
     # --- delivery ---------------------------------------------------------------------------
@@ -287,7 +288,8 @@ class ScheduleMessageService:
         except (MessageIllegal, PropertiesTooLarge) as error:
             level.passed_over += 1
             log.error(
-                "delayed message cannot be delivered level=%d queue_offset=%d topic=%s reason=%s",
+                "delayed message cannot be delivered delay_level=%d queue_offset=%d topic=%s "
+                "reason=%s",
                 level.number, due.queue_offset, message.topic, error,
             )  # fmt: skip
             return None
@@ -313,7 +315,7 @@ class ScheduleMessageService:
         level.not_before = self._loop.time() + _RETRY_S
         if level.failures & (level.failures - 1) == 0:  # 1, 2, 4, 8, ...
             log.error(
-                "delayed message not delivered, will be tried again level=%d queue_offset=%d "
+                "delayed message not delivered, will be tried again delay_level=%d queue_offset=%d "
                 "tries=%d why=%s", level.number, queue_offset, level.failures, error,
             )  # fmt: skip
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from aerobee.cli.cluster.session import admin_of, check_group, client_command
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
+from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say, show
 from aerobee.client.admin import Admin
 from aerobee.protocol.bodies.clients import BROADCASTING
 from aerobee.protocol.bodies.common import MessageQueue
@@ -131,7 +131,7 @@ async def describe_group(parsed: argparse.Namespace) -> int:
          for one in members.values()],
     )  # fmt: skip
     if members and topics:
-        print()
+        show("")
     print_table(
         ("topic", "subscription", "queues", "behind"),
         [(*list(one.values())[:-1], behind_text(one["behind"])) for one in topics],

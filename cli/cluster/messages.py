@@ -8,7 +8,6 @@ messages arrive; `query` finds by key or id.
 import argparse
 import asyncio
 import heapq
-import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
@@ -21,17 +20,15 @@ from aerobee.cli.cluster.session import (
     consumer_of,
 )
 from aerobee.cli.message_text import Printer
-from aerobee.cli.output import OK, USAGE, CommandFailed, say
+from aerobee.cli.output import OK, REFUSED, USAGE, CommandFailed, say
 from aerobee.cli.times import is_offset, parse_time
 from aerobee.client.admin import FAR_FUTURE_MS, Admin
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.consuming.puller import PullStatus, make_subscription
-from aerobee.client.errors import NetworkError
+from aerobee.client.errors import CallerError, NetworkError, PeerFailed
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import SQL_TYPE, TAG_TYPE
-from aerobee.protocol.message.ids import parse_offset_msg_id
 
 _BATCH: Final = 32
 _ENDS: Final = ("earliest", "latest")
@@ -258,12 +255,6 @@ async def query(parsed: argparse.Namespace) -> int:
     printer = Printer(json=parsed.json, full=parsed.full)
     for message in found[: parsed.max]:
         printer.print(message)
-    if not found:
-        raise CommandFailed(
-            f"no message with {'key' if parsed.key else 'id'} {parsed.key or parsed.id}; one that "
-            "waits for its time is not in the index before its delivery, and can be taken back "
-            f"until then: aerobee message cancel {parsed.topic}, with what message send printed"
-        )
     return OK
 
 
@@ -272,48 +263,51 @@ async def _by_key(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMess
         raise CommandFailed("--key needs the topic: keys are looked up within one", USAGE)
     begin = parse_time(parsed.begin) if parsed.begin else 0
     end = parse_time(parsed.end) if parsed.end else FAR_FUTURE_MS
-    return await admin.query_by_key(
+    found = await admin.query_by_key(
         parsed.topic, parsed.key, max_messages=parsed.max, begin_ms=begin, end_ms=end
     )
+    if not found:
+        looked = await _looked_at(admin, parsed.topic)
+        if parsed.begin or parsed.end:
+            looked += ", within that time"
+        raise CommandFailed(f"no message with key {parsed.key} in {looked}; {_hint(parsed)}")
+    return found
 
 
 async def _by_id(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMessage]:
-    """Both kinds of id look alike. The broker's holds its address, which nobody connects to but if
-    a broker is registered there: in a client's id the same bytes mean something else."""
+    """Both kinds of id look alike: a client's is looked for in the topic, a broker's at all brokers
+    there are. CommandFailed says where it was looked for."""
     check_message_id(parsed.id)
     if parsed.topic and (found := await admin.query_by_unique_key(parsed.topic, parsed.id)):
         return found
-    if await _is_of_a_broker(admin, parsed.id):
+    code = REFUSED
+    try:
         return [await admin.view(parsed.id)]
+    except PeerFailed as error:
+        nowhere = str(error)
+    except CallerError:
+        code = USAGE
+        nowhere = f"no message with id {parsed.id}: it names no place in a broker's log"
     if parsed.topic:
-        return []
+        looked = await _looked_at(admin, parsed.topic)
+        nowhere += f"; nor one whose client gave it, in {looked}"
+        raise CommandFailed(f"{nowhere}; {_hint(parsed)}")
     raise CommandFailed(
-        f"{parsed.id} names no broker that is registered here, so it is an id that a client gave, "
-        f"as message send prints: name the topic, aerobee message query TOPIC --id {parsed.id}",
-        USAGE,
+        f"{nowhere}; if a client gave the id, as message send prints, name the topic: "
+        f"aerobee message query TOPIC --id {parsed.id}",
+        code,
     )
 
 
-async def _is_of_a_broker(admin: Admin, text: str) -> bool:
-    """Whether the address in an id is that of a registered broker."""
-    try:
-        host, port, _ = parse_offset_msg_id(text)
-    except BadRequest:
-        return False
-    brokers = (await admin.cluster()).brokers.values()
-    known = {address for broker in brokers for address in broker.addresses.values()}
-    return f"{host}:{port}" in known or any(
-        [await _resolves_to(address, host, port) for address in known]
+async def _looked_at(admin: Admin, topic: str) -> str:
+    """The brokers whose index was asked."""
+    names = sorted(broker.name for broker in (await admin.route(topic)).brokers)
+    more = f" and {len(names) - _PLACES_SHOWN} more" if len(names) > _PLACES_SHOWN else ""
+    return f"topic {topic} at {', '.join(names[:_PLACES_SHOWN])}{more}"
+
+
+def _hint(parsed: argparse.Namespace) -> str:
+    return (
+        "one that waits for its time is not in the index before its delivery, and can be taken "
+        f"back until then: aerobee message cancel {parsed.topic}, with what message send printed"
     )
-
-
-async def _resolves_to(address: str, host: str, port: int) -> bool:
-    """Whether a broker's registered address, which may be a name, is that of an id."""
-    name, _, number = address.rpartition(":")
-    if number != str(port):
-        return False
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return any(entry[4][0] == host for entry in found)

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import functools
-import logging
 import os
 import re
 from collections.abc import Callable, Coroutine, Iterable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.access.errors import AccountFileError
 from aerobee.access.places import tools_file
-from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
+from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed, quieten_logs
 from aerobee.client.admin import Admin
 from aerobee.client.errors import (
     CallerError,
@@ -107,8 +106,7 @@ def client_command(
     def run(parsed: argparse.Namespace) -> int:
         # Without any handler the client's warnings would go to standard error, where they would
         # repeat the error that is about to be said.
-        if not logging.getLogger("aerobee").hasHandlers():
-            logging.getLogger("aerobee").addHandler(logging.NullHandler())
+        quieten_logs()
         try:
             topic = vars(parsed).get("topic")
             if topic is not None and parsed.command not in _TAKES_ANY_NAME:

@@ -5,14 +5,13 @@ there, a broker runs on it, no permission, a size that is no file's), 78 configu
 """
 
 import argparse
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final
 
-from aerobee.cli.output import CommandFailed
+from aerobee.cli.output import CommandFailed, quieten_logs, show
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import load_settings
 from aerobee.config.model import Settings
@@ -59,8 +58,7 @@ def on_store(command: Command) -> Command:
     @wraps(command)
     def run(parsed: argparse.Namespace) -> int:
         # The store logs what it does; here the command's own report says it.
-        if not logging.getLogger("aerobee").hasHandlers():
-            logging.getLogger("aerobee").addHandler(logging.NullHandler())
+        quieten_logs()
         try:
             return command(parsed)
         except StoreError as error:
@@ -99,7 +97,7 @@ def below(root: str, path: str) -> str:
 def print_aside(what: str, root: str, aside: str | None) -> None:
     """Where the command has put what it did not delete, if anything."""
     if aside is not None:
-        print(f"{what} in {below(root, aside)}; remove it when all is well")
+        show(f"{what} in {below(root, aside)}; remove it when all is well")
 
 
 def _refusal(parsed: argparse.Namespace, error: OSError) -> str:

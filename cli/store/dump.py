@@ -13,8 +13,8 @@ from aerobee.cli.output import (
     body_fields,
     body_text,
     print_json,
-    printable,
     say,
+    show,
 )
 from aerobee.cli.store.access import below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import parse_time, time_text
@@ -130,7 +130,7 @@ def _text(item: Item, parsed: argparse.Namespace, settings: Settings) -> None:
             f"offsets {item.begin_log_offset} to {item.end_log_offset}  "
             f"{time_text(item.begin_ms)} to {time_text(item.end_ms)}"
         )
-    print(printable(line))
+    show(line)
 
 
 def _message_text(item: DumpedMessage, body: str) -> str:
@@ -255,10 +255,10 @@ def dump_checkpoint(parsed: argparse.Namespace) -> int:
         print_json(fields)
         return OK
     for name, time_ms in (fields.pop("checkpoint") or {}).items():
-        print(f"checkpoint {name.removesuffix('_ms').replace('_', ' '):<20} {_time(time_ms)}")
+        show(f"checkpoint {name.removesuffix('_ms').replace('_', ' '):<20} {_time(time_ms)}")
     for name, value in fields.items():
         shown = _time(value) if name.endswith("_ms") else value
-        print(f"{name.replace('_', ' '):<31} {printable(str(shown))}")
+        show(f"{name.replace('_', ' '):<31} {shown!s}")
     return OK
 
 

@@ -11,7 +11,7 @@ from aerobee.broker.core import timer_window_ms, wall_clock_ms
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
 from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table
+from aerobee.cli.output import OK, CommandFailed, print_json, print_table, show
 from aerobee.cli.store.access import COULD_NOT, on_store, settings_of
 from aerobee.cli.times import time_text
 from aerobee.protocol.frames.fastjson import dumps
@@ -91,16 +91,16 @@ def _list(path: str | None) -> Iterator[Callable[[Kept], object]]:
 def _print(report: ExportReport, shown: list[Kept], parsed: argparse.Namespace) -> None:
     verb = "would be stored" if parsed.dry_run else "are stored"
     for level, count in sorted(report.exported.items()):
-        print(f"{count} messages {verb} with delay level {level}")
+        show(f"{count} messages {verb} with delay level {level}")
     if not report.exported:
-        print("no message waits that a delay level reaches")
+        show("no message waits that a delay level reaches")
     if report.recalled:
-        print(f"{report.recalled} messages are recalled, and left out")
+        show(f"{report.recalled} messages are recalled, and left out")
     for log_offset in report.unusable:
-        print(f"the record at log offset {log_offset} cannot be read, or says not where it goes")
+        show(f"the record at log offset {log_offset} cannot be read, or says not where it goes")
     if not report.kept:
         return
-    print(f"{report.kept} messages are further ahead than any level reaches, and kept:")
+    show(f"{report.kept} messages are further ahead than any level reaches, and kept:")
     print_table(
         ("delivery", "topic", "queue", "id", "keys", "log offset"),
         [
@@ -110,12 +110,12 @@ def _print(report: ExportReport, shown: list[Kept], parsed: argparse.Namespace) 
         ],
     )  # fmt: skip
     if report.kept > len(shown):
-        print(f"... and {report.kept - len(shown)} more (--list FILE, --json)")
-    print("RocketMQ will not deliver these; this broker does when it runs on the store again")
+        show(f"... and {report.kept - len(shown)} more (--list FILE, --json)")
+    show("RocketMQ will not deliver these; this broker does when it runs on the store again")
     where = shlex.quote(parsed.directory)
     if parsed.config:
         where += f" -c {shlex.quote(parsed.config)}"
-    print(
+    show(
         f"one whole, with its properties: aerobee store dump messages {where} --from-log LOG_OFFSET"
         " --limit 1 --json"
     )

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from aerobee.cli.output import OK, print_json, say
+from aerobee.cli.output import OK, print_json, say, show
 from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import compiled_form, on_store, print_aside, settings_of
 from aerobee.store.repair.at_rest import StoreAtRest
@@ -30,15 +30,15 @@ def rebuild_store(parsed: argparse.Namespace) -> int:
 
 
 def _print(root: str, report: RebuildReport) -> None:
-    print(f"read    {report.records} records in {report.seconds:.1f} s")
+    show(f"read    {report.records} records in {report.seconds:.1f} s")
     if report.queues:
-        print(f"queues  {report.queues} with {report.units} entries")
+        show(f"queues  {report.queues} with {report.units} entries")
     if report.index_files:
-        print(f"index   {report.index_files} files with {report.keys} keys")
+        show(f"index   {report.index_files} files with {report.keys} keys")
     if report.blanked:
-        print(f"kept    {report.blanked} slots of lost messages, so that numbering goes on")
+        show(f"kept    {report.blanked} slots of lost messages, so that numbering goes on")
     if report.deleted:
-        print(f"left    {report.deleted} messages of deleted topics without a queue")
+        show(f"left    {report.deleted} messages of deleted topics without a queue")
     for gap in report.gaps:
         say(f"damaged: {gap.end - gap.start} bytes from {gap.start} to {gap.end}: {gap.reason}")
     print_aside("the old files are", root, report.aside)

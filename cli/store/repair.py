@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from aerobee.cli.output import print_json, printable
+from aerobee.cli.output import print_json, show
 from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import (
     DAMAGED,
@@ -43,29 +43,29 @@ def repair_store(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json(_fields(plan, after, rest.aside))
     elif after is not None:
-        print()
+        show("")
         print_report(after)
         print_aside("what was taken out is", settings.store_path, rest.aside)
     elif plan.anything and not plan.impossible:
-        print("nothing was changed; --yes does it")
+        show("nothing was changed; --yes does it")
     return SOUND if (after or plan.report).sound else DAMAGED
 
 
 def _print_plan(root: str, plan: Plan) -> None:
     for text in plan.impossible:
-        print(f"CANNOT  {printable(text)}")
+        show(f"CANNOT  {text}")
     if not plan.anything and not plan.impossible:
-        print(f"{root}: nothing to repair")
+        show(f"{root}: nothing to repair")
     for number, step in enumerate(plan.steps, 1):
-        print(f"{number}. {printable(step.what.replace(f'{root}/', ''))}")
-        print(f"   keeps  {printable(step.keeps)}")
-        print(f"   loses  {printable(step.loses)}")
+        show(f"{number}. {step.what.replace(f'{root}/', '')}")
+        show(f"   keeps  {step.keeps}")
+        show(f"   loses  {step.loses}")
     if plan.queues:
-        print("then the consume queues are made again from the log; none ends lower than before")
+        show("then the consume queues are made again from the log; none ends lower than before")
     if plan.index:
-        print("then the index is made again from the log")
+        show("then the index is made again from the log")
     if plan.lost:
-        print(f"messages lost in all of this, as far as queues name them: {plan.lost}")
+        show(f"messages lost in all of this, as far as queues name them: {plan.lost}")
 
 
 def _fields(plan: Plan, after: Report | None, aside: str | None) -> dict[str, Any]:

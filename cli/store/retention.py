@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aerobee.cli.output import OK, print_json, print_table, say
+from aerobee.cli.output import OK, print_json, print_table, say, show
 from aerobee.cli.store.access import on_store, settings_of
 from aerobee.cli.times import time_text
 from aerobee.pipeline.jobs.result import size_text
@@ -45,7 +45,7 @@ def show_retention(parsed: argparse.Namespace) -> int:
     _print_waves(found)
     _print_groups(found, most)
     for note in found.notes:
-        print(f"note: {note}")
+        show(f"note: {note}")
     return OK
 
 
@@ -55,14 +55,14 @@ def show_retention(parsed: argparse.Namespace) -> int:
 def _print_rules(found: Forecast) -> None:
     rules = found.rules
     hours = ", ".join(f"{hour:02}:00" for hour in sorted(rules.delete_hours)) or "no hour"
-    print(f"messages are kept {rules.retention_ms // 3_600_000} h and deleted at {hours}")
+    show(f"messages are kept {rules.retention_ms // 3_600_000} h and deleted at {hours}")
     forced = "" if rules.clean_forcibly else " (off: cleanFileForciblyEnable)"
-    print(
+    show(
         f"above {rules.space_limit:.0%} of the disk expired ones go at once, above "
         f"{rules.force_limit:.0%} the oldest of all{forced}; above {rules.warning_ratio:.0%} sends "
         "are refused"
     )
-    print()
+    show("")
 
 
 def _print_disks(found: Forecast) -> None:
@@ -80,7 +80,7 @@ def _print_disks(found: Forecast) -> None:
             for disk in found.disks
         ],
     )
-    print()
+    show("")
 
 
 def _room(disk: DiskForecast, level: float) -> str:
@@ -101,10 +101,10 @@ def _print_segments(found: Forecast, most: int) -> None:
     ]
     print_table(("segment", "last message", "expires", "goes"), _head_and_tail(rows, most))
     if any(one.last is not None and one.last.source == FILE for one in found.segments):
-        print("* no message could be read there: the file's own time")
+        show("* no message could be read there: the file's own time")
     kept = f"{_segments(len(found.segments))} of {size_text(found.segment_bytes)}"
-    print(f"{kept}, {found.made_ahead} more made ahead" if found.made_ahead else kept)
-    print()
+    show(f"{kept}, {found.made_ahead} more made ahead" if found.made_ahead else kept)
+    show("")
 
 
 def _mark(source: str) -> str:
@@ -133,17 +133,17 @@ def _print_waves(found: Forecast) -> None:
     triggers = " and ".join(found.now.verdict.triggers)
     forced = ", forced: what has not expired goes too" if found.now.verdict.forced else ""
     why = f" (triggered by {triggers}{forced})" if triggers else ""
-    print(f"now        {_wave_text(found.now)}{why}")
-    print(f"on request {_wave_text(found.on_request)} (mqadmin deleteExpiredCommitLog)")
+    show(f"now        {_wave_text(found.now)}{why}")
+    show(f"on request {_wave_text(found.on_request)} (mqadmin deleteExpiredCommitLog)")
     if found.next is not None:
-        print(f"next hour  {_wave_text(found.next, f' at {time_text(found.next.now_ms)[:16]}')}")
+        show(f"next hour  {_wave_text(found.next, f' at {time_text(found.next.now_ms)[:16]}')}")
     if found.rules.clean_forcibly:
         pressed = found.under_pressure
-        print(
+        show(
             f"full disk  above {found.rules.force_limit:.0%} the oldest go whatever their age, at "
             f"most {MOST_A_RUN} a run, until it is enough: {_first_text(pressed)}"
         )
-    print()
+    show("")
 
 
 def _wave_text(wave: RetentionPlan, when: str = "") -> str:
@@ -168,15 +168,15 @@ def _print_groups(found: Forecast, most: int) -> None:
     losing = [one for one in losing if one.loses_by_next_hour]
     if not losing:
         behind = len({one.group for one in found.groups})
-        print(f"no group needs what goes now or at the next hour; {behind} are behind")
+        show(f"no group needs what goes now or at the next hour; {behind} are behind")
         return
-    print("groups that have not consumed what goes:")
+    show("groups that have not consumed what goes:")
     print_table(
         ("group", "topic", "queue", "stands at", "behind", "loses now", "loses by next hour"),
         losing[:most],
     )
     if len(losing) > most:
-        print(f"... and {len(losing) - most} more (--all, --json)")
+        show(f"... and {len(losing) - most} more (--all, --json)")
 
 
 # --- for scripts ----------------------------------------------------------------------------------

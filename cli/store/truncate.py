@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, Final
 
-from aerobee.cli.output import OK, print_json, print_table
+from aerobee.cli.output import OK, print_json, print_table, show
 from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import compiled_form, on_store, print_aside, save_table, settings_of
 from aerobee.cli.times import parse_time, time_text
@@ -36,26 +36,26 @@ def truncate_store(parsed: argparse.Namespace) -> int:
 
 def _print(root: str, cut: Cut, aside: str | None, *, done: bool) -> None:
     if not cut.bytes:
-        print(f"nothing to cut: the log of {root} ends at {cut.log_end}")
+        show(f"nothing to cut: the log of {root} ends at {cut.log_end}")
         return
     verb = "cut" if done else "would go"
     times = (
         f", stored {time_text(cut.first_ms)} to {time_text(cut.last_ms)}" if cut.first_ms else ""
     )
-    print(
+    show(
         f"{cut.records} records, {size_text(cut.bytes)} from log offset {cut.log_offset} to "
         f"{cut.log_end} {verb}{times}"
     )
     print_table(("topic", "messages"), sorted(cut.topics.items()))
     ends = sorted(cut.queue_ends.items())
     for (topic, queue_id), end in ends[:_QUEUES_SHOWN]:
-        print(f"{topic}/{queue_id} {'ends' if done else 'would end'} before message {end}")
+        show(f"{topic}/{queue_id} {'ends' if done else 'would end'} before message {end}")
     if len(ends) > _QUEUES_SHOWN:
-        print(f"... and {len(ends) - _QUEUES_SHOWN} more queues (--json)")
+        show(f"... and {len(ends) - _QUEUES_SHOWN} more queues (--json)")
     if cut.offsets:
-        print(f"{cut.offsets} offsets of groups {'are' if done else 'would be'} set back to that")
+        show(f"{cut.offsets} offsets of groups {'are' if done else 'would be'} set back to that")
     if not done:
-        print("nothing was changed; --yes does it")
+        show("nothing was changed; --yes does it")
     print_aside("what was cut is", root, aside)
 
 

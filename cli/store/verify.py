@@ -1,11 +1,10 @@
 """`aerobee store verify`: is a store sound, and if not, what is wrong, what follows, what to do."""
 
 import argparse
-import os
 import sys
 from typing import Any, Final
 
-from aerobee.cli.output import print_json, printable
+from aerobee.cli.output import print_json, show, show_marked
 from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import DAMAGED, SOUND, below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import time_text
@@ -15,8 +14,7 @@ from aerobee.store.inspect.kinds import KINDS, Level
 from aerobee.store.inspect.report import Finding, Report
 
 _SHOWN_PER_KIND: Final = 10
-_COLOURS: Final = {Level.DAMAGE: "\x1b[1;31m", Level.WARNING: "\x1b[33m", Level.NOTE: "\x1b[36m"}
-_PLAIN: Final = "\x1b[0m"
+_COLOURS: Final = {Level.DAMAGE: "1;31", Level.WARNING: "33", Level.NOTE: "36"}
 
 
 @on_store
@@ -34,12 +32,9 @@ def verify_store(parsed: argparse.Namespace) -> int:
 
 def print_report(report: Report, *, shown_per_kind: int = _SHOWN_PER_KIND) -> None:
     """The whole report for people: what was found, then what was read, then the verdict."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for kind in dict.fromkeys(finding.kind for finding in report.findings):
-        _print_kind(report, kind, shown_per_kind, colour=colour)
-    for line in _summary(report):
-        print(line)
-    print(verdict(report))
+        _print_kind(report, kind, shown_per_kind)
+    show(*_summary(report), verdict(report))
 
 
 def verdict(report: Report) -> str:
@@ -52,20 +47,19 @@ def verdict(report: Report) -> str:
     return f"{report.root} is DAMAGED: {damage} findings{more}"
 
 
-def _print_kind(report: Report, kind: str, most: int, *, colour: bool) -> None:
+def _print_kind(report: Report, kind: str, most: int) -> None:
     described, count = KINDS[kind], report.findings.counts[kind]
-    level = described.level.value.upper()
-    if colour:
-        level = f"{_COLOURS[described.level]}{level}{_PLAIN}"
-    print(f"{level}  {kind}" + (f"  ({count} times)" if count > 1 else ""))
+    times = f"  ({count} times)" if count > 1 else ""
+    level = described.level
+    show_marked(level.value.upper(), f"  {kind}{times}", _COLOURS[level])
     found = report.findings.of(kind)
     for finding in found[:most]:
-        print(f"  {printable(_place(report.root, finding))}: {printable(finding.what)}")
+        show(f"  {_place(report.root, finding)}: {finding.what}")
     if count > min(most, len(found)):
-        print(f"  ... and {count - min(most, len(found))} more (--all, --json)")
-    print(f"  means  {described.consequence}")
-    print(f"  do     {described.remedy}")
-    print()
+        show(f"  ... and {count - min(most, len(found))} more (--all, --json)")
+    show(f"  means  {described.consequence}")
+    show(f"  do     {described.remedy}")
+    show("")
 
 
 def _place(root: str, finding: Finding) -> str:

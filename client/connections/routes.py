@@ -217,7 +217,11 @@ def _names(route: TopicRoute) -> set[str]:
 def write_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     """The queues a producer may send to, sorted."""
     if route.order_conf:
-        return sorted(_ordered_queues(topic, route.order_conf))
+        return sorted(
+            MessageQueue(topic, name, number)
+            for name, count in route.ordered_queues()
+            for number in range(count)
+        )
     with_master = {broker.name for broker in route.brokers if MASTER_ID in broker.addresses}
     return sorted(
         MessageQueue(topic, span.broker_name, number)
@@ -235,16 +239,6 @@ def read_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
         if span.perm & PERM_READ
         for number in range(span.read_queues)
     )
-
-
-def _ordered_queues(topic: str, order_conf: str) -> list[MessageQueue]:
-    """`name:queues;name:queues`; parts that are neither are passed over."""
-    queues = []
-    for part in order_conf.split(";"):
-        name, _, count = part.partition(":")
-        if name and count.isdecimal():
-            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
-    return queues
 
 
 def route_by_template(template: TopicRoute, queues: int) -> TopicRoute:

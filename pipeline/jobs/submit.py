@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
+from aerobee.printable import printable, printable_json
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run one job, print its report; the exit code."""
@@ -29,9 +31,9 @@ def main(arguments: Sequence[str]) -> int:
         _say(f"{parsed.job}: {error}")
         return error.code
     if parsed.json:
-        print(json.dumps(report_json(result), ensure_ascii=False, default=str))
+        print(printable_json(json.dumps(report_json(result), ensure_ascii=False, default=str)))
     else:
-        print("\n".join(result.lines))
+        print("\n".join(map(printable, result.lines)))
     return result.code
 
 
@@ -51,7 +53,7 @@ def parse_time(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Final
 
 from aerobee.pipeline.errors import quieten_pyspark, sentence_in
 from aerobee.pipeline.missing_column import missing_column
+from aerobee.printable import printable
 
 _OURS: Final = "aerobee.pipeline."
 
@@ -37,7 +38,7 @@ def show_ours_in_one_line(file: str | None = None) -> None:
             return
         lines = [one.lineno for one in traceback.extract_tb(own) if one.filename == file]
         place = f" ({file}, line {lines[-1]})" if lines else ""
-        print(f"aerobee: {sentence}{place}", file=sys.stderr, flush=True)
+        print(printable(f"aerobee: {sentence}{place}"), file=sys.stderr, flush=True)
 
     quieten_pyspark()
     sys.excepthook = hook

@@ -16,6 +16,7 @@ from aerobee.pipeline.errors import sentence_in
 from aerobee.pipeline.launch.command import USER_STARTUP
 from aerobee.pipeline.launch.modules import delete_at_exit
 from aerobee.pipeline.launch.one_line import show_ours_in_one_line
+from aerobee.printable import printable
 
 _LOCAL: Final = "127.0.0.1:9876"
 _NAMES: Final = ("spark", "sc", "sql", "sqlContext")
@@ -64,6 +65,6 @@ def _say_ended_streams(spark: Any) -> None:
         def onQueryTerminated(self, event: Any) -> None:
             if event.exception is not None:
                 text = sentence_in(event.exception) or event.exception.split("\n")[0]
-                print(f"aerobee: stream {event.id} has ended: {text}", file=sys.stderr)
+                print(printable(f"aerobee: stream {event.id} has ended: {text}"), file=sys.stderr)
 
     spark.streams.addListener(Ended())

@@ -24,8 +24,14 @@ PERM_READ = 4
 PERM_WRITE = 2
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
+#: The most queues of a topic, on all brokers together, that a client makes a list of: as many as a
+#: broker has of all topics together (limits.max_queues). A route of 300 bytes may claim 2^31.
+MAX_TOPIC_QUEUES = 200_000
+#: The most broker names of a route or of a cluster.
+MAX_BROKERS = 10_000
 _MAX_VALUES = 2_000_000
-_NO_LIMIT = 1 << 31
+# Numbers of a configuration have 32 bits; int() refuses thousands of digits in another way.
+_MOST_DIGITS = 10
 
 
 class QueueRoute(msgspec.Struct, frozen=True, order=True):
@@ -87,17 +93,45 @@ class TopicRoute(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, body: bytes) -> "TopicRoute":
-        """BadRequest (code 1) when the body is no route."""
+        """BadRequest (code 1) when the body is no route, or one of too many queues for a client."""
         members = parse_body(body, "route", _MAX_VALUES)
         servers = object_member(members, "filterServerTable")
-        return cls(
-            tuple(map(QueueRoute.from_json, list_member(members, "queueDatas", _NO_LIMIT))),
-            tuple(map(BrokerRoute.from_json, list_member(members, "brokerDatas", _NO_LIMIT))),
+        route = cls(
+            tuple(map(QueueRoute.from_json, list_member(members, "queueDatas", MAX_BROKERS))),
+            tuple(map(BrokerRoute.from_json, list_member(members, "brokerDatas", MAX_BROKERS))),
             text_member(members, "orderTopicConf", "") or None,
             {
                 address: text_list(_as_list(servers[address]), "filterServers")
                 for address in servers
             },
+        )
+        check_queue_count(max(0, span.read_queues) for span in route.queues)
+        check_queue_count(max(0, span.write_queues) for span in route.queues)
+        check_queue_count(count for _, count in route.ordered_queues())
+        return route
+
+    def ordered_queues(self) -> list[tuple[str, int]]:
+        """Brokers and their numbers of queues, as the configuration of an order topic names them.
+
+        It is `name:queues;name:queues`; parts that are neither are passed over. BadRequest (code 1)
+        for a number of too many digits.
+        """
+        found = []
+        for part in (self.order_conf or "").split(";"):
+            name, _, count = part.partition(":")
+            if name and count.isascii() and count.isdecimal():
+                if len(count) > _MOST_DIGITS:
+                    raise BadRequest.system_error(f"a number of queues has {len(count)} digits")
+                found.append((name, int(count)))
+        return found
+
+
+def check_queue_count(counts: Iterable[int]) -> None:
+    """BadRequest (code 1) when a topic has more queues than a client takes."""
+    total = sum(counts)
+    if total > MAX_TOPIC_QUEUES:
+        raise BadRequest.system_error(
+            f"the topic has {total} queues, and a client takes {MAX_TOPIC_QUEUES} of one"
         )
 
 
@@ -113,6 +147,8 @@ class ClusterInfo(msgspec.Struct, frozen=True):
         members = parse_body(body, "cluster info", _MAX_VALUES)
         brokers = object_member(members, "brokerAddrTable")
         clusters = object_member(members, "clusterAddrTable")
+        if len(brokers) > MAX_BROKERS:
+            raise BadRequest.system_error(f"{len(brokers)} brokers, and the limit is {MAX_BROKERS}")
         return cls(
             {name: BrokerRoute.from_json(value) for name, value in brokers.items()},
             {name: text_list(_as_list(names), "cluster") for name, names in clusters.items()},

@@ -150,14 +150,15 @@ class DelayQueues:
                 due.append(Due(slot, message.log_offset, due_form(message)))
             except CorruptRecord as error:
                 log.error(
-                    "delayed message cannot be delivered level=%d queue_offset=%d log_offset=%d "
-                    "reason=%s", level, slot, message.log_offset, error,
+                    "delayed message cannot be delivered delay_level=%d queue_offset=%d "
+                    "log_offset=%d reason=%s", level, slot, message.log_offset, error,
                 )  # fmt: skip
         passed_over = end - offset - len(due)
         if passed_over:
             log.error(
-                "delayed messages passed over level=%d queue_offsets=%d-%d count=%d advice=the "
-                "lines above say why; they stay in the commit log as long as its files do",
+                "delayed messages passed over delay_level=%d queue_offsets=%d-%d count=%d "
+                "advice=the lines above say why; they stay in the commit log as long as its files "
+                "do",
                 level, offset, end - 1, passed_over,
             )  # fmt: skip
         return Look(due, end, wait_ms, passed_over)
@@ -172,7 +173,7 @@ class DelayQueues:
 
 def _gone(level: int, first: int, end: int) -> int:
     log.error(
-        "delayed messages were deleted with their files before they were due level=%d "
+        "delayed messages were deleted with their files before they were due delay_level=%d "
         "queue_offsets=%d-%d count=%d", level, first, end - 1, end - first,
     )  # fmt: skip
     return end - first

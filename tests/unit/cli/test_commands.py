@@ -330,8 +330,8 @@ def test_what_is_not_there_exits_1(run: Run) -> None:
     run("topic", "create", "empty")
     assert run("message", "query", "empty", "--key", "nothing") == (
         *(1, ""),
-        "aerobee: no message with key nothing; one that waits for its time is not in the index "
-        "before its delivery, and can be taken back until then: aerobee message cancel empty, with "
+        "aerobee: no message with key nothing in topic empty at bee; one that waits for its time is "
+        "not in the index before its delivery, and can be taken back until then: aerobee message cancel empty, with "
         "what message send printed\n",
     )
     assert run("message", "send", "empty", "x", "--queue", "99")[0] == 1
@@ -545,14 +545,18 @@ def test_the_id_that_send_prints_finds_the_message_or_says_what_is_missing(run: 
     assert (code, out.endswith("me\n")) == (0, True)
     code, out, err = run("message", "query", "--id", sent)
     assert (code, out) == (2, "")
-    assert err.endswith(f"name the topic, aerobee message query TOPIC --id {sent}\n")
+    assert err.endswith(f"name the topic: aerobee message query TOPIC --id {sent}\n")
     assert run("message", "query", "found", "--id", sent[:-4] + "FFFF") == (
         1,
         "",
-        f"aerobee: no message with id {sent[:-4]}FFFF; one that waits for its time is not in the "
-        "index before its delivery, and can be taken back until then: aerobee message cancel "
+        f"aerobee: no message with id {sent[:-4]}FFFF: it names no place in a broker's log; nor "
+        "one whose client gave it, in topic found at bee; one that waits for its time is not in "
+        "the index before its delivery, and can be taken back until then: aerobee message cancel "
         "found, with what message send printed\n",
     )
+    code, _, err = run("message", "query", "found", "--key", "no such key")
+    assert code == 1
+    assert err.startswith("aerobee: no message with key no such key in topic found at bee; ")
 
 
 def test_lines_end_in_a_total(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

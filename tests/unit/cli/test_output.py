@@ -1,16 +1,27 @@
 """Tables, JSON, and texts that come from outside."""
 
+import ast
 import io
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from aerobee.cli import output
-from aerobee.cli.message_text import full_fields, json_fields, line
-from aerobee.cli.output import CommandFailed, body_fields, body_text, print_table, printable
+from aerobee.cli.message_text import Printer, full_fields, json_fields, line
+from aerobee.cli.output import (
+    CommandFailed,
+    body_fields,
+    body_text,
+    print_json,
+    print_pairs,
+    print_table,
+)
 from aerobee.cli.times import is_offset, parse_time, time_text
 from aerobee.client.message import ReceivedMessage, received
+from aerobee.printable import printable
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.message.record import StoreMessage, decode_record, encode_record
 from aerobee.protocol.message.record_layout import pack_host
@@ -74,6 +85,67 @@ def test_tables_of_a_terminal_obey_no_color(monkeypatch: pytest.MonkeyPatch) -> 
 def test_control_characters_do_not_reach_a_terminal() -> None:
     assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\x0ab\\u202e"
     assert "\x1b" not in line(message(b"\x1b[2J"))
+
+
+DANGEROUS = (
+    "\x00\x07\x1b[2J\x7f\x9b31m\u061c\u200e\u200f\u2028\u202e\u2066\u2069\ufeff\ud800\U000e0041"
+)
+_OBEYED = re.compile(f"[{DANGEROUS.replace('[2J', '').replace('31m', '')}]")
+
+
+def test_nothing_that_a_terminal_obeys_passes_the_door(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and values, whatever the form."""
+    evil = message(
+        DANGEROUS.encode("utf-8", "surrogatepass"),
+        properties={f"name{DANGEROUS}": DANGEROUS},
+        tags=DANGEROUS,
+        msg_id=DANGEROUS,
+        queue=MessageQueue(DANGEROUS, DANGEROUS, 0),
+    )
+    for shape in ({"json": False, "full": False}, {"json": False, "full": True}):
+        Printer(**shape).print(evil)
+    Printer(json=True, full=False).print(evil)
+    print_table(("topic",), [(DANGEROUS,)])
+    print_pairs({DANGEROUS: DANGEROUS})
+    print_json({DANGEROUS: [DANGEROUS]})
+    output.show(DANGEROUS, "plain")
+    output.say(DANGEROUS)
+    error = ValueError(DANGEROUS)
+    output.say_traceback(ValueError, error, None)
+    written = capsys.readouterr()
+    for text in (written.out, written.err):
+        assert _OBEYED.findall(text.replace("\n", "")) == []
+    assert "plain\n" in written.out
+
+
+def test_json_says_exactly_what_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {DANGEROUS: ["two\nlines", "\u00e9\u4e2d\U0001f600"]}
+    print_json(given)
+    text = capsys.readouterr().out
+    assert json.loads(text) == given
+    assert "\u00e9\u4e2d\U0001f600" in text
+
+
+def test_no_other_module_of_the_commands_writes_to_the_terminal() -> None:
+    """But what a worker of `aerobee bench` tells the process that started it."""
+    found = []
+    root = Path(output.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.name == "output.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called == "print" or called in _WRITES:
+                    found.append(f"{path.relative_to(root)}:{node.lineno} {called}")
+    assert [one for one in found if not one.startswith("bench/worker.py")] == []
+
+
+_WRITES = {
+    f"sys.{stream}.{way}"
+    for stream in ("stdout", "stderr")
+    for way in ("write", "writelines", "buffer.write")
+}
 
 
 def test_a_line_shows_time_place_tag_keys_and_body() -> None:

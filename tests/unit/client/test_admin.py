@@ -7,7 +7,14 @@ import json
 import pytest
 
 from aerobee.client.admin import Admin
-from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed, RequestRefused
+from aerobee.client.errors import (
+    CallerError,
+    ClientClosed,
+    ConnectFailed,
+    NoRoute,
+    PeerFailed,
+    RequestRefused,
+)
 from aerobee.client.options import ClientOptions
 from aerobee.config.properties import parse_properties
 from aerobee.protocol.bodies.common import MessageQueue
@@ -16,6 +23,8 @@ from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import encode_response
 from aerobee.protocol.headers.admin import CreateTopicHeader
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 from tests.inline_loop import drive
 
 
@@ -152,14 +161,51 @@ async def test_a_query_by_unique_id_says_so_to_the_broker(two, admin) -> None:
     assert two["a"].of(RequestCode.QUERY_MESSAGE)[0].ext["_UNIQUE_KEY_QUERY"] == "true"
 
 
-async def test_a_message_is_viewed_at_the_address_in_its_id(two, admin, stored) -> None:
+VIEW = RequestCode.VIEW_MESSAGE_BY_ID
+
+
+def has_at_149(broker, body: bytes, port: int) -> None:
+    """The broker has a message there, which it stored when it had that port."""
+    host = pack_host("127.0.0.1", port)
+    message = StoreMessage("T", 0, 0, 0, 1, host, host, 0, 0, body, b"")
+    record = encode_record(message, 0, 149, 2)
+    broker.answers[VIEW] = lambda _, command: encode_response(command, 0, body=record)
+
+
+def has_nothing(broker) -> None:
+    broker.answers[VIEW] = lambda _, command: encode_response(command, 1, "can not find message")
+
+
+async def test_a_message_is_viewed_at_the_address_in_its_id(two, admin) -> None:
     port = two["b"].server.port
-    two["b"].answers[RequestCode.VIEW_MESSAGE_BY_ID] = lambda _, command: encode_response(
-        command, 0, body=stored("T", 0, 0, b"x")
-    )
+    has_at_149(two["b"], b"x", port)
     found = await admin.view(f"7F000001{port:08X}{149:016X}")
     assert (found.body, found.queue.broker_name) == (b"x", "b")
-    assert two["b"].of(RequestCode.VIEW_MESSAGE_BY_ID)[0].ext == {"offset": "149"}
+    assert two["b"].of(VIEW)[0].ext == {"offset": "149"}
+    assert two["a"].of(VIEW) == []
+
+
+async def test_a_message_is_found_after_its_broker_has_moved(two, admin) -> None:
+    """Another broker has another message at the same place of its log."""
+    has_at_149(two["a"], b"another", 10912)
+    has_at_149(two["b"], b"the one", 10911)
+    found = await admin.view("7F00000100002A9F" + f"{149:016X}")
+    assert (found.body, found.queue.broker_name) == (b"the one", "b")
+
+
+async def test_a_message_that_is_nowhere_is_an_error_that_says_where_it_was_looked_for(
+    two, admin
+) -> None:
+    has_nothing(two["a"])
+    has_at_149(two["b"], b"another", 10912)
+    with pytest.raises(PeerFailed, match=r"looked at a at 127.0.0.1:\d+, b at 127.0.0.1:\d+$"):
+        await admin.view("7F00000100002A9F" + f"{149:016X}")
+    await two["b"].stop()
+    with pytest.raises(PeerFailed, match=r"looked at a at .*; could not be asked: b \(.*"):
+        await admin.view("7F00000100002A9F" + f"{149:016X}")
+    await two["a"].stop()
+    with pytest.raises(ConnectFailed, match="no broker could be asked"):
+        await admin.view("7F00000100002A9F" + f"{149:016X}")
 
 
 async def test_a_text_that_is_no_id_is_the_callers_fault(two, admin) -> None:

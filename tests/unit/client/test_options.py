@@ -20,6 +20,7 @@ from aerobee.client import (
     blocking,
 )
 from aerobee.client.errors import CallerError
+from aerobee.client.options import split_address
 
 SERVER = "127.0.0.1:9876"
 
@@ -89,3 +90,8 @@ def test_arguments_that_are_mixed_up_are_named(make: Callable[[], Any], said: st
 def test_options_of_every_role_serve_those_that_need_less() -> None:
     assert PullConsumer(SERVER, options=PushOptions()).group == "TOOLS_CONSUMER"
     Admin(SERVER, ProducerOptions())
+
+
+def test_a_port_of_thousands_of_digits_is_an_address_that_is_none() -> None:
+    with pytest.raises(CallerError, match="an address must be host:port"):
+        split_address("127.0.0.1:" + "9" * 5000)

@@ -3,10 +3,17 @@
 import io
 import json
 import logging
+import os
+import re
+import signal
+import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
+from aerobee.config import logs
 from aerobee.config.logs import (
     JournalFormatter,
     JsonFormatter,
@@ -103,9 +110,58 @@ def test_values_have_the_type_they_plainly_are(text: str, value: object) -> None
         assert fields.get("next", 1) == 1
 
 
-def test_fields_of_an_event_cannot_replace_ours() -> None:
-    fields = json.loads(JsonFormatter().format(record("x level=debug")))
-    assert fields["level"] == "warning"
+def test_fields_of_an_event_neither_replace_ours_nor_get_lost() -> None:
+    text = "x ts=1 level=debug event=y logger=z part=p twice=1 twice=2 level_=3"
+    fields = json.loads(JsonFormatter("shard-0").format(record(text)))
+    ours = {name: fields.pop(name) for name in ("ts", "level", "event", "logger", "part")}
+    assert (ours["level"], ours["event"], ours["part"]) == ("warning", "x", "shard-0")
+    assert fields == {
+        "ts_": 1, "level_": "debug", "event_": "y", "logger_": "z", "part_": "p",
+        "twice": 1, "twice_": 2, "level__": 3,
+    }  # fmt: skip
+
+
+def test_no_event_of_ours_has_a_field_that_every_line_has() -> None:
+    """Such a field would have another name in JSON than in text."""
+    ours = re.compile(r"\b(ts|level|event|logger|part|suppressed|traceback)=%")
+    root = Path(logs.__file__).resolve().parent.parent
+    wrong = []
+    folders = ["access", "broker", "client", "config", "nameserver", "remoting", "shards", "store"]
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            wrong += [f"{path.name}: {found[0]}" for found in ours.finditer(path.read_text())]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("evil", ["\x9b2J", "\u202e", "\u2066", "\u061c", "\x7f", "\ud800"])
+def test_what_a_terminal_obeys_is_escaped_in_events_and_tracebacks(evil: str) -> None:
+    try:
+        raise RuntimeError(f"boom {evil}")
+    except RuntimeError:
+        event = record("name=%s", f"a{evil}b")
+        event.exc_info = sys.exc_info()
+    for formatter in (TextFormatter(colour=False), JournalFormatter(), JsonFormatter()):
+        line = formatter.format(event)
+        assert evil[0] not in line
+        assert "boom" in line
+
+
+def test_a_child_by_fork_writes_its_events_itself() -> None:
+    """Its copy of the queue has no writer, and may be locked for ever."""
+    with tempfile.TemporaryFile("w+") as stream:
+        with Logging("INFO", "text", stream) as running:
+            running._handler.lines.mutex.acquire()
+            child = os.fork()
+            if not child:
+                signal.alarm(5)
+                logging.getLogger("aerobee.x").warning("of the child")
+                running.__exit__()
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            running._handler.lines.mutex.release()
+        assert status == 0
+        stream.seek(0)
+        assert "of the child" in stream.read()
 
 
 def test_a_line_break_from_outside_cannot_forge_an_event() -> None:

@@ -416,7 +416,7 @@ def test_what_can_never_be_stored_is_passed_over_and_named(
     bench.restart()
     bench.pass_ms(2000)
     assert bodies(bench.store) == [b"y"]
-    assert "cannot be delivered level=1 queue_offset=0 topic=Orders" in caplog.text
+    assert "cannot be delivered delay_level=1 queue_offset=0 topic=Orders" in caplog.text
     assert bench.delays.level_stats()[0].passed_over == 1
     bench.close()
 
@@ -541,7 +541,7 @@ def test_places_outside_of_the_queue_are_corrected(
     file = JsonStateFile(tmp_path / "config" / "delayOffset.json")
     file.save('{"offsetTable":{1:50,2:7,9:3}}')
     bench = Bench(tmp_path)
-    assert "delay progress corrected level=1 from=50 to=0" in caplog.text
+    assert "delay progress corrected delay_level=1 from=50 to=0" in caplog.text
     bench.send(b"x", 1)
     bench.pass_ms(1500)
     assert bodies(bench.store) == [b"x"]
@@ -610,7 +610,7 @@ def test_messages_deleted_before_they_were_due_are_named(
     queue.min_offset = 2
     bench.pass_ms(1500)
     assert bodies(bench.store) == [b"2"]
-    assert "before they were due level=1 queue_offsets=0-1 count=2" in caplog.text
+    assert "before they were due delay_level=1 queue_offsets=0-1 count=2" in caplog.text
     assert bench.delays.level_stats()[0].passed_over == 2
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
+
 from aerobee.client.connections.routes import (
     brokers_by_name,
     read_queues,
@@ -9,7 +14,8 @@ from aerobee.client.connections.routes import (
     write_queues,
 )
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.routes import BrokerRoute, QueueRoute, TopicRoute
+from aerobee.protocol.bodies.routes import MAX_TOPIC_QUEUES, BrokerRoute, QueueRoute, TopicRoute
+from aerobee.protocol.errors import BadRequest
 
 
 def route(*spans: QueueRoute, order: str | None = None, slave_only: str = "") -> TopicRoute:
@@ -65,3 +71,37 @@ def test_a_topic_to_be_made_gets_no_more_queues_than_asked_for() -> None:
 def test_brokers_of_all_routes_are_known_by_name() -> None:
     routes = {"T": route(QueueRoute("a", 1, 1, 6)), "U": route(QueueRoute("b", 1, 1, 6))}
     assert sorted(brokers_by_name(routes)) == ["a", "b"]
+
+
+def body(*, order: str | None = None, **queues: int) -> bytes:
+    span = {"brokerName": "a", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, **queues}
+    members: dict[str, Any] = {"queueDatas": [span], "brokerDatas": [], "orderTopicConf": order}
+    return json.dumps(members).encode()
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"readQueueNums": 2**31 - 1},
+        {"writeQueueNums": MAX_TOPIC_QUEUES + 1},
+        {"order": "a:2000000000"},
+        {"order": "a:150000;b:150000"},
+    ],
+    ids=str,
+)
+def test_a_route_of_more_queues_than_a_client_takes_is_refused_with_a_sentence(
+    claims: dict[str, Any],
+) -> None:
+    with pytest.raises(BadRequest, match=r"the topic has \d+ queues, and a client takes 200000"):
+        TopicRoute.parse(body(**claims))
+
+
+def test_a_number_of_thousands_of_digits_is_refused_with_a_sentence() -> None:
+    with pytest.raises(BadRequest, match="a number of queues has 5000 digits"):
+        TopicRoute.parse(body(order=f"a:{'9' * 5000}"))
+
+
+def test_an_order_configuration_names_numbers_and_other_parts_are_passed_over() -> None:
+    found = TopicRoute.parse(body(order="a:2;c:x;:3;d;e:1"))
+    assert found.ordered_queues() == [("a", 2), ("e", 1)]
+    assert [queue.broker_name for queue in write_queues("T", found)] == ["a", "a", "e"]

@@ -1,0 +1,40 @@
+"""Texts that a peer chose, made fit for a terminal and a log.
+
+A name, a remark or a body must not move somebody's cursor, set a title, or show itself in another
+order than it has. So control characters (C0, DEL, C1), marks of direction, separators of lines,
+invisible format characters and lone halves of surrogate pairs are written as escapes.
+"""
+
+import re
+from typing import Final
+
+# C0, DEL and C1; Arabic letter mark; marks, embeddings, overrides and isolates of direction;
+# separators of lines and paragraphs; invisible operators, byte order mark, annotations, tags.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with what a terminal would obey written as escapes, `keep` as it is."""
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
+
+
+def printable_json(document: str) -> str:
+    """A JSON document that says the same without such characters, but for its own line breaks."""
+    return _UNPRINTABLE.sub(lambda found: _json_escape(found[0]), document)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escape(character: str) -> str:
+    if character == "\n":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
