@@ -35,8 +35,7 @@ class DeletedTopics:
 
     def __init__(self, file: JsonStateFile, log_end: int) -> None:
         self._file = file
-        nothing: dict[str, int] = {}
-        stored = file.load(_parse, nothing)
+        stored = stored_deletions(file)
         self._offsets = {name: min(offset, log_end) for name, offset in stored.items()}
         #: The offset of a topic's deletion by its name; by default that of a topic never deleted.
         self.offset_of = self._offsets.get
@@ -102,6 +101,12 @@ class DeletedTopics:
     def mark_unsaved(self) -> None:
         """A `save` failed: the next `take_changes` gives the table again."""
         self._is_changed = True
+
+
+def stored_deletions(file: JsonStateFile) -> dict[str, int]:
+    """What the file has: log offsets by the topics' names. Raises StateFileError."""
+    nothing: dict[str, int] = {}
+    return file.load(_parse, nothing)
 
 
 def _parse(content: bytes) -> dict[str, int]:
