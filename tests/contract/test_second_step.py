@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import aerobee.testing
+from aerobee.broker import core
 from aerobee.client.producing.staging import StageClient
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -208,3 +209,20 @@ async def test_a_transaction_of_a_deleted_topic_ends_with_it(wire: Wire, decisio
     wanted = ResponseCode.TOPIC_NOT_EXIST if decision == 8 else ResponseCode.SUCCESS
     assert answer.code == wanted, answer.remark
     assert await end(wire, topic, 0) == 0
+
+
+async def test_a_deletion_is_remembered_as_long_as_something_waits_from_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_FORGET_S", 0.02)
+    file = tmp_path / "config" / "deletedTopics.json"
+    with aerobee.testing.broker(store_path=str(tmp_path)) as broker:
+        async with connected(broker) as wire:
+            await make(wire, "Before", 1)
+            await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Before"})
+            await wire.send("Behind", b"waits", properties="DELAY\x0118")
+            await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Behind"})
+            async with asyncio.timeout(20):
+                while '"Before"' in file.read_text():
+                    await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+            assert '"Behind"' in file.read_text()
