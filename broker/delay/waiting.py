@@ -35,9 +35,10 @@ class DelayedWaiting(WaitingRecords):
         for level, offset, _ in self._delays.waiting():
             yield from self._queues.places(level, offset)
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return sum(max(0, end - offset) for _, offset, end in self._delays.waiting())
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`."""
+        for _, offset, end in self._delays.waiting():
+            yield max(0, end - offset)
 
 
 class TimedWaiting(WaitingRecords):
@@ -64,9 +65,12 @@ class TimedWaiting(WaitingRecords):
             if queue_id < RECALLS_FROM:
                 yield from self._in_queue(queue_id)
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return self._timer.pending()
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`; of an hour that has begun what is done is among it."""
+        for queue_id in self._queues.ids():
+            if queue_id < RECALLS_FROM:
+                first = self._queues.first_from(queue_id, self._timer.begin_ms, 0)
+                yield self._queues.readable(queue_id, first)
 
     def _in_queue(self, queue_id: int) -> Iterator[int | None]:
         """The places in one queue, and None behind each part of it that was read."""

@@ -38,8 +38,8 @@ class Waits(Protocol):
         """The log offset of each record that waits, those of all topics; None: this step found
         none."""
 
-    def count(self) -> int:
-        """How many records there are in `places`, or a few more."""
+    def sizes(self) -> Iterator[int]:
+        """How many records there are in `places`, or a few more, in parts."""
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
         """What the record there has for a topic: queue id and number of messages."""
@@ -73,7 +73,7 @@ def count_waiting(
     left, unlooked = MOST_LOOKED, 0
     for source in sources:
         queues = counts[source.kind] = Counter()
-        expected, before = source.count(), left
+        before = left
         for log_offset in source.places() if left else ():
             if log_offset is not None and log_offset >= deleted_at:
                 for queue_id, messages in source.found(topic, log_offset):
@@ -84,7 +84,11 @@ def count_waiting(
             if not left:
                 break
         if not left:
-            unlooked += max(0, expected - before)
+            waiting = 0
+            for size in source.sizes():
+                waiting += size
+                yield None
+            unlooked += max(0, waiting - before)
     return WaitingMessages(counts, unlooked)
 
 

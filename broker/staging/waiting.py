@@ -38,9 +38,9 @@ class StagedWaiting:
         for stage in list(self._table.stages.values()):
             yield from _unpublished(stage)
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return self._table.chunks
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`."""
+        yield self._table.chunks
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
         """As `Waits.found`."""

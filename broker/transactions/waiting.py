@@ -36,6 +36,6 @@ class TransactionsWaiting(WaitingRecords):
         """As `Waits.places`, without those that were put aside."""
         return (pending.log_offset for pending in self._table.all_pending())
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return len(self._table)
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`."""
+        yield len(self._table)
