@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -226,3 +227,16 @@ async def test_a_deletion_is_remembered_as_long_as_something_waits_from_before_i
                 while '"Before"' in file.read_text():
                     await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)
             assert '"Behind"' in file.read_text()
+
+
+async def test_replies_that_nobody_takes_have_one_line(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aerobee.broker")
+    await make(wire, "Replies", 1)
+    fields: dict[str, object] = {"a": "PG", "b": "Replies", "c": "TBW102", "d": 4, "e": 0, "f": 0}
+    fields |= {"g": 1, "h": 0, "i": "REPLY_TO_CLIENT\x01gone", "m": "false"}
+    for _ in range(5):
+        answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert len([text for text in caplog.messages if "reply not delivered" in text]) == 1
