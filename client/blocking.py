@@ -209,6 +209,7 @@ class Admin(_Role[AsyncAdmin]):
     check_administered = _blocking(AsyncAdmin.check_administered)
     clean = _blocking(AsyncAdmin.clean)
     topic_settings = _blocking(AsyncAdmin.topic_settings)
+    waiting_messages = _blocking(AsyncAdmin.waiting_messages)
     delete_topic = _blocking(AsyncAdmin.delete_topic)
     topic_stats = _blocking(AsyncAdmin.topic_stats)
     consume_progress = _blocking(AsyncAdmin.consume_progress)

@@ -1,18 +1,18 @@
 """Messages with a time of their own become messages of delay levels, for a broker that knows no
 others (store/FORMAT.md 12.7).
 
-Each message that waits and that a level reaches is stored with the lowest level that is not earlier
-than its time. Others are named and kept. Then all up to what the levels reach counts as done: the
-timer goes on with the rest when this broker runs again. What is stored becomes durable before the
-progress says so; a run that is broken off in between may be done again, and stores what it had
-stored a second time.
+Each message that waits and that a level reaches, and whose topic was not deleted meanwhile, is
+stored with the lowest level that is not earlier than its time. Others are named and kept. Then all
+up to what the levels reach counts as done: the timer goes on with the rest when this broker runs
+again. What is stored becomes durable before the progress says so; a run that is broken off in
+between may be done again, and stores what it had stored a second time.
 
 The caller's own thread, on a store that nobody else uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from aerobee.protocol.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
     encode_properties,
+    real_queue,
 )
 from aerobee.protocol.message.record import Message, StoreMessage
 from aerobee.store.message_store import MessageStore
@@ -65,6 +66,8 @@ class ExportReport:
     exported: dict[int, int] = field(default_factory=dict)
     kept: int = 0
     recalled: int = 0
+    #: Of topics that were deleted after it was stored.
+    dropped: int = 0
     #: Log offsets of what cannot be read, or says of itself no place to go to.
     unusable: list[int] = field(default_factory=list)
 
@@ -79,15 +82,18 @@ class TimerExport:
         now_ms: Callable[[], int],
         window_ms: int,
         listed: Callable[[Kept], None],
+        deleted_at: Mapping[str, int],
         *,
         dry_run: bool,
     ) -> None:
+        """`deleted_at`: log offsets of deletions by the topics' names."""
         self._store = store
         self._queues = store.timers
         self._done = done
         self._now_ms = now_ms
         self._window_ms = window_ms
         self._listed = listed
+        self._deleted_at = deleted_at
         self._dry_run = dry_run
         levels = store.delays.levels
         # (delay in ms, level), the shortest first.
@@ -156,6 +162,9 @@ class TimerExport:
         is_recall = PROPERTY_TIMER_DEL_UNIQUE_KEY in message.properties
         if not is_recall and recalled_digest(message.properties) in self._recalled:
             self.report.recalled += 1
+        elif log_offset < self._deleted_at.get(real_queue(message.properties)[0], 0):
+            # What is stored anew would be taken for a message of the topic made anew.
+            self.report.dropped += 1
         elif deliver_ms > self._reach_ms:
             if not is_recall:
                 self._keep(log_offset, message, deliver_ms)

@@ -35,9 +35,10 @@ class DelayedWaiting(WaitingRecords):
         for level, offset, _ in self._delays.waiting():
             yield from self._queues.places(level, offset)
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return sum(max(0, end - offset) for _, offset, end in self._delays.waiting())
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`."""
+        for _, offset, end in self._delays.waiting():
+            yield max(0, end - offset)
 
 
 class TimedWaiting(WaitingRecords):
@@ -53,19 +54,26 @@ class TimedWaiting(WaitingRecords):
     def oldest(self) -> Iterator[int | None]:
         """As `Waits.oldest`; of an hour that has begun what is done is among it."""
         for queue_id in self._queues.ids():
-            yield next(self._in_queue(queue_id), None)
+            for log_offset in self._in_queue(queue_id):
+                yield log_offset
+                if log_offset is not None:
+                    break
 
-    def places(self) -> Iterator[int]:
+    def places(self) -> Iterator[int | None]:
         """As `Waits.places`, without recalls that lie by themselves."""
         for queue_id in self._queues.ids():
             if queue_id < RECALLS_FROM:
                 yield from self._in_queue(queue_id)
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return self._timer.pending()
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`; of an hour that has begun what is done is among it."""
+        for queue_id in self._queues.ids():
+            if queue_id < RECALLS_FROM:
+                first = self._queues.first_from(queue_id, self._timer.begin_ms, 0)
+                yield self._queues.readable(queue_id, first)
 
-    def _in_queue(self, queue_id: int) -> Iterator[int]:
+    def _in_queue(self, queue_id: int) -> Iterator[int | None]:
+        """The places in one queue, and None behind each part of it that was read."""
         begin_ms, is_done = self._timer.begin_ms, self._timer.is_done
         position = self._queues.first_from(queue_id, begin_ms, 0)
         while position < self._queues.span(queue_id).end:
@@ -73,3 +81,4 @@ class TimedWaiting(WaitingRecords):
             for action_ms, log_offset in entries:
                 if action_ms >= begin_ms and not is_done(action_ms, log_offset):
                     yield log_offset
+            yield None

@@ -128,6 +128,7 @@ class ReplyProcessor:
     ) -> Steps:
         msg_id, queue_offset = "0", 0
         if self._settings.store_reply_message:
+            self._check_still_there(header, queue_id)
             msg_id, queue_offset = self._stored(
                 header, queue_id, connection.packed_peer, command.body
             )
@@ -153,6 +154,17 @@ class ReplyProcessor:
             ext = {name: str(value) for name, value in fields.items()}
             return encode_response(command, ResponseCode.SYSTEM_ERROR, remark, ext)
         return self._reply(command, 0, msg_id, queue_id, queue_offset)
+
+    def _check_still_there(self, header: SendMessageHeader, queue_id: int) -> None:
+        """Raises `BadRequest` where the topic, or the queue of it, has gone since it was chosen:
+        these steps run a turn later, or many."""
+        topic = self._send.topic_of(header)
+        if topic is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] was deleted while the reply was taken in",
+            )
+        self._send.choose_queue(topic, queue_id)
 
     def _asker(self, properties: Mapping[str, str]) -> Member:
         """The client that waits for the reply."""

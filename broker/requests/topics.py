@@ -281,7 +281,7 @@ class TopicRequests:
         """A group whose number of retry queues is raised gets them: retries go to the queues that
         its retry topic has, whatever the group says. Raises BadRequest where they are too many."""
         known = self._groups.find(group.name)
-        if known is None or group.retry_queue_nums <= known.retry_queue_nums:
+        if known is not None and group.retry_queue_nums <= known.retry_queue_nums:
             return
         name = retry_topic(group.name)
         yield from self._settled(name)

@@ -35,23 +35,22 @@ class DeletedTopics:
 
     def __init__(self, file: JsonStateFile, log_end: int) -> None:
         self._file = file
-        nothing: dict[str, int] = {}
-        stored = file.load(_parse, nothing)
+        stored = stored_deletions(file)
         self._offsets = {name: min(offset, log_end) for name, offset in stored.items()}
         #: The offset of a topic's deletion by its name; by default that of a topic never deleted.
         self.offset_of = self._offsets.get
         self._saving = threading.Lock()
-        self._newest = self._written = ""
+        # What was taken to be written last, and what was written last: snapshots.
+        self._newest = self._written = stored
         self._is_changed = False
         if self._offsets != stored:
             self._lowered()
 
     def _lowered(self) -> None:
         self._is_changed = True
-        text = self.take_changes()
-        assert text is not None
+        self.take_changes()
         try:
-            self.save(text)
+            self.save()
         except OSError as error:
             self.mark_unsaved()
             log.error("deleted topics not saved, will be tried again why=%s", error)
@@ -83,25 +82,32 @@ class DeletedTopics:
 
     # --- saving -------------------------------------------------------------------------------
 
-    def take_changes(self) -> str | None:
-        """The file's new text if it has changed since the last call, else None."""
+    def take_changes(self) -> dict[str, int] | None:
+        """A snapshot if something has changed since the last call, else None."""
         if not self._is_changed:
             return None
         self._is_changed = False
-        self._newest = pretty({"deletedTopics": self._offsets})
+        self._newest = dict(self._offsets)
         return self._newest
 
-    def save(self, _text: str = "") -> None:
-        """Have the newest text that was taken on the disk. Any thread; raises OSError."""
+    def save(self, _changes: dict[str, int] | None = None) -> None:
+        """Have the newest snapshot that was taken on the disk, whoever took it. Any thread; raises
+        OSError."""
         with self._saving:
-            text = self._newest
-            if text is not self._written:
-                self._file.save(text)
-                self._written = text
+            newest = self._newest
+            if newest is not self._written:
+                self._file.save(pretty({"deletedTopics": newest}))
+                self._written = newest
 
     def mark_unsaved(self) -> None:
         """A `save` failed: the next `take_changes` gives the table again."""
         self._is_changed = True
+
+
+def stored_deletions(file: JsonStateFile) -> dict[str, int]:
+    """What the file has: log offsets by the topics' names. Raises StateFileError."""
+    nothing: dict[str, int] = {}
+    return file.load(_parse, nothing)
 
 
 def _parse(content: bytes) -> dict[str, int]:

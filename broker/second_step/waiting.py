@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import islice
 from typing import Final, Protocol
 
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
@@ -24,7 +23,6 @@ from aerobee.remoting.turns import Spread, Turns
 
 #: Records that are looked at for one question, 25 us each.
 MOST_LOOKED: Final = 50_000
-_STEP: Final = 16
 
 
 class Waits(Protocol):
@@ -36,11 +34,12 @@ class Waits(Protocol):
     def oldest(self) -> Iterator[int | None]:
         """The log offset of the first that waits, of each queue; None: this step found none."""
 
-    def places(self) -> Iterator[int]:
-        """The log offset of each record that waits, those of all topics."""
+    def places(self) -> Iterator[int | None]:
+        """The log offset of each record that waits, those of all topics; None: this step found
+        none."""
 
-    def count(self) -> int:
-        """How many records there are in `places`, or a few more."""
+    def sizes(self) -> Iterator[int]:
+        """How many records there are in `places`, or a few more, in parts."""
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
         """What the record there has for a topic: queue id and number of messages."""
@@ -74,18 +73,22 @@ def count_waiting(
     left, unlooked = MOST_LOOKED, 0
     for source in sources:
         queues = counts[source.kind] = Counter()
-        expected, looked = source.count(), 0
-        places = islice(source.places(), left)
-        while some := list(islice(places, _STEP)):
-            looked += len(some)
-            for log_offset in some:
-                if log_offset < deleted_at:
-                    continue
+        before = left
+        for log_offset in source.places() if left else ():
+            if log_offset is not None and log_offset >= deleted_at:
                 for queue_id, messages in source.found(topic, log_offset):
                     queues[queue_id] += messages
+            left -= log_offset is not None
+            # A record may be large: each is a step.
             yield None
-        left -= looked
-        unlooked += max(0, expected - looked) if not left else 0
+            if not left:
+                break
+        if not left:
+            waiting = 0
+            for size in source.sizes():
+                waiting += size
+                yield None
+            unlooked += max(0, waiting - before)
     return WaitingMessages(counts, unlooked)
 
 

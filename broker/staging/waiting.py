@@ -28,18 +28,19 @@ class StagedWaiting:
     def oldest(self) -> Iterator[int | None]:
         """As `Waits.oldest`."""
         for number, stage in enumerate(list(self._table.stages.values())):
-            found = min((chunk.log_offset for chunk in stage.chunks.values()), default=None)
+            # The first that came is the oldest.
+            found = next(iter(stage.chunks.values()), None)
             if found is not None or number % _STEP == 0:
-                yield found
+                yield None if found is None else found.log_offset
 
     def places(self) -> Iterator[int]:
         """As `Waits.places`."""
         for stage in list(self._table.stages.values()):
             yield from _unpublished(stage)
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return self._table.chunks
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`."""
+        yield self._table.chunks
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
         """As `Waits.found`."""

@@ -141,9 +141,9 @@ class TransactionTable:
         message; `end` without one."""
         return min([self.first_pending, *self._owed])
 
-    def log_offsets(self) -> list[int]:
-        """Where the undecided half messages lie now."""
-        return [pending.log_offset for pending in self._pending.values()]
+    def all_pending(self) -> list[Pending]:
+        """Those that are undecided now."""
+        return list(self._pending.values())
 
     @property
     def first_pending(self) -> int:

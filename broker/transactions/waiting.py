@@ -34,8 +34,8 @@ class TransactionsWaiting(WaitingRecords):
 
     def places(self) -> Iterator[int]:
         """As `Waits.places`, without those that were put aside."""
-        return iter(self._table.log_offsets())
+        return (pending.log_offset for pending in self._table.all_pending())
 
-    def count(self) -> int:
-        """As `Waits.count`."""
-        return len(self._table)
+    def sizes(self) -> Iterator[int]:
+        """As `Waits.sizes`."""
+        yield len(self._table)

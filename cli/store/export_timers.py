@@ -10,10 +10,12 @@ from typing import Any, Final
 from aerobee.broker.core import timer_window_ms, wall_clock_ms
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
 from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.second_step.deleted_topics import stored_deletions
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, show
 from aerobee.cli.store.access import COULD_NOT, on_store, settings_of
 from aerobee.cli.times import time_text
+from aerobee.config.model import Settings
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
@@ -29,7 +31,7 @@ def export_timers(parsed: argparse.Namespace) -> int:
     with StoreAtRest(settings, given, reading=True) as rest:
         # With the sizes that its files have.
         settings = rest.settings
-    file = JsonStateFile(os.path.join(settings.store_path, "config", "timerProgress.json"))
+    file = _state_file(settings, "timerProgress.json")
     shown: list[Kept] = []
     with _list(parsed.list) as write:
 
@@ -40,6 +42,7 @@ def export_timers(parsed: argparse.Namespace) -> int:
 
         try:
             progress = TimerProgress(file, lambda: 0)
+            deleted_at = stored_deletions(_state_file(settings, "deletedTopics.json"))
         except StateFileError as error:
             raise CommandFailed(str(error), COULD_NOT) from error
         store = MessageStore.open(settings)
@@ -49,6 +52,7 @@ def export_timers(parsed: argparse.Namespace) -> int:
             wall_clock_ms,
             timer_window_ms(settings),
             listed,
+            deleted_at,
             dry_run=parsed.dry_run,
         )
         try:
@@ -67,6 +71,10 @@ def export_timers(parsed: argparse.Namespace) -> int:
     else:
         _print(export.report, shown, parsed)
     return OK
+
+
+def _state_file(settings: Settings, name: str) -> JsonStateFile:
+    return JsonStateFile(os.path.join(settings.store_path, "config", name))
 
 
 def _save(store: MessageStore, progress: TimerProgress, export: TimerExport) -> None:
@@ -96,6 +104,8 @@ def _print(report: ExportReport, shown: list[Kept], parsed: argparse.Namespace) 
         show("no message waits that a delay level reaches")
     if report.recalled:
         show(f"{report.recalled} messages are recalled, and left out")
+    if report.dropped:
+        show(f"{report.dropped} messages are of topics that were deleted, and left out")
     for log_offset in report.unusable:
         show(f"the record at log offset {log_offset} cannot be read, or says not where it goes")
     if not report.kept:
@@ -127,6 +137,7 @@ def _fields(report: ExportReport, kept: list[Kept], *, dry_run: bool) -> dict[st
         "exported": sum(report.exported.values()),
         "levels": {str(level): count for level, count in sorted(report.exported.items())},
         "recalled": report.recalled,
+        "dropped": report.dropped,
         "unusable": report.unusable,
         "kept": [one._asdict() for one in kept],
     }

@@ -44,6 +44,7 @@ _MEMBERS = {
     DELAYS: ("offsetTable",),
     "consumerFilter.json": ("filterDataByTopic",),
     "stages.json": ("queries",),
+    "deletedTopics.json": ("deletedTopics",),
     "kvConfig.json": ("configTable",),
 }
 

@@ -61,8 +61,11 @@ def tables_read(files: Files, settings: Settings) -> list[str]:
     light = os.path.join(config, LMQ_OFFSETS)
     # A broker that is to have light queues for the first time goes on from the ordinary table.
     is_light = settings.lmq_enabled and (files.exists(light) or files.exists(light + BACKUP))
-    names = (TOPICS, "subscriptionGroup.json", "consumerFilter.json", DELAYS, "stages.json")
-    paths = [os.path.join(config, name) for name in (*names, LMQ_OFFSETS if is_light else OFFSETS)]
+    names = (
+        *(TOPICS, "subscriptionGroup.json", "consumerFilter.json", DELAYS, "stages.json"),
+        *("deletedTopics.json", LMQ_OFFSETS if is_light else OFFSETS),
+    )
+    paths = [os.path.join(config, name) for name in names]
     if settings.nameserver_enabled and not settings.nameserver_kv_path:
         paths.append(settings.kv_file)
     return paths

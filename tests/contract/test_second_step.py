@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,11 +12,23 @@ from pathlib import Path
 import pytest
 
 import aerobee.testing
+from aerobee.broker import core
+from aerobee.client.producing.staging import StageClient
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.headers.stages import (
+    Run,
+    StageChunkHeader,
+    StagePart,
+    chunk_crc,
+    encode_chunk,
+    stage_checksum,
+)
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
-from tests.contract.conftest import Wire
+from tests.contract.conftest import FORMS, Wire
 
 
 @asynccontextmanager
@@ -152,3 +165,78 @@ async def test_dead_letters_of_a_group_have_one_line_with_the_id(
     assert len(said) == 1
     assert f"group=DG topic=Failing dead_letters=%DLQ%DG msg_id={0:032d} dead_letter_id=" in said[0]
     assert said[0].endswith("reason=its consumer asked for it")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("fate", ["smaller", "deleted"])
+async def test_staged_rows_go_to_the_topic_as_it_is_when_they_are_published(
+    monkeypatch: pytest.MonkeyPatch, form: str, fate: str
+) -> None:
+    if form == "off":
+        monkeypatch.setenv("AEROBEE_NATIVE", "off")
+    with aerobee.testing.broker() as broker:
+        async with connected(broker) as wire, StageClient(broker.name_server) as client:
+            await make(wire, "T", 4)
+            items = encode_batch([BatchItem(0, b"row", b"TAGS\x01t")] * 300)
+            chunk = encode_chunk([Run("T", 3, 300, items)])
+            crc, name = chunk_crc(chunk), "0123456789abcdef" * 2
+            header = StageChunkHeader("query", 0, 0, name, 0, 300, crc)
+            await client.send_chunk("test-broker", header, chunk)
+            assert await waits(wire, "T") == 300
+            if fate == "deleted":
+                await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            await make(wire, "T", 2)
+            part = StagePart("test-broker", 0, name, 1, 300, stage_checksum([crc]))
+            decision = await client.commit("query", 0, [part], ["test-broker"])
+            assert decision.state == "done"
+            ends = [await end(wire, "T", queue) for queue in range(4)]
+            assert ends == ([0, 300, 0, 0] if fate == "smaller" else [0, 0, 0, 0])
+            assert await waits(wire, "T") == 0
+
+
+@pytest.mark.parametrize("decision", [8, 12])
+async def test_a_transaction_of_a_deleted_topic_ends_with_it(wire: Wire, decision: int) -> None:
+    """8 is a commit, 12 a rollback."""
+    topic = f"Ends{decision}"
+    await make(wire, topic, 1)
+    properties = "PGROUP\x01PG\x02TRAN_MSG\x01true"
+    sent = await wire.send(topic, b"half", properties=properties, sys_flag=4)
+    place = parse_offset_msg_id(sent.ext["msgId"])[2]
+    await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    await make(wire, topic, 1)
+    ext = {"producerGroup": "PG", "tranStateTableOffset": sent.ext["queueOffset"]}
+    ext |= {"commitLogOffset": place, "commitOrRollback": decision}
+    answer = await wire.call(RequestCode.END_TRANSACTION, ext)
+    wanted = ResponseCode.TOPIC_NOT_EXIST if decision == 8 else ResponseCode.SUCCESS
+    assert answer.code == wanted, answer.remark
+    assert await end(wire, topic, 0) == 0
+
+
+async def test_a_deletion_is_remembered_as_long_as_something_waits_from_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_FORGET_S", 0.02)
+    file = tmp_path / "config" / "deletedTopics.json"
+    with aerobee.testing.broker(store_path=str(tmp_path)) as broker:
+        async with connected(broker) as wire:
+            await make(wire, "Before", 1)
+            await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Before"})
+            await wire.send("Behind", b"waits", properties="DELAY\x0118")
+            await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Behind"})
+            async with asyncio.timeout(20):
+                while '"Before"' in file.read_text():
+                    await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+            assert '"Behind"' in file.read_text()
+
+
+async def test_replies_that_nobody_takes_have_one_line(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aerobee.broker")
+    await make(wire, "Replies", 1)
+    fields: dict[str, object] = {"a": "PG", "b": "Replies", "c": "TBW102", "d": 4, "e": 0, "f": 0}
+    fields |= {"g": 1, "h": 0, "i": "REPLY_TO_CLIENT\x01gone", "m": "false"}
+    for _ in range(5):
+        answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert len([text for text in caplog.messages if "reply not delivered" in text]) == 1

@@ -24,6 +24,7 @@ def exported(bench: Bench) -> tuple[ExportReport, list[Kept]]:
         bench.clock.now_ms,
         bench.window_ms,
         kept.append,
+        {name: bench.deleted.offset_of(name, 0) for name in bench.topics},
         dry_run=False,
     )
     export.run()
@@ -90,4 +91,16 @@ def test_what_was_exported_does_not_count_as_waiting(
     bench.pass_ms(2 * HOUR_MS + 1000)
     assert len(bodies(bench.store)) == 1
     assert bench.timer.pending() == len(far)
+    bench.close()
+
+
+def test_what_is_of_a_deleted_topic_is_not_exported_into_the_one_made_anew(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, message_delay_levels="1s 2s")
+    bench.send(b"old", 1500)
+    bench.deleted.add("Orders", bench.store.written)
+    bench.send(b"new", 1500)
+    report, _ = exported(bench)
+    assert (report.exported, report.dropped) == ({2: 1}, 1)
+    (waiting,) = read_all(bench.store, SCHEDULE_TOPIC, 1)
+    assert waiting.body == b"new"
     bench.close()

@@ -294,6 +294,17 @@ def left_by(
     return sum(on_loop(partial(confirm, topic)) for topic in topics)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_deletion_is_on_the_disk_when_it_is_answered(
+    admin: Admin, tmp_path: Path, known: bool
+) -> None:
+    """Also of a topic that is in no table: a crash may have come between."""
+    if known:
+        admin.create("T", 4)
+    admin.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    assert deletions(tmp_path, 1 << 60).offset_of("T") == 1_000
+
+
 @pytest.mark.parametrize("left", [False, True])
 def test_offsets_stay_with_queues_that_could_not_go(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, left: bool

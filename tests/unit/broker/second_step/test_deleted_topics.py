@@ -35,9 +35,9 @@ def file_of(path: Path) -> JsonStateFile:
 
 
 def saved(table: DeletedTopics) -> DeletedTopics:
-    text = table.take_changes()
-    assert text is not None
-    table.save(text)
+    changes = table.take_changes()
+    assert changes is not None
+    table.save(changes)
     return table
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
+from aerobee.broker.second_step import waiting
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import queue_now
 from aerobee.broker.second_step.waiting import Waits, count_waiting
@@ -201,6 +202,10 @@ def test_what_waits_is_counted_by_the_queue_that_it_was_accepted_for(way: Way) -
     assert (found.total(3), found.total(4), found.unlooked) == (2, 0, 0)
     assert WaitingMessages.parse(found.encode()) == found
     assert drive(count_waiting([way.waits], "Order", 0)) == WaitingMessages({way.kind: {}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting, "MOST_LOOKED", 1)
+        found = way.waiting()
+        assert (found.total(), found.unlooked) == (1, 1)
     way.delete()
     assert way.waiting().total() == 0
     way.deleted.forget_up_to(way.store.written)

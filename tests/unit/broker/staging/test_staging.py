@@ -16,6 +16,7 @@ from aerobee.broker.staging import table
 from aerobee.broker.staging.answers import StageAnswers
 from aerobee.broker.staging.finished import LastBatch
 from aerobee.broker.staging.table import Decision
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import (
@@ -28,9 +29,11 @@ from aerobee.protocol.headers.stages import (
     encode_names,
     encode_parts,
 )
+from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
 from aerobee.remoting.turns import Steps
 from aerobee.store.errors import StoreClosed
+from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.unit.broker.staging_support import BROKER, Desk, rows, runs_of, texts
 from tests.unit.store.support import read_all
@@ -461,6 +464,47 @@ def test_levels_may_be_other_ones_after_a_kill(tmp_path: Path) -> None:
     assert desk.waiting() == texts(given[:6])
     assert desk.bodies() == texts(given[6:])
     desk.close()
+
+
+@pytest.mark.parametrize("puts", range(1, 12))
+def test_a_topic_that_has_other_queues_after_a_kill_has_each_row_once(
+    tmp_path: Path, puts: int
+) -> None:
+    """Rows are known again by what they hold, wherever they were put."""
+    given = rows("a", 8)
+    desk = Desk(tmp_path / "store").start()
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    desk.topics.update(TopicConfig("Orders", 1, 1)).result()
+    real, left = desk.store.put, iter(range(puts))
+
+    def put(message: StoreMessage) -> PutResult:
+        if next(left, None) is None:
+            raise StoreClosed("killed")
+        return real(message)
+
+    desk.store.put = put  # type: ignore[method-assign]
+    desk.settle()
+    desk.close()
+    desk = Desk(tmp_path / "store").start()
+    desk.settle()
+    assert desk.state(KEY) == "done"
+    assert sorted(text.split("/")[2] for text in desk.bodies()) == [
+        row[2].decode() for row in given
+    ]
+    assert desk.staging.publisher.lost_rows == 0
+    desk.close()
+
+
+def test_rows_of_a_deleted_topic_are_dropped_and_the_others_published(desk: Desk) -> None:
+    given = rows("a", 4) + rows("b", 4, "Audit") + rows("c", 4)
+    part = desk.stage(KEY, 0, given, size=12)
+    desk.deleted.add("Audit", desk.store.written)
+    desk.intent(KEY, [part])
+    desk.settle()
+    assert desk.state(KEY) == "done"
+    assert desk.bodies() == texts(given[:4] + given[8:])
+    assert desk.second_step.counts.dropped["staged"] == 4
+    assert desk.staging.publisher.lost_rows == 0
 
 
 # --- between two steps of a request ---------------------------------------------------------------
