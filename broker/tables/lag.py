@@ -110,11 +110,11 @@ class ConsumerLag:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics that a group has offsets in or subscribes to; some may not exist."""
-        names = dict.fromkeys(self._offsets.topics_of(group))
+        names = self._offsets.topics_of(group)
         live = self._clients.consumer_group(group)
         if live is not None:
-            names.update(dict.fromkeys(live.subscriptions))
-        return list(names)
+            names += [one for one in live.subscriptions if not self._offsets.of(group, one)]
+        return names
 
     def concerns(self, group: str, topic: str) -> bool:
         """Whether a topic is one of these, or may be: nobody online says what is subscribed to."""
@@ -210,8 +210,7 @@ class ConsumerLag:
         if live is None or config is None or not 0 <= queue_id < config.read_queues:
             return
         if _begins_at_end(live, topic):
-            began = self._stats.consumer(live.name, config.name).began
-            began[queue_id] = self._end(topic, queue_id)
+            self._stats.begins(live.name, config.name, queue_id, self._end(topic, queue_id))
 
     def _first(self, topic: str, queue_id: int) -> int:
         return max(self._store.min_offset(topic, queue_id), 0)
