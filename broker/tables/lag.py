@@ -163,21 +163,24 @@ class ConsumerLag:
     def queues(self, group: str, topic: str) -> Iterator[QueueLag]:
         """A group's lag in each queue of a topic that it is judged in. The caller takes them in
         steps: there may be thousands."""
-        count = self.queue_count(group, topic)
+        offsets = self._offsets.of(group, topic)
         given_out = self._stats.pulled(group, topic)
-        for queue_id in range(count):
-            committed = self._offsets.query(group, topic, queue_id)
+        for queue_id in range(self.queue_count(group, topic)):
+            committed = offsets.get(queue_id, NO_OFFSET)
             end = self._end(topic, queue_id)
-            begin = min(self.begin(group, topic, queue_id), end)
+            begin = min(self._begin(group, topic, queue_id, committed), end)
             out = min(max(given_out.get(queue_id, begin), begin), end)
             yield QueueLag(queue_id, committed, begin, end, out)
 
     def begin(self, group: str, topic: str, queue_id: int) -> int:
         """The first offset of a queue that a group has not consumed, if that is there."""
         committed = self._offsets.query(group, topic, queue_id)
+        return self._begin(group, topic, queue_id, committed)
+
+    def _begin(self, group: str, topic: str, queue_id: int, committed: int) -> int:
         if committed == NO_OFFSET:
             return self.start(group, topic, queue_id)
-        return max(committed, self._first(topic, queue_id))
+        return max(committed, self._store.min_offset(topic, queue_id))
 
     def start(self, group: str, topic: str, queue_id: int) -> int:
         """Where a group starts in a queue that it has no offset in."""
