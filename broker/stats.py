@@ -30,6 +30,8 @@ from aerobee.protocol.names import LMQ_PREFIX, is_light
 
 OTHER = "__other__"
 UNKNOWN_CODE = -1
+#: Queues in which it is noted where a group began, but for those of the newest pair.
+MOST_BEGINNINGS = 10_000
 _CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, protocol/WIRE.md 2
 
 #: Upper bounds, in bytes and in seconds, as RocketMQ 5.x has them (milliseconds there).
@@ -110,9 +112,7 @@ class TopicStats:
 class ConsumerStats:
     """What one consumer group took from one topic, and what it gave back.
 
-    `pulled` is the queue offset behind the last message given to the group, by queue id; `began`
-    where it began in a queue at whose end it chose to, before it has committed an offset there
-    (`tables/lag.py`).
+    `pulled` is the queue offset behind the last message given to the group, by queue id.
     """
 
     group: str
@@ -120,7 +120,6 @@ class ConsumerStats:
     messages_out: int = 0
     bytes_out: int = 0
     pulled: dict[int, int] = field(default_factory=dict)
-    began: dict[int, int] = field(default_factory=dict)
     queues: dict[int, QueueCounts] = field(default_factory=dict)
     sent_back: int = 0
     sent_to_dlq: int = 0
@@ -170,7 +169,8 @@ class BrokerStats:
     """All counters of one broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
-        "_consumers", "_light", "_limit", "_other_queue", "_queue_count", "_requests", "_served",
+        "_began", "_began_count", "_consumers", "_light", "_limit", "_other_queue", "_queue_count",
+        "_requests", "_served",
         "_topics", "client_calls", "events", "failures_without_topic", "get_found", "get_missed",
         "get_time_max_s", "group_warnings", "handler_failures", "overflowed", "put_failures",
         "started_ms",
@@ -187,6 +187,8 @@ class BrokerStats:
         self._limit = series_limit
         self._queue_count = 0
         self._other_queue = QueueCounts()
+        self._began: dict[tuple[str, str], dict[int, int]] = {}
+        self._began_count = 0
         self._topics: dict[tuple[str, str], TopicStats] = {}
         self._consumers: dict[tuple[str, str], ConsumerStats] = {}
         self._requests: dict[tuple[int, int, str, bool], RequestStats] = {}
@@ -315,9 +317,27 @@ class BrokerStats:
         return {} if found is None else found.pulled
 
     def began(self, group: str, topic: str) -> Mapping[int, int]:
-        """`ConsumerStats.began` of a group in a topic, empty when nothing is noted."""
+        """Where a group has begun in a topic, by queue id, as far as `begins` was told and it is
+        not too long ago."""
+        return self._began.get((group, topic), {})
+
+    def begins(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note where a group begins in a queue before it commits an offset there
+        (`tables/lag.py`)."""
+        queues = self._began.setdefault((group, topic), {})
+        if queue_id not in queues:
+            self._began_count += 1
+        queues[queue_id] = queue_offset
+        while self._began_count > MOST_BEGINNINGS and len(self._began) > 1:
+            self._forget_began(next(iter(self._began)))
+
+    def _forget_began(self, pair: tuple[str, str]) -> None:
+        self._began_count -= len(self._began.pop(pair))
+
+    def messages_out(self, group: str, topic: str) -> int:
+        """How many messages a group has taken from a topic; makes no counters."""
         found = self._consumers.get((group, topic))
-        return {} if found is None else found.began
+        return 0 if found is None else found.messages_out
 
     # --- tables -----------------------------------------------------------------------------
 
@@ -336,11 +356,15 @@ class BrokerStats:
             self._queue_count -= len(self._topics.pop(key).queues)
         for pair in [pair for pair in self._consumers if pair[1] == topic]:
             self._queue_count -= len(self._consumers.pop(pair).queues)
+        for pair in [pair for pair in self._began if pair[1] == topic]:
+            self._forget_began(pair)
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted consumer group."""
         for pair in [pair for pair in self._consumers if pair[0] == group]:
             self._queue_count -= len(self._consumers.pop(pair).queues)
+        for pair in [pair for pair in self._began if pair[0] == group]:
+            self._forget_began(pair)
 
     def _new_topic(self, topic: str, message_type: str) -> TopicStats:
         if self._light:

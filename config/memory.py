@@ -100,6 +100,14 @@ FIXED: Final = (
               "aerobee_counters_overflowed_total", bytes_each=300),
     ),
     Fixed(
+        "beginnings of groups",
+        10_000,
+        "queues",
+        Limit("where groups began that begin at the end of queues",
+              "the oldest are forgotten: lag counts from the first message",
+              "rocketmq_consumer_lag_messages", bytes_each=600),
+    ),
+    Fixed(
         "traffic history",
         10_000,
         "series",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable
@@ -173,14 +174,17 @@ class ProgressRequests:
     def _topics_to_clone(self, source: str) -> list[str]:
         """All that the source has offsets in or subscribes to, but its own retry topic: no other
         group reads it."""
-        own = retry_topic(source)
-        return [topic for topic in self._lag.topics_of(source) if topic != own]
+        topics = self._lag.topics_of(source)
+        with suppress(ValueError):
+            topics.remove(retry_topic(source))
+        return topics
 
     def _positions(self, source: str, topic: str) -> Iterable[tuple[int, int]]:
         """(queue id, offset) of what the source has in a topic; where it has none at all and
         subscribes to it, those that it would start with."""
         offsets = self._offsets.of(source, topic)
-        if offsets or topic not in self._lag.topics_of(source):
+        live = self._clients.consumer_group(source)
+        if offsets or live is None or topic not in live.subscriptions:
             return list(offsets.items())
         return ((one.queue_id, one.begin) for one in self._lag.queues(source, topic))
 

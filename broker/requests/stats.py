@@ -156,6 +156,8 @@ class StatsRequests:
             if topics:
                 parts.append(encode_group_stats(group.name, topics))
         body = encode_broker_consume_stats(self._endpoint, parts, lag)
+        # Before the frame is made: of a large answer there are two copies at a time, not three.
+        parts.clear()
         return encode_success(command, body)
 
     def _consumed(self, group: str, name: str) -> TopicConfig | None:
@@ -269,9 +271,13 @@ class GroupRates:
 
     def messages_a_second(self, group: str, topic: str) -> float:
         """0.0 for a group that took nothing yet."""
-        count = self._stats.consumer(group, topic).messages_out
+        count = self._stats.messages_out(group, topic)
+        last = self._last.get((group, topic))
+        if not count and last is None:
+            # Nothing is remembered of what may be any topic that a group subscribes to.
+            return 0.0
         now = self._clock()
-        last = self._last.get((group, topic)) or _Measurement(self._started, 0, 0.0)
+        last = last or _Measurement(self._started, 0, 0.0)
         passed_s = now - last.at
         if passed_s >= 1.0:
             # A count below the last one means the counters were dropped with the group.

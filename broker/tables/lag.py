@@ -110,11 +110,11 @@ class ConsumerLag:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics that a group has offsets in or subscribes to; some may not exist."""
-        names = dict.fromkeys(self._offsets.topics_of(group))
+        names = self._offsets.topics_of(group)
         live = self._clients.consumer_group(group)
         if live is not None:
-            names.update(dict.fromkeys(live.subscriptions))
-        return list(names)
+            names += [one for one in live.subscriptions if not self._offsets.of(group, one)]
+        return names
 
     def concerns(self, group: str, topic: str) -> bool:
         """Whether a topic is one of these, or may be: nobody online says what is subscribed to."""
@@ -163,21 +163,24 @@ class ConsumerLag:
     def queues(self, group: str, topic: str) -> Iterator[QueueLag]:
         """A group's lag in each queue of a topic that it is judged in. The caller takes them in
         steps: there may be thousands."""
-        count = self.queue_count(group, topic)
+        offsets = self._offsets.of(group, topic)
         given_out = self._stats.pulled(group, topic)
-        for queue_id in range(count):
-            committed = self._offsets.query(group, topic, queue_id)
+        for queue_id in range(self.queue_count(group, topic)):
+            committed = offsets.get(queue_id, NO_OFFSET)
             end = self._end(topic, queue_id)
-            begin = min(self.begin(group, topic, queue_id), end)
+            begin = min(self._begin(group, topic, queue_id, committed), end)
             out = min(max(given_out.get(queue_id, begin), begin), end)
             yield QueueLag(queue_id, committed, begin, end, out)
 
     def begin(self, group: str, topic: str, queue_id: int) -> int:
         """The first offset of a queue that a group has not consumed, if that is there."""
         committed = self._offsets.query(group, topic, queue_id)
+        return self._begin(group, topic, queue_id, committed)
+
+    def _begin(self, group: str, topic: str, queue_id: int, committed: int) -> int:
         if committed == NO_OFFSET:
             return self.start(group, topic, queue_id)
-        return max(committed, self._first(topic, queue_id))
+        return max(committed, self._store.min_offset(topic, queue_id))
 
     def start(self, group: str, topic: str, queue_id: int) -> int:
         """Where a group starts in a queue that it has no offset in."""
@@ -212,8 +215,7 @@ class ConsumerLag:
         if live is None or config is None or not 0 <= queue_id < config.read_queues:
             return
         if _begins_at_end(live, topic):
-            began = self._stats.consumer(live.name, config.name).began
-            began[queue_id] = self._end(topic, queue_id)
+            self._stats.begins(live.name, config.name, queue_id, self._end(topic, queue_id))
 
     def _first(self, topic: str, queue_id: int) -> int:
         return max(self._store.min_offset(topic, queue_id), 0)

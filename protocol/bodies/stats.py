@@ -131,11 +131,11 @@ def encode_group_stats(group: str, topics: Sequence[bytes]) -> bytes:
 
 def encode_broker_consume_stats(broker_address: str, groups: Iterable[bytes], lag: int) -> bytes:
     """The answer to GET_BROKER_CONSUME_STATS, of the groups' parts."""
-    return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (
-        dumps(broker_address),
-        b",".join(groups),
-        lag,
-    )
+    # One join makes all of it: it may be tens of megabytes, which formatting would copy again.
+    parts = [*groups] or [b""]
+    parts[0] = b'{"brokerAddr":%b,"consumeStatsList":[%b' % (dumps(broker_address), parts[0])
+    parts[-1] = b'%b],"totalDiff":%d}' % (parts[-1], lag)
+    return b",".join(parts)
 
 
 class ConnectionData(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker import stats
 from aerobee.broker.requests.offsets import OffsetRequests
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.groups import GroupConfig
@@ -173,7 +174,25 @@ def test_a_stranger_that_asks_leaves_nothing(tables: Tables) -> None:
         asked(tables, name, where, queue_id)
     joins(tables, "g", "T", consume_from_where=LAST)
     asked(tables, "g", "T", 1)
-    assert tables.stats.consumers() == []
+    assert tables.stats.began("g", "T") == {}
+
+
+def test_what_is_noted_of_beginnings_is_bounded(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats, "MOST_BEGINNINGS", 5)
+    for number in range(4):
+        topic(tables, f"T{number}", 2)
+        joins(tables, f"g{number}", f"T{number}", consume_from_where=LAST)
+        for queue_id in range(2):
+            tables.queues.put(f"T{number}", queue_id, range(100), min_offset=50)
+            asked(tables, f"g{number}", f"T{number}", queue_id)
+            asked(tables, f"g{number}", f"T{number}", queue_id)
+    began = [tables.stats.began(f"g{number}", f"T{number}") for number in range(4)]
+    assert began == [{}, {}, {0: 150, 1: 150}, {0: 150, 1: 150}]
+    tables.stats.forget_group("g2")
+    tables.stats.forget_topic("T3")
+    assert tables.stats._began_count == 0
 
 
 def test_what_a_group_began_with_is_forgotten_with_the_topic(tables: Tables) -> None:
