@@ -106,6 +106,8 @@ class BrokerCore:
     ) -> None:
         """Without `live_settings` no request changes a setting."""
         self.settings = settings
+        # With which the topics are registered.
+        self._permission = settings.broker_permission
         self._live_settings = live_settings
         self.store = store
         self.identity = identity
@@ -580,6 +582,13 @@ class BrokerCore:
             every(self.access.LOOK_S, "accounts", self.access.look)
         self.delays.start()
         self.timer.start()
+
+    def settings_changed(self) -> None:
+        """Take over what is kept of settings that have changed."""
+        self.store.settings_changed(self.settings)
+        if self._permission != self.settings.broker_permission:
+            self._permission = self.settings.broker_permission
+            self.topics.registered_anew()
 
     def complete_tables(self) -> None:
         """Add to tables that are those of their backups what the store knows and they do not.
