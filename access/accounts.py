@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.access.addresses import AddressPattern
-from aerobee.access.rights import DENY, allows
+from aerobee.access.rights import DENY, PUB, SUB, allows
 from aerobee.protocol.frames.signature import Signer
-from aerobee.protocol.names import HIDDEN_TOPICS
+from aerobee.protocol.names import DLQ_PREFIX, HIDDEN_TOPICS
 
 TOPIC, GROUP = "topic", "group"
 #: Of characters, both keys of an account (the reference's).
@@ -68,10 +68,17 @@ class Account:
 
     def grant(self, kind: str, name: str) -> Grant:
         """The line that decides about a topic or a group. Where messages of all topics wait, only
-        a line of its own gives a right: a default is meant for users' topics."""
+        a line of its own gives a right: a default is meant for users' topics. Dead letters
+        without a line of their own are the group's, as its retries are."""
         if kind == GROUP:
             return self.groups.get(name, self.default_group)
-        return self.topics.get(name, _NONE if name in HIDDEN_TOPICS else self.default_topic)
+        own = self.topics.get(name)
+        if own is not None:
+            return own
+        if name.startswith(DLQ_PREFIX):
+            right, line = self.grant(GROUP, name.removeprefix(DLQ_PREFIX))
+            return Grant(PUB | SUB if allows(right, SUB) else DENY, line)
+        return _NONE if name in HIDDEN_TOPICS else self.default_topic
 
     def has(self, need: Need) -> bool:
         """Whether the account has a right."""
