@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import yaml
 
-from aerobee.access.account_file import BOOL, MAX_BYTES, NULL, TRUE, compose, parse_account_file
+from aerobee.access.account_file import BOOL, MAX_BYTES, NULL, TRUE, parse_account_file
+from aerobee.access.account_nodes import compose
 from aerobee.access.errors import AccountFileError
 from aerobee.access.rights import is_right
 from aerobee.file_replacement import replace_file

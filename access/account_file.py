@@ -17,27 +17,27 @@
       - counter: 1
         timestamp: 1700000000000
 
-The nodes of the YAML are read, never objects made of them, so that a file can name no class and
-each right knows its line. What the reference takes in silence and does not do, an unknown word, a
+Its accounts are read one after the other (`account_nodes.py`), with pauses where a loop runs beside
+(`pauses.py`). What the reference takes in silence and does not do, an unknown word, a
 right that it reads as DENY, a text that YAML reads as something else, is a warning.
 """
 
 from __future__ import annotations
 
-import codecs
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import yaml
 
-from aerobee.access.accounts import LONGER_THAN, Account, Grant
+from aerobee.access.account_nodes import ListNode, Member, NoYaml, members_of
+from aerobee.access.accounts import LONGER_THAN, NO_ADDRESS, NO_GRANT, NO_LINES, Account, Grant
 from aerobee.access.addresses import AddressPattern
 from aerobee.access.errors import AccountFileError
-from aerobee.access.rights import DENY, is_right, parse_right
+from aerobee.access.pauses import NO_PAUSES, Pauses
+from aerobee.access.rights import is_right, parse_right
 
 _T = TypeVar("_T")
 
@@ -48,12 +48,8 @@ MAX_BYTES: Final = 8 << 20
 MAX_ENTRIES: Final = 1 << 20
 #: Faults that are collected before the rest of a file is left unread.
 MAX_FAULTS: Final = 100
-# A file of accounts has six levels.
-_MAX_DEPTH: Final = 32
 # Of a word that is not known.
 _SHOWN: Final = 64
-# What a parser quotes from the file: a secret that begins with * or ! is an alias or a tag to it.
-_QUOTED: Final = re.compile(r"""(['"]).{2,}\1""")
 _MAP, _LIST, _TEXT = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str"
 NULL, BOOL, _INT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int"))
 _MERGE: Final = "tag:yaml.org,2002:merge"
@@ -84,7 +80,7 @@ class AccountFile:
     causes: tuple[str, ...] = ()
 
 
-def read_account_file(path: str) -> AccountFile:
+def read_account_file(path: str, pauses: Pauses = NO_PAUSES) -> AccountFile:
     """Raises AccountFileError for what cannot be read, OSError included."""
     try:
         # Whoever opens a pipe waits for its other end, but so.
@@ -99,164 +95,134 @@ def read_account_file(path: str) -> AccountFile:
             os.close(descriptor)
     except OSError as error:
         raise AccountFileError(f"{path}: {error.strerror}") from error
-    file = parse_account_file(path, content)
+    file = parse_account_file(path, content, pauses)
     if not mode & (stat.S_IRGRP | stat.S_IROTH):
         return file
     loose = f"{path}: others on this machine can read its secret keys; chmod 600"
     return replace(file, warnings=(*file.warnings, loose))
 
 
-def parse_account_file(path: str, content: bytes) -> AccountFile:
+def parse_account_file(path: str, content: bytes, pauses: Pauses = NO_PAUSES) -> AccountFile:
     """The same, of what is in the file."""
     if len(content) > MAX_BYTES:
         raise AccountFileError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
-    return _Reader(path).read(content)
+    return _Reader(path, pauses).read(content)
 
 
-class _TooDeep(yaml.YAMLError):
-    problem = "it is nested too deeply"
+class _Said:
+    """What is said of a part of a file: faults, one of each account, right or address."""
 
-    def __init__(self, mark: object) -> None:
-        super().__init__(self.problem)
-        self.problem_mark = mark
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.causes: list[str] = []
+        self.faults: list[str] = []
 
-
-class _Shallow(yaml.composer.Composer):
-    """Composes nodes, which may not be nested deeply: each level is one of Python's stack."""
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            mark = self.peek_event().start_mark  # type: ignore[attr-defined]
-            raise _TooDeep(mark)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-
-class _Loader(_Shallow, yaml.SafeLoader):
-    """Of PyYAML without libyaml."""
-
-
-def _loader() -> Any:
-    """The class that reads a file: with libyaml, several times as quick, where there is one."""
-    if not yaml.__with_libyaml__:
-        return _Loader
-
-    class Quick(_Shallow, yaml.CSafeLoader):
-        def __init__(self, stream: bytes) -> None:
-            yaml.CSafeLoader.__init__(self, stream)
-            _Shallow.__init__(self)
-
-    return Quick
-
-
-_LOADER: Final = _loader()
-# What libyaml calls the same.
-_LIBYAML: Final = {"exceeded maximum nesting depth": _TooDeep.problem}
-
-
-def compose(path: str, content: bytes) -> yaml.Node | None:
-    """The nodes of a file, None for an empty one. Raises AccountFileError, which quotes nothing of
-    the file, for what is no YAML."""
-    try:
-        node: yaml.Node | None = yaml.compose(content, Loader=_LOADER)
-    except yaml.YAMLError as error:
-        # The text of the error shows lines of the file, and those may hold secrets.
-        mark = getattr(error, "problem_mark", None)
-        if mark is None:
-            raise AccountFileError(f"{path}{_where_no_text(content)}") from None
-        line = f":{mark.line + 1}"
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        problem = _QUOTED.sub("...", _LIBYAML.get(problem, problem))
-        raise AccountFileError(f"{path}{line}: no YAML: {problem}") from None
-    except (ValueError, OverflowError) as error:
-        # Numbers of escapes and versions that are none.
-        raise AccountFileError(f"{path}: no YAML: {type(error).__name__}") from None
-    return node
-
-
-def _where_no_text(content: bytes) -> str:
-    """What begins a file that is no text, behind its path: its line, and the first wrong byte,
-    which is not shown, as it may be one of a secret."""
-    said = "the file must be UTF-8 text"
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return f": no YAML: it begins as UTF-16 and is damaged; {said}"
-    what, at = "no UTF-8", len(content)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        at = error.start
-        text = content[:at].decode()
-    if (found := _Loader.NON_PRINTABLE.search(text)) is not None:
-        what = "NUL" if found.group() == "\0" else "no printable character"
-        at = len(text[: found.start()].encode())
-    if at == len(content):
-        return f": no YAML: it cannot be read; {said}"
-    line_start = content.rfind(b"\n", 0, at) + 1
-    line = content.count(b"\n", 0, at) + 1
-    return f":{line}: no YAML: byte {at - line_start + 1} of this line is {what}; {said}"
+    def add(self, other: _Said) -> None:
+        self.warnings += other.warnings
+        self.causes += other.causes
+        self.faults += other.faults
 
 
 class _Reader:
-    """Reads one file, and collects warnings, and faults: one of each account, right or address."""
+    """Reads one file."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, pauses: Pauses) -> None:
         self._path = path
+        self._pauses = pauses
         self._entries_left = MAX_ENTRIES
-        self._warnings: list[str] = []
-        self._causes: list[str] = []
-        self._faults: list[str] = []
+        self._said = _Said()
+        # Accounts name the same topics and groups.
+        self._names: dict[str, str] = {}
 
     def read(self, content: bytes) -> AccountFile:
-        node = compose(self._path, content)
-        members = {} if node is None or node.tag == NULL else self._members(node, "the file")
+        of_accounts = _Said()
+        members: dict[str, tuple[int, yaml.Node | None]] = {}
+        accounts: list[Account] = []
+        refused: tuple[str, ...] = ()
+        for key, value in self._top(content):
+            name = self._key(key, members)
+            members[name] = (
+                key.start_mark.line + 1,
+                None if isinstance(value, ListNode) else value,
+            )
+            if name != _ACCOUNTS:
+                continue
+            # What is said of the rest comes first, wherever it stands.
+            before, self._said = self._said, of_accounts
+            try:
+                accounts.extend(self._accounts(value))
+            except NoYaml:
+                raise
+            except AccountFileError as error:
+                refused = error.faults
+            self._said = before
         for name, (line, _) in members.items():
             if name not in (_WHITE, _ACCOUNTS, _VERSION):
                 self._warn(line, f"{_shown(name)} is no word of a file of accounts")
-        try:
-            counter, timestamp = self._version(members)
-            accounts = tuple(self._accounts(members))
-            white = tuple(self._white(members))
-        except AccountFileError as error:
-            raise AccountFileError(*self._faults, *error.faults) from None
-        if self._faults:
-            raise AccountFileError(*self._faults)
-        said = tuple(self._warnings), tuple(self._causes)
-        return AccountFile(self._path, accounts, white, counter, timestamp, *said)
+        counter, timestamp = self._version(_of(members, _VERSION))
+        self._said.add(of_accounts)
+        white: tuple[AddressPattern, ...] = ()
+        if not refused:
+            try:
+                white = tuple(self._white(_of(members, _WHITE)))
+            except AccountFileError as error:
+                refused = error.faults
+        if faults := (*self._said.faults, *refused):
+            raise AccountFileError(*faults)
+        said = tuple(self._said.warnings), tuple(self._said.causes)
+        return AccountFile(self._path, tuple(accounts), white, counter, timestamp, *said)
+
+    def _top(self, content: bytes) -> Iterator[Member]:
+        """The members of the file, each counted."""
+        top = members_of(self._path, content, _ACCOUNTS)
+        if top is None or (isinstance(top, yaml.Node) and top.tag == NULL):
+            return
+        if isinstance(top, yaml.Node):
+            yield from self._pairs(top, "the file")
+            return
+        for key, value in top:
+            self._count_one(key)
+            yield key, value
 
     def _each(self, nodes: Iterable[yaml.Node], read: Callable[[yaml.Node], _T]) -> Iterator[_T]:
         """What is read of each; one that is wrong is left out and its fault kept."""
         for node in nodes:
-            if len(self._faults) >= MAX_FAULTS:
+            if len(self._said.faults) >= MAX_FAULTS:
                 return
             try:
                 found = read(node)
             except AccountFileError as error:
-                self._faults += error.faults
+                self._said.faults += error.faults
             else:
                 yield found
 
     # --- nodes
 
     def _members(self, node: yaml.Node, what: str) -> dict[str, tuple[int, yaml.Node]]:
+        found: dict[str, tuple[int, yaml.Node]] = {}
+        for key, value in self._pairs(node, what):
+            found[self._key(key, found)] = (key.start_mark.line + 1, value)
+        return found
+
+    def _pairs(self, node: yaml.Node, what: str) -> list[tuple[yaml.Node, yaml.Node]]:
         if node.tag != _MAP or not isinstance(node, yaml.MappingNode):
             raise self._wrong(node, f"{what} must be a map of names and values")
         self._count(node)
-        found: dict[str, tuple[int, yaml.Node]] = {}
-        for key, value in node.value:
-            if key.tag == _MERGE:
-                # No warning: RocketMQ reads them, and what is merged may take rights away.
-                raise self._wrong(key, "merges (<<) are not read; write out what is merged")
-            name = self._text(key, "a name")
-            if name in found:
-                raise self._wrong(key, f"{_shown(name)} is there twice")
-            found[name] = (key.start_mark.line + 1, value)
-        return found
+        return list(node.value)
 
-    def _items(self, node: yaml.Node | None, what: str) -> list[yaml.Node]:
+    def _key(self, key: yaml.Node, found: Mapping[str, object]) -> str:
+        """The name of a member that is none of those `found`."""
+        if key.tag == _MERGE:
+            # No warning: RocketMQ reads them, and what is merged may take rights away.
+            raise self._wrong(key, "merges (<<) are not read; write out what is merged")
+        name = self._text(key, "a name")
+        if name in found:
+            raise self._wrong(key, f"{_shown(name)} is there twice")
+        return name
+
+    def _items(self, node: yaml.Node | ListNode | None, what: str) -> Iterable[yaml.Node]:
+        if isinstance(node, ListNode):
+            return self._counted(node)
         if node is None or node.tag == NULL:
             return []
         if node.tag != _LIST or not isinstance(node, yaml.SequenceNode):
@@ -264,8 +230,16 @@ class _Reader:
         self._count(node)
         return list(node.value)
 
+    def _counted(self, listed: ListNode) -> Iterator[yaml.Node]:
+        for node in listed.items:
+            self._count_one(listed)
+            yield node
+
     def _count(self, node: yaml.MappingNode | yaml.SequenceNode) -> None:
-        self._entries_left -= len(node.value)
+        self._count_one(node, len(node.value))
+
+    def _count_one(self, node: yaml.Node | ListNode, count: int = 1) -> None:
+        self._entries_left -= count
         if self._entries_left < 0:
             raise self._wrong(node, f"more than {MAX_ENTRIES} entries, those of aliases counted")
 
@@ -290,10 +264,10 @@ class _Reader:
 
     # --- what is in it
 
-    def _accounts(self, members: Mapping[str, tuple[int, yaml.Node]]) -> Iterator[Account]:
+    def _accounts(self, listed: yaml.Node | ListNode) -> Iterator[Account]:
         known: set[str] = set()
-        nodes = self._items(_of(members, _ACCOUNTS), _ACCOUNTS)
-        for account in self._each(nodes, self._account):
+        for account in self._each(self._items(listed, _ACCOUNTS), self._account):
+            self._pauses.take()
             if account.access_key in known:
                 self._warn(
                     account.line, f"account {account.access_key} is there twice, the first counts"
@@ -323,8 +297,8 @@ class _Reader:
             self._pattern(_of(members, "whiteRemoteAddress")),
             self._default(members, "defaultTopicPerm", key),
             self._default(members, "defaultGroupPerm", key),
-            dict(self._perms(members, "topicPerms", key)),
-            dict(self._perms(members, "groupPerms", key)),
+            dict(self._perms(members, "topicPerms", key)) or NO_LINES,
+            dict(self._perms(members, "groupPerms", key)) or NO_LINES,
             self._path,
             node.start_mark.line + 1,
         )
@@ -339,12 +313,13 @@ class _Reader:
         return word in TRUE
 
     def _pattern(self, node: yaml.Node | None) -> AddressPattern:
+        if node is None:
+            return NO_ADDRESS
         try:
             pattern = AddressPattern(self._optional(node, "an address"))
         except ValueError as error:
-            assert node is not None
             raise self._wrong(node, str(error)) from None
-        if node is not None and (meant := pattern.means_more):
+        if meant := pattern.means_more:
             self._warn(
                 node.start_mark.line + 1,
                 f"address {pattern.text!r} means {meant}: as with RocketMQ, what follows the first "
@@ -355,7 +330,7 @@ class _Reader:
 
     def _default(self, members: Mapping[str, tuple[int, yaml.Node]], name: str, key: str) -> Grant:
         if name not in members:
-            return Grant(DENY, 0)
+            return NO_GRANT
         line, node = members[name]
         text = self._optional(node, name)
         self._check_right(text or "", line, f"account {key}: {name}")
@@ -376,7 +351,8 @@ class _Reader:
                 star = "a star stands for itself here; for all it is"
                 self._warn(line, f"{what}: {named}: {star} {default}", takes=False)
             known.add(named)
-            yield named, Grant(parse_right(right), line)
+            self._pauses.take()
+            yield self._names.setdefault(named, named), Grant(parse_right(right), line)
 
     def _perm(self, node: yaml.Node, what: str) -> tuple[str, str, int]:
         """Name, text of the right, line."""
@@ -390,13 +366,13 @@ class _Reader:
         if not is_right(text):
             self._warn(line, f"{what}: {text.strip()!r} is no right and counts as DENY")
 
-    def _white(self, members: Mapping[str, tuple[int, yaml.Node]]) -> Iterator[AddressPattern]:
+    def _white(self, listed: yaml.Node | None) -> Iterator[AddressPattern]:
         # An empty one is nobody's.
-        patterns = self._each(self._items(_of(members, _WHITE), _WHITE), self._pattern)
+        patterns = self._each(self._items(listed, _WHITE), self._pattern)
         return (pattern for pattern in patterns if pattern.text)
 
-    def _version(self, members: Mapping[str, tuple[int, yaml.Node]]) -> tuple[int, int]:
-        for node in self._items(_of(members, _VERSION), _VERSION)[:1]:
+    def _version(self, listed: yaml.Node | None) -> tuple[int, int]:
+        for node in list(self._items(listed, _VERSION))[:1]:
             numbers = self._members(node, _VERSION)
             found = [self._optional(_of(numbers, name), name) for name in ("counter", "timestamp")]
             if all(text is None or _is_plain_number(text) for text in found):
@@ -405,18 +381,18 @@ class _Reader:
             raise self._wrong(node, "counter and timestamp of dataVersion must be numbers")
         return 0, 0
 
-    def _wrong(self, node: yaml.Node, what: str) -> AccountFileError:
+    def _wrong(self, node: yaml.Node | ListNode, what: str) -> AccountFileError:
         return AccountFileError(f"{self._path}:{node.start_mark.line + 1}: {what}")
 
     def _warn(self, line: int, what: str, *, takes: bool = True) -> None:
         """`takes`: somebody may have less by it than the file seems to give."""
         warning = f"{self._path}:{line}: {what}"
-        self._warnings.append(warning)
+        self._said.warnings.append(warning)
         if takes:
-            self._causes.append(warning)
+            self._said.causes.append(warning)
 
 
-def _of(members: Mapping[str, tuple[int, yaml.Node]], name: str) -> yaml.Node | None:
+def _of(members: Mapping[str, tuple[int, yaml.Node | None]], name: str) -> yaml.Node | None:
     found = members.get(name)
     return None if found is None else found[1]
 

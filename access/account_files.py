@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from aerobee.access.account_file import AccountFile, read_account_file
+from aerobee.access.account_file import MAX_BYTES, AccountFile, read_account_file
 from aerobee.access.accounts import Account, Grant, Rules
 from aerobee.access.errors import AccountFileError
+from aerobee.access.pauses import NO_PAUSES, Pauses
 from aerobee.access.places import DEFAULT_FILE, FOLDER
 from aerobee.access.rights import right_name
 
 # Where a name is shown instead of a secret.
 _SECRET: Final = "secretKey"
+
+#: Accounts of all files together, which have MAX_BYTES together, too (docs/limits.md).
+MAX_ACCOUNTS: Final = 50_000
 
 #: What moves when a file is changed, made or removed.
 Stamp: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
@@ -77,13 +81,15 @@ class AccountFiles:
         """Of all files as they are now."""
         return tuple(_stamp(path) for path in self.paths())
 
-    def load(self) -> Loaded:
-        """Read all files. Raises AccountFileError for any that is wrong, and if nobody may do
-        anything by them."""
+    def load(self, pauses: Pauses = NO_PAUSES) -> Loaded:
+        """Read all files, with `pauses` where a loop runs beside. Raises AccountFileError for any
+        that is wrong, for more than may be, and if nobody may do anything by them."""
         paths = self.paths()
         # Before reading: a change in between is read again.
         stamp = tuple(_stamp(path) for path in paths)
-        files = tuple(read_account_file(str(path)) for path in paths if _is_there(path))
+        _check_bytes(stamp)
+        files = tuple(read_account_file(str(path), pauses) for path in paths if _is_there(path))
+        _check_count(files)
         if not files:
             where = "" if self._has_home else " (ROCKETMQ_HOME is not set)"
             raise AccountFileError(
@@ -100,6 +106,25 @@ class AccountFiles:
         if (said := rules.open_to_all) is not None:
             warnings.append(said)
         return Loaded(rules, files, tuple(warnings), stamp)
+
+
+def _check_bytes(stamp: Stamp) -> None:
+    total = sum(size for _, _, _, size, _ in stamp)
+    if total > MAX_BYTES:
+        raise AccountFileError(
+            f"{stamp[-1][0]}: the files of accounts have {total} bytes together, the limit is "
+            f"{MAX_BYTES} ({MAX_BYTES >> 20} MiB)"
+        )
+
+
+def _check_count(files: Sequence[AccountFile]) -> None:
+    total = 0
+    for file in files:
+        total += len(file.accounts)
+        if total > MAX_ACCOUNTS:
+            raise AccountFileError(
+                f"{file.path}: with it the files have {total} accounts, the limit is {MAX_ACCOUNTS}"
+            )
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -167,7 +192,7 @@ def _stamp(path: Path) -> tuple[str, int, int, int, int]:
     return (str(path), found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
-def differences(before: Rules, after: Rules) -> Iterator[str]:
+def differences(before: Rules, after: Rules, pauses: Pauses = NO_PAUSES) -> Iterator[str]:
     """What changes between two states of the rules, a line each; no secret is in it."""
     old, new = before.accounts, after.accounts
     for key in sorted(old.keys() - new.keys()):
@@ -175,6 +200,7 @@ def differences(before: Rules, after: Rules) -> Iterator[str]:
     for key in sorted(new.keys() - old.keys()):
         yield f"+ account {key}"
     for key in sorted(old.keys() & new.keys()):
+        pauses.take()
         yield from (f"~ account {key}: {what}" for what in _changes(old[key], new[key]))
     white = {one.text for one in before.white}, {one.text for one in after.white}
     yield from (f"- white address {text}" for text in sorted(white[0] - white[1]))

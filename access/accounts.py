@@ -8,19 +8,23 @@ judged like others when one is (upstream: PlainPermissionManager).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import msgspec
 
 from aerobee.access.addresses import AddressPattern
-from aerobee.access.rights import DENY, PUB, allows
+from aerobee.access.rights import DENY, PUB, SUB, allows
 from aerobee.protocol.frames.signature import Signer
-from aerobee.protocol.names import HIDDEN_TOPICS
+from aerobee.protocol.names import DLQ_PREFIX, HIDDEN_TOPICS
 
 TOPIC, GROUP = "topic", "group"
 #: Of characters, both keys of an account (the reference's).
 LONGER_THAN = 6
 # Answers that are remembered: an address has one while the rules are the same.
 _KNOWN_ADDRESSES = 4096
+# Of 700 bytes each.
+_KNOWN_SIGNERS = 4096
 
 
 class Need(NamedTuple):
@@ -31,22 +35,24 @@ class Need(NamedTuple):
     right: int
 
 
-class Grant(NamedTuple):
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """A right and the line of the file that gives it; line 0: no line does."""
 
     right: int
     line: int
 
 
-_NONE = Grant(DENY, 0)
+NO_GRANT: Final = Grant(DENY, 0)
+NO_LINES: Final[Mapping[str, Grant]] = {}
+NO_ADDRESS: Final = AddressPattern(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """One account. Shown without its secret key."""
+class Account(msgspec.Struct, frozen=True, gc=False):
+    """One account. There may be 50,000, so of nothing that the collector of garbage looks at, and
+    what most have alike is the same object. Shown without its secret key."""
 
     access_key: str
-    secret_key: str = field(repr=False)
+    secret_key: str
     admin: bool
     addresses: AddressPattern
     default_topic: Grant
@@ -55,11 +61,14 @@ class Account:
     groups: Mapping[str, Grant]
     path: str
     line: int
-    #: Made of the secret key.
-    signer: Signer = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "signer", Signer(self.secret_key))
+    def __repr__(self) -> str:
+        return f"Account({self.access_key!r}, {self.path!r}, {self.line})"
+
+    @property
+    def signer(self) -> Signer:
+        """Made of the secret key, and remembered where it is asked for often."""
+        return _signer(self.secret_key)
 
     @property
     def may_everything(self) -> bool:
@@ -68,10 +77,18 @@ class Account:
 
     def grant(self, kind: str, name: str) -> Grant:
         """The line that decides about a topic or a group. Where messages of all topics wait, only
-        a line of its own gives a right: a default is meant for users' topics."""
+        a line of its own gives a right: a default is meant for users' topics. Dead letters
+        without a line of their own are the group's, as its retries are."""
         if kind == GROUP:
             return self.groups.get(name, self.default_group)
-        return self.topics.get(name, _NONE if name in HIDDEN_TOPICS else self.default_topic)
+        own = self.topics.get(name)
+        if own is not None:
+            return own
+        if name.startswith(DLQ_PREFIX):
+            of_group = self.grant(GROUP, name.removeprefix(DLQ_PREFIX))
+            right = PUB | SUB if allows(of_group.right, SUB) else DENY
+            return Grant(right, of_group.line)
+        return NO_GRANT if name in HIDDEN_TOPICS else self.default_topic
 
     def has(self, need: Need) -> bool:
         """Whether the account has a right."""
@@ -96,8 +113,13 @@ class Account:
 
 def administrator_account(access_key: str, secret_key: str) -> Account:
     """One that no file has: of a server's own process."""
-    none = Grant(DENY, 0)
-    return Account(access_key, secret_key, True, AddressPattern(None), none, none, {}, {}, "", 0)
+    lines, none = NO_LINES, NO_GRANT
+    return Account(access_key, secret_key, True, NO_ADDRESS, none, none, lines, lines, "", 0)
+
+
+@lru_cache(maxsize=_KNOWN_SIGNERS)
+def _signer(secret_key: str) -> Signer:
+    return Signer(secret_key)
 
 
 class Rules:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import yaml
 
-from aerobee.access.account_file import compose
+from aerobee.access.account_nodes import compose
 from aerobee.access.errors import AccountFileError
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.signature import signed

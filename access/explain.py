@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from aerobee.access.accounts import GROUP, TOPIC, Account, Need
 from aerobee.access.needs import of_topic
 from aerobee.access.rights import PUB, SUB, right_name
-from aerobee.protocol.names import HIDDEN_TOPICS, TRACE_TOPIC
+from aerobee.protocol.names import DLQ_PREFIX, HIDDEN_TOPICS, TRACE_TOPIC
 
 
 def explain(account: Account, topic: str | None, group: str | None) -> Iterator[str]:
@@ -41,8 +41,11 @@ def _rights(
 
 
 def _why(account: Account, need: Need) -> str:
-    """The line that decides; a retry topic has none of its own, its group's counts."""
+    """The line that decides; a retry topic has none of its own, its group's counts, as it does for
+    dead letters without one."""
     grant = account.grant(need.kind, need.name)
+    if need.kind == TOPIC and need.name.startswith(DLQ_PREFIX) and need.name not in account.topics:
+        need = Need(GROUP, need.name.removeprefix(DLQ_PREFIX), SUB)
     named = need.name in (account.groups if need.kind == GROUP else account.topics)
     default = f"default{need.kind.capitalize()}Perm"
     if grant.line:

@@ -1,9 +1,11 @@
 """The accounts of a running broker or name server: read at its start, read again when a file
 changes.
 
-Files are read and written on one thread of its own, one thing after the other; rules are put in
-force on the loop, whole. What cannot be read leaves the rules before in force, is logged once, and
-is told by `problem` until it is mended.
+Files are read and written on one thread of its own, one thing after the other, and what changes is
+found there; it pauses all the time, so that the loop gets the interpreter when it wants it. Rules
+are put in force on the loop, whole, by one assignment, and those before are let go on the thread,
+some at a time. What cannot be read leaves the rules before in force, is logged once, and is told by
+`problem` until it is mended.
 """
 
 from __future__ import annotations
@@ -13,21 +15,51 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.access.account_files import AccountFiles, Loaded, Stamp, differences
 from aerobee.access.accounts import Account, Rules
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
+from aerobee.access.pauses import Pauses
 from aerobee.file_replacement import replace_file
 
 log = logging.getLogger("aerobee.access")
 
 # Lines of a difference that are logged one by one.
 _MOST_LINES: Final = 100
+# Accounts that are freed in one step, a microsecond each.
+_FREED_AT_ONCE: Final = 100
 # Who may do what has to be known whole.
 _EACH: Final = {"each": True}
+
+
+class _Changed(NamedTuple):
+    """What was read, the rules that it makes here, the first lines of what changes, and how many
+    there are."""
+
+    loaded: Loaded
+    rules: Rules
+    lines: list[str]
+    total: int
+
+
+def _lines(before: Rules, after: Rules, pauses: Pauses) -> tuple[list[str], int]:
+    lines = differences(before, after, pauses)
+    first = list(islice(lines, _MOST_LINES))
+    return first, len(first) + sum(1 for _ in lines)
+
+
+def _let_go(last: list[Loaded]) -> None:
+    """Free rules that nobody has any more: in one stretch it would hold the interpreter."""
+    accounts = [account for file in last[0].files for account in file.accounts]
+    last.clear()
+    pauses = Pauses()
+    while accounts:
+        del accounts[-_FREED_AT_ONCE:]
+        pauses.take()
 
 
 class AccessService:
@@ -65,6 +97,8 @@ class AccessService:
         self.loaded = loaded
         self._seen: Stamp = loaded.stamp
         self._warn(loaded)
+        # What the thread has given last, for what changes with the next.
+        self._given = loaded
 
     def look(self) -> None:
         """Read the files if they have changed; as the scheduler calls it."""
@@ -97,7 +131,7 @@ class AccessService:
             return
         self._seen = stamp
         try:
-            loaded = self.files.load()
+            loaded = self.files.load(Pauses())
         except AccountFileError as error:
             self._loop.call_soon_threadsafe(self._keep, str(error))
             return
@@ -105,12 +139,12 @@ class AccessService:
 
     def _change(self, path: Path, change: Callable[[Loaded], object]) -> None:
         # While another file is wrong nothing is changed: it could not be put in force.
-        found = self.files.load()
+        found = self.files.load(Pauses())
         path = path.resolve()
         before = path.read_bytes() if path.exists() else None
         change(found)
         try:
-            loaded = self.files.load()
+            loaded = self.files.load(Pauses())
         except AccountFileError:
             if before is None:
                 path.unlink(missing_ok=True)
@@ -121,23 +155,29 @@ class AccessService:
         self._take_on_loop(loaded)
 
     def _take_on_loop(self, loaded: Loaded) -> None:
+        changed = _Changed(
+            loaded, self._rules(loaded), *_lines(self._given.rules, loaded.rules, Pauses())
+        )
+        self._given = loaded
         # Before the future of this call is done: that comes behind, by the same way.
-        self._loop.call_soon_threadsafe(self._take, loaded)
+        self._loop.call_soon_threadsafe(self._take, changed)
 
     # --- on the loop
 
-    def _take(self, loaded: Loaded) -> None:
-        lines = list(differences(self.loaded.rules, loaded.rules))
-        self.loaded = loaded
+    def _take(self, changed: _Changed) -> None:
+        loaded, rules, lines, total = changed
+        before, self.loaded = [self.loaded], loaded
         if self.problem is not None:
             self.problem = None
             log.info("accounts are taken again server=%s", self._server, extra=_EACH)
         if lines:
-            self.control.use(self._rules(loaded))
-            log.info("accounts changed lines=%d server=%s", len(lines), self._server, extra=_EACH)
-            for line in lines[:_MOST_LINES]:
+            self.control.use(rules)
+            log.info("accounts changed lines=%d server=%s", total, self._server, extra=_EACH)
+            for line in lines:
                 log.info("accounts %s server=%s", line, self._server, extra=_EACH)
         self._warn(loaded)
+        if not self._is_closed:
+            self._loop.run_in_executor(self._thread, _let_go, before)
 
     def _rules(self, loaded: Loaded) -> Rules:
         return loaded.rules.beside(self._always) if self._always else loaded.rules

@@ -118,6 +118,8 @@ class BrokerCore:
     ) -> None:
         """Without `live_settings` no request changes a setting."""
         self.settings = settings
+        # With which the topics are registered.
+        self._permission = settings.broker_permission
         self._live_settings = live_settings
         self.store = store
         self.identity = identity
@@ -659,12 +661,19 @@ class BrokerCore:
     def table_failures(self) -> list[str | None]:
         """Why tables could not be saved the last time, None for each that could."""
         savers = self._offsets_saver, self._progress_saver, self._timer_saver, self._filters_saver
-        kept = (*savers, self.staging.saver, self.topics, self.groups)
+        kept = (*savers, self._deleted_saver, self.staging.saver, self.topics, self.groups)
         return [one.failure for one in kept]
 
     def _retry_tables(self) -> None:
         self.topics.retry()
         self.groups.retry()
+
+    def settings_changed(self) -> None:
+        """Take over what is kept of settings that have changed."""
+        self.store.settings_changed(self.settings)
+        if self._permission != self.settings.broker_permission:
+            self._permission = self.settings.broker_permission
+            self.topics.registered_anew()
 
     def complete_tables(self) -> None:
         """Add to tables that are those of their backups what the store knows and they do not.

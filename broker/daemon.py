@@ -17,7 +17,6 @@ import os
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -222,8 +221,7 @@ class Daemon:
         self._undo.append(("store", self._close_store))
         self._check_not_abandoned()
         if self._reload is not None:
-            changed = partial(self.store.settings_changed, settings)
-            self._live_settings = LiveSettings(loop, self._reload, changed)
+            self._live_settings = LiveSettings(loop, self._reload, self._settings_changed)
             self._undo.append(("settings", self._live_settings.close))
         with contextlib.ExitStack() as reserved:
             port = settings.listen_port or self._reserve_port(reserved)
@@ -453,6 +451,9 @@ class Daemon:
             lambda: access.problem,
             "the accounts before stay in force; aerobee acl check FILE says what is wrong",
         )
+
+    def _settings_changed(self) -> None:
+        self.core.settings_changed()
 
     async def _close_store(self) -> None:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.

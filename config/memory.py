@@ -65,6 +65,15 @@ FIXED: Final = (
               "encoded again for each who asks", "rocketmq_group_count", bytes_each=1),
     ),
     Fixed(
+        "files of accounts",
+        8 * _MIB,
+        "bytes",
+        Limit("all files of accounts together, and 50,000 accounts in them; while they are read "
+              "again, the ones before as well", "a start is refused, with which file is too large; "
+              "later the accounts stay as they were, and the log and `/ready` say why",
+              'aerobee_check_ok{check="accounts"}', bytes_each=52, times=("acl_enabled",)),
+    ),
+    Fixed(
         "waiting sends",
         50_000,
         "sends",

@@ -23,11 +23,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ_WRITE, PERM_WRITE
+from aerobee.protocol.bodies.routes import MASTER_ID, PERM_WRITE
 from aerobee.protocol.bodies.topics import DataVersion
 
 log = logging.getLogger("aerobee.nameserver")
@@ -46,6 +46,10 @@ class RouteLimitReached(Exception):
     """A registration would make a table larger than it may be; the text says which."""
 
 
+#: Of permissions from which nothing was taken.
+NOT_TAKEN: Final = -1
+
+
 class QueueData(msgspec.Struct, frozen=True, gc=False):
     """Queues of one topic on one broker. The collector of garbage looks at none: they are many."""
 
@@ -53,6 +57,8 @@ class QueueData(msgspec.Struct, frozen=True, gc=False):
     write_queues: int
     perm: int
     sys_flag: int
+    #: What the broker has registered, while WRITE is taken from it; NOT_TAKEN else.
+    taken_from: int = NOT_TAKEN
 
 
 class Registration(NamedTuple):
@@ -250,7 +256,8 @@ class RouteTable:
         return f"none of the {len(self.groups)} registered brokers has this topic"
 
     def set_write_perm(self, broker_name: str, allowed: bool) -> int:
-        """Give or take WRITE in all queues of a broker; returns how many topics that are.
+        """Take WRITE in all queues of a broker, or give back what was taken: a topic that the
+        broker itself has closed stays closed. Returns how many topics that are.
 
         Stands until the broker registers with a new data version (protocol/WIRE.md 5.4). What
         `finish_changes` has to do for the broker is done first, at once.
@@ -319,8 +326,11 @@ class RouteTable:
 
     def _set_write_perm(self, name: str, allowed: bool, topic: str) -> None:
         queues = self.topics[topic]
-        perm = PERM_READ_WRITE if allowed else queues[name].perm & ~PERM_WRITE
-        queues[name] = msgspec.structs.replace(queues[name], perm=perm)
+        data = queues[name]
+        own = data.perm if data.taken_from == NOT_TAKEN else data.taken_from
+        taken_from = NOT_TAKEN if allowed else own
+        perm = own if allowed else own & ~PERM_WRITE
+        queues[name] = msgspec.structs.replace(data, perm=perm, taken_from=taken_from)
 
     def _forget_queues(self, name: str, cause: tuple[str, int, str], topic: str) -> None:
         """The broker has gone for that cause."""

@@ -76,8 +76,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("opening", "message_store", "audit", "repair"),
     ),
     "access": (
-        *("errors", "places", "rights", "addresses", "accounts", "account_file"),
-        "account_files",
+        *("errors", "places", "rights", "addresses", "accounts", "pauses"),
+        *("account_nodes", "account_file", "account_files"),
         *(
             "account_change",
             "credentials",
@@ -140,13 +140,19 @@ BANNED_MODULES = frozenset(
 )
 # These read files of accounts, which administrators change by requests: its nodes, and no objects.
 YAML_READERS = frozenset(
-    {"access/account_file.py", "access/account_change.py", "access/credentials.py"}
+    {
+        *("access/account_nodes.py", "access/account_file.py", "access/account_change.py"),
+        "access/credentials.py",
+    }
 )
 YAML_NAMES = frozenset(
     {"compose", "safe_dump", "SafeLoader", "YAMLError"}
     # the safe loader with libyaml's parser under the composer of nodes
     | {"CSafeLoader", "composer", "__with_libyaml__"}
     | {"Node", "ScalarNode", "MappingNode", "SequenceNode"}
+    # and what the parser says before nodes are made of it
+    | {"Event", "StreamEndEvent", "MappingStartEvent", "MappingEndEvent"}
+    | {"SequenceStartEvent", "SequenceEndEvent"}
 )
 BANNED_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 BANNED_OS = ("system", "popen", "exec", "spawn", "posix_spawn", "fork")

@@ -130,7 +130,7 @@ class PullProcessor:
     ) -> None:
         self._broker_name = settings.broker_name
         self._identity = identity
-        self._readable = bool(settings.broker_permission & PERM_READ)
+        self._settings = settings
         # How long a pull is held whatever it asks for; None leaves it to the client.
         self._hold_s = None if settings.long_polling else settings.short_polling_ms / 1000
         self._slave_read = settings.slave_read
@@ -529,7 +529,7 @@ class PullProcessor:
             self._stats.get_time_max_s = spent_s
 
     def _check(self, header: PullMessageHeader) -> GroupConfig:
-        if not self._readable:
+        if not self._settings.broker_permission & PERM_READ:
             raise BadRequest.no_permission(
                 f"the broker[{self._identity.endpoint}] pulling message is forbidden"
             )

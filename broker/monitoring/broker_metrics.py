@@ -22,7 +22,7 @@ from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.memory import available_memory, memory_of, worst_cases
 from aerobee.config.model import BY_NAME, Settings
-from aerobee.protocol.codes import ResponseCode, request_name
+from aerobee.protocol.codes import RequestCode, ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group
 from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
 
@@ -30,14 +30,27 @@ _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MILLISECONDS = 1000.0
 # Sends whose topic does not exist: a name straight from a frame is no label.
 _NO_TOPIC = "__unknown__"
-# Answers of a request that was served: there is nothing (yet), a group has no offset, or the offset
-# to go on from is another.
+# Answers of a request that was served: there is nothing (yet), a group has no offset or nobody is
+# online in it, or the offset to go on from is another.
 _ANSWERS = frozenset(
     {
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
         ResponseCode.PULL_OFFSET_MOVED,
         ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.CONSUMER_NOT_ONLINE,
+    }
+)
+# Questions whose answer "there is none" is an error code, which whoever asks expects: consumers
+# about the members of their group, tools and exporters about all that there might be.
+_NONE_THERE = frozenset(
+    {
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.GET_PRODUCER_CONNECTION_LIST, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.VIEW_BROKER_STATS_DATA, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.GET_TOPIC_STATS_INFO, ResponseCode.TOPIC_NOT_EXIST),
+        (RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST),
+        (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
     }
 )
 _RESPONSE_NAMES = {code.value: code.name.lower() for code in ResponseCode}
@@ -125,8 +138,8 @@ async def requests(stats: BrokerStats) -> Fill:
             "aerobee_refused_requests_total", "Requests answered with an error", ["reason"]
         )
         for request in served:
-            code = request.key.response_code
-            if code and code not in _ANSWERS:
+            asked_for, code = request.key.code, request.key.response_code
+            if code and code not in _ANSWERS and (asked_for, code) not in _NONE_THERE:
                 refused.add(request.count, _response_name(code))
         for name, help_text, label, counts in (
             ("group_warnings", "Consumer groups that look set up wrongly", "kind", warnings),

@@ -302,7 +302,9 @@ def registration_body(
 ) -> bytes:
     """The body of REGISTER_BROKER with these topics."""
     if permission & PERM_READ_WRITE != PERM_READ_WRITE:
-        topics = [replace(topic, perm=permission) for topic in topics]
+        # The reference registers the broker's in place of the topic's, which opens what is closed.
+        allowed = permission | ~PERM_READ_WRITE
+        topics = [replace(topic, perm=topic.perm & allowed) for topic in topics]
     if compressed:
         return _compressed(version, list(topics))
     wrapper = {

@@ -184,6 +184,12 @@ class TopicTable(ConfigTable[TopicConfig]):
                 return batch.changes[name]
         return self.get(name)
 
+    def registered_anew(self) -> None:
+        """What is registered of every topic has changed, beside the table: the version moves."""
+        self._changed()
+        self._move_version()
+        self._tell([])
+
     # --- deletion -----------------------------------------------------------------------------
 
     def under_way(self, name: str) -> asyncio.Future[None] | None:

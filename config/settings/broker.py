@@ -59,7 +59,10 @@ class BrokerSettings(Section):
         6,
         "brokerPermission",
         within=(0, _PERMISSIONS_HIGH),
-        why="What the whole broker allows: 4 read + 2 write (+ 1 inherit). 4 drains the senders.",
+        live=True,
+        why="""What the whole broker allows: 4 read + 2 write (+ 1 inherit). A topic is registered
+        with what both it and this allow, so 4 drains the senders: they go to other brokers as soon
+        as they read the route again, within half a minute.""",
     )
     name_servers: str = setting(
         "",

@@ -1,8 +1,8 @@
-"""Settings of parts that are understood but not built yet: slaves and access.
+"""Settings of slaves, which are understood but not built yet, and of access control, which is.
 
 They are declared so that a broker.conf is taken as it is and its values are checked. Where going on
-without the part would break a promise the setting makes (a slave's copy, access control), the
-value is refused and the start stops instead.
+without the part would break a promise the setting makes (a slave's copy), the value is refused and
+the start stops instead.
 """
 
 from typing import ClassVar

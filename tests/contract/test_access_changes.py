@@ -514,6 +514,16 @@ def address_of(wire: Wire) -> tuple[str, int]:
     return host, port
 
 
+async def test_dead_letters_are_read_by_their_group_alone(guarded: Guarded, wire: Wire) -> None:
+    for group, is_allowed in (("readers", True), ("others", False)):
+        topic = f"%DLQ%{group}"
+        pulled = await ask(wire, Code.PULL_MESSAGE, pull_fields(topic, "readers"), by=USER)
+        if is_allowed:
+            assert pulled is None
+        else:
+            assert (pulled or "").startswith(f"No default permission for topic:{topic}: ")
+
+
 async def test_a_retry_topic_is_read_and_sent_to_by_its_group_alone(
     guarded: Guarded, wire: Wire
 ) -> None:

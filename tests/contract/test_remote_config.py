@@ -102,6 +102,23 @@ async def test_settings_are_changed_at_once_and_for_the_next_start(tmp_path: Pat
         assert (settings.retention_hours, settings.clean_forcibly) == (24, True)
 
 
+async def test_the_permission_of_the_broker_counts_at_once_and_is_registered(
+    tmp_path: Path,
+) -> None:
+    async with configured(tmp_path) as broker:
+        await broker.wire.send("Drained")
+        version = (await broker.told())["brokerPermission"], broker.daemon.core.topics.data_version
+        assert version[0] == "6"
+        assert (await broker.wire.pull("Drained")).code == ResponseCode.SUCCESS
+        assert (await broker.update("brokerPermission=2")).code == ResponseCode.SUCCESS
+        assert (await broker.wire.pull("Drained")).code == ResponseCode.NO_PERMISSION
+        drained = broker.daemon.core.topics.data_version
+        assert drained.counter > version[1].counter  # so name servers hear of it
+        assert (await broker.update("brokerPermission=6")).code == ResponseCode.SUCCESS
+        assert (await broker.wire.pull("Drained")).code == ResponseCode.SUCCESS
+        assert broker.daemon.core.topics.data_version.counter > drained.counter
+
+
 async def test_a_request_without_settings_changes_nothing(tmp_path: Path) -> None:
     async with configured(tmp_path) as broker:
         assert (await broker.update("# nothing\n")).code == ResponseCode.SUCCESS

@@ -1,6 +1,7 @@
 """One file of accounts: a whole one, and each kind of damage, named with its line and no secret."""
 
 import contextlib
+import gc
 import itertools
 import math
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aerobee.access import account_file
+from aerobee.access import account_file, account_nodes
 from aerobee.access.account_file import (
     MAX_BYTES,
     MAX_FAULTS,
@@ -53,10 +54,10 @@ ONE = f"accounts:\n- accessKey: account-1\n  secretKey: {SECRET}\n"
 @pytest.fixture(scope="module", autouse=True, params=["libyaml", "Python"])
 def _parsers(request: pytest.FixtureRequest) -> Iterator[None]:
     """PyYAML with libyaml, and without."""
-    loaders = {"libyaml": account_file._loader(), "Python": account_file._Loader}
+    loaders = {"libyaml": account_nodes._loader(), "Python": account_nodes._Loader}
     assert len(set(loaders.values())) == 2, "this PyYAML is built without libyaml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(account_file, "_LOADER", loaders[request.param])
+        patch.setattr(account_nodes, "_LOADER", loaders[request.param])
         yield
 
 
@@ -441,3 +442,34 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_account_file(str(tmp_path / "none.yml"))
     with pytest.raises(AccountFileError, match="is no regular file"):
         read_account_file(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "end", ["", "\n", "white: [1]\n", "dataVersion:\n- counter: x\n", "accounts: []\n",
+            "x: *none\n", "---\n", "- a\n", "other: {[a]: b}\n", "<<: {a: b}\n"]
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "account", ["", "- x\n", "- accessKey: short\n  secretKey: x\n", "- {accessKey: &n account-2,"
+                " secretKey: *n, topicPerms: [a=PUB, a=SUB, b]}\n"]
+)  # fmt: skip
+def test_accounts_that_are_read_one_by_one_are_those_of_the_whole_file(
+    account: str, end: str
+) -> None:
+    """A list that has a name of its own is composed whole."""
+
+    def said(begin: str) -> object:
+        try:
+            found = parse(begin + ONE.removeprefix("accounts:") + account + end)
+        except AccountFileError as error:
+            return error.faults
+        return found
+
+    assert said("accounts:") == said("accounts: &all")
+
+
+def test_the_collector_of_garbage_looks_at_no_account() -> None:
+    file = parse(f"{ONE}  topicPerms: [orders=SUB]\n  groupPerms: [readers=SUB]\n")
+    [account] = file.accounts
+    for one in (account, account.topics, account.groups, *account.topics.values()):
+        assert not gc.is_tracked(one)
+    assert SECRET not in repr(account)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.access import account_files
 from aerobee.access.account_files import AccountFiles, differences
 from aerobee.access.accounts import Rules
 from aerobee.access.errors import AccountFileError
+from aerobee.access.pauses import Pauses
 
 SECRET = "very-secret"
 
@@ -346,3 +348,43 @@ def test_who_is_let_in_without_a_signature_is_granted_something(tmp_path: Path) 
 def test_what_is_open_to_everybody_is_said(tmp_path: Path, content: str, said: str | None) -> None:
     found = rules(tmp_path, content).open_to_all
     assert (found is None) if said is None else (found is not None and said in found)
+
+
+class Counted(Pauses):
+    """How often there might have been a pause."""
+
+    asked = 0
+
+    def take(self) -> None:
+        self.asked += 1
+
+
+def test_reading_beside_a_loop_may_pause_at_each_account_and_right(tmp_path: Path) -> None:
+    many = [f"account-{number}" for number in range(200)]
+    perms = "".join(f"  - topic-{number}=SUB\n" for number in range(300))
+    one = text("account-x", more=f"  topicPerms:\n{perms}").removeprefix("accounts:\n")
+    put(tmp_path / "conf/plain_acl.yml", text(*many) + one)
+    pauses = Counted()
+    before = AccountFiles(str(tmp_path)).load(pauses).rules
+    assert pauses.asked >= 500
+    pauses = Counted()
+    assert list(differences(before, before, pauses)) == []
+    assert pauses.asked >= 201
+
+
+def test_all_files_together_are_bounded_in_bytes_and_accounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "conf/acl/a.yml", text("account-1", "account-2"))
+    last = put(tmp_path / "conf/plain_acl.yml", text("account-3"))
+    files = AccountFiles(str(tmp_path))
+    monkeypatch.setattr(account_files, "MAX_ACCOUNTS", 3)
+    assert len(files.load().rules.accounts) == 3
+    monkeypatch.setattr(account_files, "MAX_ACCOUNTS", 2)
+    with pytest.raises(AccountFileError) as caught:
+        files.load()
+    assert str(caught.value) == f"{last}: with it the files have 3 accounts, the limit is 2"
+    total = sum(path.stat().st_size for path in files.paths())
+    monkeypatch.setattr(account_files, "MAX_BYTES", total - 1)
+    with pytest.raises(AccountFileError, match=f"have {total} bytes together, the limit is"):
+        files.load()

@@ -48,6 +48,25 @@ def test_groups_and_topics_of_one_name_are_two() -> None:
     assert not one.has(Need(GROUP, "orders", SUB))
 
 
+def test_dead_letters_are_their_groups() -> None:
+    one = account(
+        default_topic=Grant(PUB | SUB, 2),
+        default_group=Grant(SUB, 3),
+        groups={"denied": Grant(DENY, 4), "sends": Grant(PUB, 5)},
+        topics={"%DLQ%denied-but-named": Grant(SUB, 6), "%DLQ%closed": Grant(DENY, 7)},
+    )
+    for right in (PUB, SUB, ANY):
+        assert not one.has(Need(TOPIC, "%DLQ%denied", right))
+        assert not one.has(Need(TOPIC, "%DLQ%sends", right))
+        assert not one.has(Need(TOPIC, "%DLQ%closed", right))
+        assert one.has(Need(TOPIC, "%DLQ%others", right))
+    assert one.grant(TOPIC, "%DLQ%denied").line == 4
+    assert one.has(Need(TOPIC, "%DLQ%denied-but-named", SUB))
+    closed = account(groups={"mine": Grant(SUB, 2)})
+    assert closed.has(Need(TOPIC, "%DLQ%mine", SUB))
+    assert not closed.has(Need(TOPIC, "%DLQ%others", SUB))
+
+
 def test_deny_refuses_beside_others() -> None:
     one = account(topics={"orders": Grant(DENY | PUB | SUB, 4)})
     assert not one.has(Need(TOPIC, "orders", PUB))

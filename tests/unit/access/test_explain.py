@@ -67,6 +67,18 @@ def test_a_retry_topic_is_its_groups() -> None:
     ]
 
 
+def test_dead_letters_are_their_groups() -> None:
+    lines = list(explain(accounts()[0], "%DLQ%readers", None))
+    assert lines[3:] == [
+        "  send to topic %DLQ%readers: yes (PUB|SUB: f.yml:9, this line)",
+        "  read topic %DLQ%readers: yes (PUB|SUB: f.yml:9, this line)",
+    ]
+    assert list(explain(accounts()[0], "%DLQ%others", None))[-1] == (
+        "  read topic %DLQ%others: no (DENY: no line names it and there is no defaultGroupPerm, "
+        "which means DENY)"
+    )
+
+
 def test_an_administrator_may_everything() -> None:
     assert list(explain(accounts()[1], "orders", None)) == [
         "account operator (f.yml:10)",

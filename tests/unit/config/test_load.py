@@ -1,5 +1,7 @@
 """Sources, precedence, and what stops a start."""
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded, load_settings
+from aerobee.config.model import SETTINGS
 from aerobee.config.sources import detect_format
 
 DISTRIBUTED_CONF = """\
@@ -567,3 +570,14 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"listenPort=1\nbroker\x00Name = b\n")
     with pytest.raises(ConfigError, match=r"broker\.conf:2: .*byte 0x00 is in no text"):
         load_settings(file, environ={})
+
+
+def test_the_file_of_a_service_names_settings_that_there_are_and_how_to_ask_for_accounts() -> None:
+    text = (Path(__file__).parents[3] / "deploy" / "aerobee.toml").read_text()
+    full = re.sub(r"(?m)^#(?=[a-z_]+ = )", "", text)
+    known = {one.full_key for one in SETTINGS}
+    named = {
+        f"{section}.{key}" for section, members in tomllib.loads(full).items() for key in members
+    }
+    assert named <= known
+    assert {"access.acl_enabled", "access.acl_file", "tls.certificate_path"} <= named

@@ -205,11 +205,26 @@ def test_write_permission_is_taken_and_given_until_the_next_version(table):
     table.register(broker())
     assert table.find("T1")[0]["b-a"].perm == 4
     assert table.set_write_perm("b-a", True) == 2
-    assert table.find("T2")[0]["b-a"].perm == 6
+    assert [table.find(t)[0]["b-a"].perm for t in ("T1", "T2")] == [6, 7]
+    for _ in range(2):
+        table.set_write_perm("b-a", False)
+    table.set_write_perm("b-a", True)
+    assert table.find("T2")[0]["b-a"].perm == 7
     table.set_write_perm("b-a", False)
     table.register(broker(data_version=V2))
     assert table.find("T1")[0]["b-a"].perm == 6
     assert table.set_write_perm("nobody", False) == 0
+
+
+def test_a_topic_that_its_broker_has_closed_is_not_opened_by_giving_back_what_was_taken(table):
+    closed = {"T1": QueueData(4, 4, 4, 0), "T2": QueueData(4, 4, 2, 0)}
+    table.register(broker(topics=closed))
+    table.set_write_perm("b-a", True)
+    assert [table.find(t)[0]["b-a"].perm for t in ("T1", "T2")] == [4, 2]
+    table.set_write_perm("b-a", False)
+    assert [table.find(t)[0]["b-a"].perm for t in ("T1", "T2")] == [4, 0]
+    table.set_write_perm("b-a", True)
+    assert [table.find(t)[0]["b-a"].perm for t in ("T1", "T2")] == [4, 2]
 
 
 def test_topics_are_deleted_everywhere_or_in_one_cluster(table):
@@ -403,7 +418,7 @@ def test_a_broker_that_registers_again_keeps_what_it_registered(stepped):
     while stepped.change_some():
         pass
     assert stepped.topics.keys() == some.keys()
-    assert perms(stepped, some) == {6}
+    assert perms(stepped, some) == {4}
     check_consistent(stepped)
 
 

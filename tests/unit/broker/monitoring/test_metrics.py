@@ -177,6 +177,12 @@ async def test_a_request_that_finds_nothing_is_not_refused(metrics: Metrics) -> 
     ):
         stats.request_refused(RequestCode.PULL_MESSAGE, code)
     stats.request_refused(RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.QUERY_NOT_FOUND)
+    # What tools and consumers ask, to hear that there is nobody, or none.
+    online = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    stats.request_refused(online, ResponseCode.CONSUMER_NOT_ONLINE)
+    for code in (RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.VIEW_BROKER_STATS_DATA):
+        stats.request_refused(code, ResponseCode.SYSTEM_ERROR)
+    stats.request_refused(RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST)
     metrics.add("requests", broker_metrics.requests, stats)
     page = samples(await scrape(metrics))
     refused = {labels for name, labels in page if name == "aerobee_refused_requests_total"}

@@ -15,14 +15,14 @@ import pytest
 from aerobee.broker.registration import name_server_link, namesake, registration
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.registration.name_server_link import parse_server
-from aerobee.broker.registration.registration import Registrar
+from aerobee.broker.registration.registration import Registrar, registration_body
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.bodies import read_registration, read_topics
 from aerobee.nameserver.routes import QueueData, Registration
 from aerobee.nameserver.server import NameServer
-from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.bodies.topics import DataVersion, TopicConfig
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
@@ -326,8 +326,24 @@ async def test_a_broker_that_may_not_be_written_registers_no_writable_topic(worl
     await world.registrar(address, broker_permission=4)
     (request,) = server.of(103)
     table = json.loads(request.body)["topicConfigSerializeWrapper"]["topicConfigTable"]
-    assert {topic["perm"] for topic in table.values()} == {4}
+    assert {topic["perm"] for topic in table.values()} == {4, 5}
+    assert table["TBW102"]["perm"] == 5
     assert world.broker.topics.get("TBW102").perm == 7
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("permission", "topics", "announced"),
+    [(6, [0, 2, 4, 6, 7], [0, 2, 4, 6, 7]), (4, [0, 2, 4, 6, 7], [0, 0, 4, 4, 5]),
+     (2, [0, 2, 4, 6, 7], [0, 2, 0, 2, 3]), (0, [2, 6, 7], [0, 0, 1])],
+)  # fmt: skip
+def test_a_topic_is_announced_with_what_it_and_its_broker_allow(
+    permission: int, topics: list[int], announced: list[int], compressed: bool
+) -> None:
+    named = [TopicConfig(f"T{number}", perm=perm) for number, perm in enumerate(topics)]
+    body = registration_body(DataVersion(1, 1), named, permission, compressed=compressed)
+    found = read_registration(body, compressed=compressed, max_inflated_bytes=1 << 20)
+    assert [one.perm for one in read_topics(found.topics).values()] == announced
 
 
 async def test_the_compressed_form_says_the_same(world):
