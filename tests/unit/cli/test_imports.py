@@ -54,7 +54,7 @@ BOUNDS = [
     Bound("shards", 165, OTHERS - {"http", "email"} | ROLES | SERVER | {"asyncio", "msgspec"}),
 ]
 # Nobody listens there, so a client command ends once it has imported what it starts with.
-NOBODY = {"NAMESRV_ADDR": "127.0.0.1:1"}
+NOBODY = "127.0.0.1:1"
 IMPORTED = """
 import sys
 from aerobee.cli.main import main
@@ -94,10 +94,10 @@ def test_the_collector_is_as_it_was_once_the_imports_are_done() -> None:
     assert gc.get_freeze_count() == frozen, "only a process of its own keeps what it has"
 
 
-def imported(code: str, words: str) -> set[str]:
+def imported(code: str, words: str, **environ: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", code, *words.split()],
-        env=os.environ | NOBODY, capture_output=True, text=True, check=False,
+        env=os.environ | environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
     last = done.stdout.splitlines()[-1:]
     assert last, done.stderr
@@ -107,7 +107,7 @@ def imported(code: str, words: str) -> set[str]:
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.words)
 def test_a_command_imports_nothing_that_it_does_not_need(bound: Bound) -> None:
-    found = imported(IMPORTED, bound.words)
+    found = imported(IMPORTED, bound.words, NAMESRV_ADDR=NOBODY)
     assert found & bound.heavy == set()
     assert len(found) <= bound.modules
 
