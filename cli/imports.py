@@ -1,4 +1,4 @@
-"""What a command imports, imported quickly."""
+"""Imports without the collector of garbage."""
 
 import gc
 from collections.abc import Iterator
@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Look for no garbage while modules are imported, and later for none in what they brought: it
-    stays, and the looking took a tenth of a start, at the end of a short command once more."""
+    """Look for no garbage meanwhile: what imports bring stays, and the looking took a tenth of a
+    start. Nested, or where somebody has turned the collector off, it stays off."""
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
-        gc.enable()
+        if was_on:
+            gc.enable()

@@ -8,6 +8,7 @@ The parser alone is built at the start; what a command needs is imported when it
 
 import argparse
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             HANGUPS.keep()
     parsed = _parse(arguments)
     try:
-        code = _run(parsed)
+        code = _run(parsed, is_process=arguments is None)
         # Now, while a broken pipe can still be handled.
         sys.stdout.flush()
     except BrokenPipeError:
@@ -77,11 +78,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parsed
 
 
-def _run(parsed: argparse.Namespace) -> int:
+def _run(parsed: argparse.Namespace, *, is_process: bool) -> int:
     module, name = COMMANDS[parsed.command]
     command: Callable[[argparse.Namespace], int]
     with no_collections():
         command = getattr(importlib.import_module(f"aerobee.cli.{module}"), name)
+    if is_process:
+        # No collection looks at it later either, and the one at the end of a process is a tenth of
+        # a short command.
+        gc.freeze()
     return command(parsed)
 
 

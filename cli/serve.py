@@ -23,7 +23,6 @@ from aerobee.config.memory import available_memory
 from aerobee.config.model import Settings
 from aerobee.config.reload import Load, Reload
 from aerobee.config.rules import Origin
-from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.peers import address_text
 from aerobee.shards.layout import check_layout
@@ -106,7 +105,8 @@ def _run_shards(parsed: argparse.Namespace, loaded: Loaded) -> int:
         names += ["--set", setting]
 
     def run() -> int:
-        from aerobee.shards.process import run as run_shards
+        with no_collections():
+            from aerobee.shards.process import run as run_shards
 
         return run_shards(loaded.settings, parsed.shards, parsed.arguments, names)
 
@@ -144,9 +144,13 @@ def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int
 
 
 async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
-    from aerobee.broker.monitoring.systemd import Notifier
-    from aerobee.broker.registration.exposure import name_server_exposure
-    from aerobee.broker.scheduler import Scheduler
+    # Not at the top, because the supervisor of shards has a process for it, and shards have none.
+    with no_collections():
+        from aerobee.broker.monitoring.systemd import Notifier
+        from aerobee.broker.registration.exposure import name_server_exposure
+        from aerobee.broker.scheduler import Scheduler
+        from aerobee.nameserver.kv import KvFileDamaged
+        from aerobee.nameserver.server import NameServer
 
     notifier = Notifier()
     stop = asyncio.Event()
