@@ -12,7 +12,7 @@ never a key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from aerobee.access.accounts import TOPIC, Account, Need, Rules
@@ -136,7 +136,8 @@ class AccessControl:
         if account is None or needs is None:
             return False
         try:
-            self._judge(command, account, needs)
+            for _ in self._judge(command, account, needs):
+                pass
         except BadRequest:
             return False
         return True
@@ -144,16 +145,21 @@ class AccessControl:
     def check(self, command: Command, peer: str) -> None:
         """Raises AccessDenied for a request from the address `peer` that is not allowed, and
         BadRequest for one whose body cannot be read."""
+        for _ in self.check_in_steps(command, peer):
+            pass
+
+    def check_in_steps(self, command: Command, peer: str) -> Iterator[None]:
+        """The same, of a body with very many messages or groups: a turn may end at each step."""
         needs = self._needs.get(command.code)
         if needs is None and self._others_open:
             return
         try:
-            self._check(command, peer, needs)
+            yield from self._check(command, peer, needs)
         except AccessDenied as error:
             self._refuse(error, command, peer)
             raise
 
-    def _check(self, command: Command, peer: str, needs: Needs | None) -> None:
+    def _check(self, command: Command, peer: str, needs: Needs | None) -> Iterator[None]:
         rules = self._rules
         if rules.is_white(peer):
             return
@@ -178,9 +184,9 @@ class AccessControl:
                 f"Check signature failed for accessKey={key}: "
                 f"{_what_is_wrong(command.ext.get(SIGNATURE_FIELD))}",
             )
-        self._judge(command, account, needs)
+        yield from self._judge(command, account, needs)
 
-    def _judge(self, command: Command, account: Account, needs: Needs | None) -> None:
+    def _judge(self, command: Command, account: Account, needs: Needs | None) -> Iterator[None]:
         if needs is None:
             raise AccessDenied(
                 RIGHT, f"request code {command.code} is open to nobody while accounts are asked for"
@@ -196,7 +202,9 @@ class AccessControl:
         if account.may_everything:
             return
         for need in needs(command, self._topic_at):
-            if not account.has(need) and need != _TRACE:
+            if need is None:
+                yield None
+            elif not account.has(need) and need != _TRACE:
                 raise AccessDenied(
                     RIGHT,
                     f"No default permission for {need.kind}:{need.name[:_SHOWN]}: "

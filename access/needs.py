@@ -21,6 +21,7 @@ from aerobee.protocol.bodies.clients import CheckClientConfig, HeartbeatData, Lo
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.fields import parse_int
+from aerobee.protocol.headers.send import is_batch_mark
 from aerobee.protocol.headers.stages import chunk_runs
 from aerobee.protocol.message.batch import batch_items
 from aerobee.protocol.message.properties import (
@@ -35,8 +36,11 @@ from aerobee.protocol.names import RETRY_PREFIX
 TopicAt: TypeAlias = Callable[[int], str | None]
 _LISTS: Final = PROPERTY_MULTI_DISPATCH.encode()
 
-#: What a request needs. Raises BadRequest for a body that cannot be read.
-Needs: TypeAlias = Callable[[Command, TopicAt], Iterator[Need]]
+#: What a request needs; None between them is where a turn of the loop may end. Raises BadRequest
+#: for a body that cannot be read.
+Needs: TypeAlias = Callable[[Command, TopicAt], Iterator[Need | None]]
+# Messages and runs of a body that are looked at between two such places, some microseconds each.
+_STEP: Final = 64
 
 
 def nothing(_command: Command, _topic_at: TopicAt) -> Iterator[Need]:
@@ -64,8 +68,8 @@ def _of_fields(**rights: int) -> Needs:
 def _if_there(needs: Needs) -> Needs:
     """The same, for fields that may be left out."""
 
-    def some(command: Command, topic_at: TopicAt) -> Iterator[Need]:
-        return (need for need in needs(command, topic_at) if need.name)
+    def some(command: Command, topic_at: TopicAt) -> Iterator[Need | None]:
+        return (need for need in needs(command, topic_at) if need is None or need.name)
 
     return some
 
@@ -73,13 +77,19 @@ def _if_there(needs: Needs) -> Needs:
 def _send(field: str, properties: str) -> Needs:
     """PUB on the topic, and on each queue that the messages' properties list besides."""
 
-    def needs(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+    def needs(command: Command, _topic_at: TopicAt) -> Iterator[Need | None]:
         yield of_topic(command.ext.get(field, ""), PUB)
         yield from _listed(command.ext.get(properties, ""))
-        if _LISTS in command.body and command.code == RequestCode.SEND_BATCH_MESSAGE:
+        if _LISTS in command.body and _is_batch(command):
             yield from _listed_in_batch(command.body)
 
     return needs
+
+
+def _is_batch(command: Command) -> bool:
+    """Whether a send is taken as a batch: its mark says so, whatever its code is."""
+    marks = (command.ext.get(name, "") for name in ("batch", "m"))
+    return command.code == RequestCode.SEND_BATCH_MESSAGE or any(map(is_batch_mark, marks))
 
 
 def _listed(properties: str) -> Iterator[Need]:
@@ -88,9 +98,11 @@ def _listed(properties: str) -> Iterator[Need]:
         yield from (of_topic(name, PUB) for name in split_list(names))
 
 
-def _listed_in_batch(body: bytes) -> Iterator[Need]:
-    for item in batch_items(body):
+def _listed_in_batch(body: bytes) -> Iterator[Need | None]:
+    for number, item in enumerate(batch_items(body), 1):
         yield from _listed(item.properties.decode())
+        if number % _STEP == 0:
+            yield None
 
 
 def of_topic(topic: str, right: int) -> Need:
@@ -113,7 +125,7 @@ def _of_found(field: str, right: int) -> Needs:
 
 
 def _all_of(*several: Needs) -> Needs:
-    def needs(command: Command, topic_at: TopicAt) -> Iterator[Need]:
+    def needs(command: Command, topic_at: TopicAt) -> Iterator[Need | None]:
         for each in several:
             yield from each(command, topic_at)
 
@@ -126,8 +138,9 @@ def _found(command: Command, field: str, topic_at: TopicAt) -> str | None:
     return topic_at(parse_int(field, text, 64)) if text else None
 
 
-def _heartbeat(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+def _heartbeat(command: Command, _topic_at: TopicAt) -> Iterator[Need | None]:
     for consumer in HeartbeatData.parse(command.body).consumers:
+        yield None
         yield Need(GROUP, consumer.group, SUB)
         for subscription in consumer.subscriptions:
             yield of_topic(subscription.topic, SUB)
@@ -144,10 +157,12 @@ def _lock(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
     yield Need(GROUP, LockBatch.parse(command.body).group, SUB)
 
 
-def _chunk(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
+def _chunk(command: Command, _topic_at: TopicAt) -> Iterator[Need | None]:
     lists = _LISTS in command.body
     seen: set[str] = set()
-    for run in chunk_runs(command.body):
+    for number, run in enumerate(chunk_runs(command.body), 1):
+        if number % _STEP == 0:
+            yield None
         if run.topic not in seen:
             seen.add(run.topic)
             yield of_topic(run.topic, PUB)

@@ -377,6 +377,7 @@ class BrokerCore:
         reply = self._send_answers = SendReply(settings.region_id, settings.trace_on)
         self.acks = Acks(
             self._loop,
+            self.turns,
             store,
             reply,
             self._after_durable,

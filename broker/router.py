@@ -17,7 +17,7 @@ error does not become another's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TypeAlias
 
 from aerobee.access.administration import not_here
@@ -29,13 +29,21 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.serving import Answer, Serving
-from aerobee.remoting.turns import Turns
+from aerobee.remoting.turns import Steps, Turns
 from aerobee.store import errors as store_errors
 
 log = logging.getLogger("aerobee.broker")
 
 # A code is logged once; codes come from the peer, so only so many are.
 _UNSUPPORTED_LOGGED = 100
+# What these name in their bodies, each with a right of its own, may be many.
+_NAME_MANY = frozenset(
+    {
+        *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
+        *(RequestCode.HEART_BEAT, RequestCode.STAGE_CHUNK),
+    }
+)
+_LARGE_BYTES = 16 * 1024
 
 # Requests whose bodies are messages, or parts of them; those have limits of their own.
 _CARRY_MESSAGES = frozenset(
@@ -142,8 +150,18 @@ class Router(Serving):
                 f"{command.code} is {self._max_request_bytes} (limits.max_request_bytes)"
             )
         if self._access is not None:
+            if len(command.body) > _LARGE_BYTES and command.code in _NAME_MANY:
+                return self._serve_checked(self._access, connection, command, handler)
             self._access.check(command, connection.peer[0])
         return handler(connection, command)
+
+    def _serve_checked(
+        self, access: AccessControl, connection: Connection, command: Command, handler: Handler
+    ) -> Steps:
+        """Serve a request of which it takes a while to see whether it may be served."""
+        yield from access.check_in_steps(command, connection.peer[0])
+        answer = handler(connection, command)
+        return (yield from answer) if isinstance(answer, Generator) else answer
 
     def _check_waited(self, connection: Connection, command: Command) -> None:
         """Refuse what its sender has given up, or will have before it is done (fast failure)."""

@@ -49,6 +49,8 @@ _UNDER_WAY_MAX: Final = 256
 # Seconds that a handshake is sure of while others of its address wait to begin: a peer at the other
 # end of the world needs less, and 500 a second can be turned out.
 _SURE_S: Final = 0.5
+# Arrivals that are ended in one go because their time is over; others are served before the next.
+_ENDED_AT_ONCE: Final = 64
 # A line about failures of one kind comes at most so often, and counts those in between.
 _REPORT_S: Final = 60.0
 # Of the kernel's states of a connection (tcp_states.h).
@@ -358,7 +360,8 @@ class Arrivals:
 
     def _end_late(self) -> None:
         now = self._loop.time()
-        for arrival in [one for one in self._here if one.deadline <= now]:
+        late = [one for one in self._here if one.deadline <= now]
+        for arrival in late[:_ENDED_AT_ONCE]:
             if arrival.tls is not None:
                 self._fail(arrival, TlsFailure.TIMEOUT, "its handshake took too long")
             elif arrival.hello_bytes:
@@ -368,7 +371,9 @@ class Arrivals:
                 self._fail(arrival, TlsFailure.SILENT, "it said nothing")
         self._timer = None
         if self._here:
-            self._timer = self._loop.call_later(self._times.look_s, self._end_late)
+            # The others of very many go when the loop has served others.
+            after_s = 0.0 if len(late) > _ENDED_AT_ONCE else self._times.look_s
+            self._timer = self._loop.call_later(after_s, self._end_late)
 
     def _fail(self, arrival: _Arrival, reason: TlsFailure, detail: str) -> None:
         self._end(arrival)

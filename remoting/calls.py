@@ -12,6 +12,9 @@ import asyncio
 from aerobee.protocol.frames.command import Command
 from aerobee.remoting.errors import RemotingBusy, RemotingError, RemotingTimeout
 
+# Calls that run out of time in one go; each wakes its caller.
+_EXPIRED_AT_ONCE = 256
+
 Waiting = tuple[asyncio.Future[Command], float, str]
 
 
@@ -77,9 +80,10 @@ class PendingCalls:
         now = self._loop.time()
         # Timers may fire a clock tick early; what is that close is over.
         due = [opaque for opaque, item in self._waiting.items() if item[1] <= now + 0.001]
-        for opaque in due:
+        for opaque in due[:_EXPIRED_AT_ONCE]:
             future, _, text = self._waiting.pop(opaque)
             if not future.done():
                 future.set_exception(RemotingTimeout(text))
         if self._waiting:
+            # The others of very many are due at once: when the loop has served what arrived.
             self._set_timer(min(deadline for _, deadline, _ in self._waiting.values()))

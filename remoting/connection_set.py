@@ -12,17 +12,21 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from typing import Protocol
 
 from aerobee.remoting.budget import FrameHolder, InboundBudget
 from aerobee.remoting.limits import MIB, RemotingLimits
 from aerobee.remoting.stats import CloseReason, ServerStats
+from aerobee.remoting.sweep import Sweep
 from aerobee.remoting.turns import Turns
 
 log = logging.getLogger("aerobee.remoting")
 
 # Closings of hostile or broken peers logged one by one per sweep; the others are summed.
 _LOGGED_PER_SWEEP = 10
+# Connections that are looked at in one step, a few of which may be closed.
+_STEP_CONNECTIONS = 32
 
 
 class Member(FrameHolder, Protocol):
@@ -53,6 +57,7 @@ class ConnectionSet:
         "_empty",
         "_ids",
         "_logged",
+        "_looking",
         "_loop",
         "_suppressed",
         "_timer",
@@ -85,6 +90,7 @@ class ConnectionSet:
         self._connections: dict[int, Member] = {}
         self._addresses: Counter[str] = Counter()
         self._empty = asyncio.Event()
+        self._looking = Sweep(self.turns, self._look_at_all)
         self.inbound = InboundBudget(limits.inbound_total_bytes, limits.frame_bytes, self.stats)
         self.read_view = memoryview(bytearray(limits.read_buffer_bytes))
         # Seconds on the loop's clock at the last sweep.
@@ -183,9 +189,17 @@ class ConnectionSet:
 
     def _sweep(self) -> None:
         assert self._loop is not None
-        now = self.now = self._loop.time()
-        for connection in list(self._connections.values()):
+        self._timer = None
+        self.now = self._loop.time()
+        self._looking.begin()
+
+    def _look_at_all(self) -> Iterator[None]:
+        """A sweep, in steps."""
+        now = self.now
+        for number, connection in enumerate(list(self._connections.values()), 1):
             connection.check_times(now)
+            if number % _STEP_CONNECTIONS == 0:
+                yield
         self.inbound.close_stalled(now)
         self.recount()
         if self._suppressed:
@@ -193,8 +207,7 @@ class ConnectionSet:
                 "more closed for breaking a rule closed=%d server=%s", self._suppressed, self.name
             )
         self._logged = self._suppressed = 0
-        # Closing may have emptied the set within this sweep.
-        if self._connections:
+        # Closing may have emptied the set within this sweep, and a newcomer set the timer.
+        if self._connections and self._timer is None:
+            assert self._loop is not None
             self._timer = self._loop.call_later(self.limits.sweep_interval_s, self._sweep)
-        else:
-            self._timer = None

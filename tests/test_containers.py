@@ -129,6 +129,7 @@ def test_the_reader_finds_fields_tables_of_modules_and_what_functions_remember(
 def test_the_reader_leaves_alone_what_keeps_nothing(tmp_path: Path) -> None:
     text = """\
         NAMES = {"a": 1}
+        NONE: Final[Mapping[str, int]] = {}
 
         class Owner:
             __slots__ = ("number",)

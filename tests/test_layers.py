@@ -65,7 +65,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "remoting": (
         *("errors", "limits", "stats", "origin", "peers", "tls", "tls_session", "tls_transport"),
-        *("calls", "budget", "turns"),
+        *("calls", "budget", "turns", "sweep"),
         *("connection_set", "connection", "serving", "caller", "blocking"),
         *("handshakes", "arrivals", "server"),
     ),

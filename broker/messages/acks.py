@@ -10,7 +10,9 @@ Guarantees
 - Three different answers: durable (SUCCESS), not yet (FLUSH_DISK_TIMEOUT after the time-out; the
   message is stored and may become durable), failed (SERVICE_NOT_AVAILABLE: the store is broken).
 - An answer that cannot be made is a fault of its own send only, which is answered as the router
-  would (`refusal`); and every answer has left before `after_durable` is called.
+  would (`refusal`).
+- Answers leave before `after_durable` is called; of very many the first ones do, and the others a
+  slice a turn.
 - Ends are non-decreasing in the queue: appends and `wait` both happen on the loop.
 """
 
@@ -29,12 +31,16 @@ from aerobee.protocol.frames.header_decode import decode_header
 from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.protocol.headers.send import SendReply
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Turns
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stats import Histogram
 
 # A stalled disk must not turn into all memory: a waiting send costs about 1 KB, so 50 MB here.
 MAX_WAITING = 50_000
+# Answers between two looks at the clock, some 5 us each. What leaves in a slice leaves in one write
+# a connection.
+_LOOK = 64
 # Only at stop, where a few milliseconds more do not matter.
 _DRAIN_POLL_S = 0.005
 
@@ -59,6 +65,7 @@ class Acks:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         store: MessageStore,
         reply: SendReply,
         after_durable: Callable[[], None],
@@ -67,6 +74,7 @@ class Acks:
         put_times: Histogram,
     ) -> None:
         self._loop = loop
+        self._turns = turns
         self._store = store
         self._answer = reply.encode
         self._after_durable = after_durable
@@ -77,6 +85,8 @@ class Acks:
         self._flush_requested = False
         self._wake_pending = False
         self._broken: str | None = None
+        # Whether the turns go on with what a slice has left over.
+        self._going = False
         self.timed_out = 0
 
     def __len__(self) -> int:
@@ -149,11 +159,7 @@ class Acks:
 
     def expire(self) -> None:
         """Answer FLUSH_DISK_TIMEOUT to what has waited too long. Called by a timer of the loop."""
-        now = self._loop.time()
-        waiting = self._waiting
-        while waiting and waiting[0].deadline <= now:
-            self.timed_out += 1
-            self._send(waiting.popleft(), ResponseCode.FLUSH_DISK_TIMEOUT, None)
+        self._go_on()
 
     async def wait_empty(self, timeout_s: float) -> bool:
         """Wait until every answer has left, at most `timeout_s` seconds; True when it has."""
@@ -176,17 +182,42 @@ class Acks:
     def _release(self) -> None:
         # Cleared before the mark is read: a sync that ends from here on wakes us again.
         self._wake_pending = False
-        self._answer_durable()
+        self._go_on()
         self._after_durable()
 
-    def _answer_durable(self) -> None:
-        durable = self._store.durable
+    def _go_on(self) -> None:
+        """Answer what need not wait: a slice now, unless the turns are at it already."""
+        if not self._going and self._slice():
+            self._going = True
+            self._turns.add(self._slice)
+
+    def _slice(self) -> bool:
+        """One slice of answers; whether there are more to give."""
+        turns = self._turns
+        until = turns.slice_until(turns.clock())
+        more = False
+        try:
+            more = self._answer_durable(until)
+            if not more and self._broken is not None:
+                more = self._fail_some(until)
+            if not more:
+                more = self._expire_some(until)
+        finally:
+            # What raised ends this round; the next mark begins another.
+            self._going = self._going and more
+        return more
+
+    def _answer_durable(self, until: float) -> bool:
+        durable, clock, left = self._store.durable, self._turns.clock, _LOOK
         waiting, answer = self._waiting, self._answer
         latest_deadline = self._loop.time() + self._timeout_s
         writes: dict[Connection, list[bytes]] = {}
         # Sends of one turn of the loop have one deadline: they are counted together.
         counted_deadline, counted_code, count = 0.0, 0, 0
-        while waiting and waiting[0].end <= durable:
+        while left and waiting and waiting[0].end <= durable:
+            left -= 1
+            if not left and clock() < until:
+                left = _LOOK
             _, deadline, connection, request, msg_id, queue_id, queue_offset, more, made = (
                 waiting.popleft()
             )
@@ -208,6 +239,7 @@ class Acks:
         for connection, frames in writes.items():
             if not connection.closed:
                 connection.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        return bool(waiting) and waiting[0].end <= durable
 
     def _count(self, code: int, waited_s: float, count: int) -> None:
         if count:
@@ -215,12 +247,27 @@ class Acks:
             self._put_times.add_many(int(waited_s * 1e9), count)
 
     def _fail_all(self) -> None:
-        self._answer_durable()
-        remark = f"the store has stopped after a disk error: {self._broken}"
-        while self._waiting:
-            self._stats.failed()  # its topic went with its header
-            self._send(self._waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        self._go_on()
         self._after_durable()
+
+    def _fail_some(self, until: float) -> bool:
+        remark = f"the store has stopped after a disk error: {self._broken}"
+        waiting, clock = self._waiting, self._turns.clock
+        while waiting:
+            self._stats.failed()  # its topic went with its header
+            self._send(waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            if clock() >= until:
+                break
+        return bool(waiting)
+
+    def _expire_some(self, until: float) -> bool:
+        now, waiting, clock = self._loop.time(), self._waiting, self._turns.clock
+        while waiting and waiting[0].deadline <= now:
+            self.timed_out += 1
+            self._send(waiting.popleft(), ResponseCode.FLUSH_DISK_TIMEOUT, None)
+            if clock() >= until:
+                return True
+        return False
 
     def _send(self, item: WaitingSend, code: int, remark: str | None) -> None:
         _, deadline, connection, request, msg_id, queue_id, queue_offset, more, made = item

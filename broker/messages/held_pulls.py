@@ -166,6 +166,8 @@ class _Lane:
         "_judged",
         "_leaving",
         "_steps",
+        "_sweep_until",
+        "_sweeping",
         "_work",
         "bytes",
         "count",
@@ -180,6 +182,9 @@ class _Lane:
         self._arrived: dict[_Key, _Arrived] = {}
         # The queue whose pulls are being looked at; those that were not yet are in nobody's list.
         self._judged: _Key | None = None
+        # A sweep that is to begin, and whether one is under way.
+        self._sweep_until: float | None = None
+        self._sweeping = False
         # Out of the table, to be replayed.
         self._leaving: deque[HeldPull] = deque()
         self._steps = self._endless_steps()
@@ -202,17 +207,12 @@ class _Lane:
 
     def sweep(self, now: float) -> None:
         """Replay what has waited until `now`; forget those of closed connections."""
-        for key, pulls in list(self._held.items()):
-            staying = self._parted(pulls, lambda p: p.deadline <= now or p.connection.closed)
-            if staying:
-                self._held[key] = staying
-            else:
-                del self._held[key]
+        self._sweep_until = now
         self._work.go_on()
 
     def release_all(self) -> None:
         """Replay everything, now."""
-        while self._arrived or self._judged is not None:
+        while self._arrived or self._judged is not None or self._sweeping:
             next(self._steps)
         for key in list(self._held):
             self._leaving += self._held.pop(key)
@@ -223,7 +223,8 @@ class _Lane:
 
     def _step(self) -> bool:
         """Judge some pulls, or replay one; False when nothing is to be done."""
-        if not (self._arrived or self._leaving or self._judged is not None):
+        due = self._sweep_until is not None or self._sweeping
+        if not (self._arrived or self._leaving or self._judged is not None or due):
             return False
         next(self._steps)
         return True
@@ -234,10 +235,38 @@ class _Lane:
             while self._leaving:
                 self._replay()
                 yield
-            if not self._arrived:
+            if self._sweep_until is not None:
+                now, self._sweep_until = self._sweep_until, None
+                yield from self._sweep_all(now)
+            elif self._arrived:
+                yield from self._judge_one()
+            else:
                 yield
-                continue
-            yield from self._judge_one()
+
+    def _sweep_all(self, now: float) -> Generator[None, None, None]:
+        """Looks at all pulls; those whose time is over leave between two looks."""
+
+        def goes(pull: HeldPull) -> bool:
+            return pull.deadline <= now or pull.connection.closed
+
+        self._sweeping = True
+        looked_at = 0
+        for key in list(self._held):
+            pulls = self._held.pop(key, [])
+            self._judged = key
+            for start in range(0, len(pulls), _STEP):
+                some = pulls[start : start + _STEP]
+                if staying := self._parted(some, goes):
+                    self._held.setdefault(key, []).extend(staying)
+                looked_at += len(some)
+                if looked_at >= _STEP:
+                    looked_at = 0
+                    yield
+            self._judged = None
+            while self._leaving:
+                self._replay()
+                yield
+        self._sweeping = False
 
     def _judge_one(self) -> Generator[None, None, None]:
         """Judges the pulls of one queue. What it knows of them goes with it: the steps are never

@@ -49,7 +49,7 @@ from aerobee.protocol.headers.transactions import (
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.serving import Answer
-from aerobee.remoting.turns import Steps
+from aerobee.remoting.turns import Spread, Steps, Turns
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.transactions")
@@ -111,7 +111,9 @@ class EndAnswers:
         clock: Callable[[], float],
         timeout_s: float,
         broken: Callable[[], str | None],
+        turns: Turns,
     ) -> None:
+        self._work = Spread(turns, self._send_one)
         self._store = store
         self._stats = stats
         self._clock = clock
@@ -136,18 +138,21 @@ class EndAnswers:
         )
 
     def send_ready(self) -> None:
-        """Send the answers that need not wait any longer."""
-        waiting = self._waiting
-        if not waiting:
-            return
-        durable, now, broken = self._store.durable, self._clock(), self._broken()
-        while waiting and waiting[0].end <= durable:
+        """Send the answers that need not wait any longer, very many in later turns."""
+        self._work.go_on()
+
+    def _send_one(self) -> bool:
+        waiting, broken = self._waiting, self._broken()
+        if waiting and waiting[0].end <= self._store.durable:
             self._send(waiting.popleft(), ResponseCode.SUCCESS)
-        while waiting and broken is not None:
+        elif waiting and broken is not None:
             remark = f"the store has stopped after a disk error: {broken}"
             self._send(waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-        while waiting and waiting[0].deadline <= now:
+        elif waiting and waiting[0].deadline <= self._clock():
             self._send(waiting.popleft(), ResponseCode.FLUSH_DISK_TIMEOUT)
+        else:
+            return False
+        return True
 
     def _send(self, one: _Waiting, code: int, remark: str | None = None) -> None:
         took_s = perf_counter() - one.started

@@ -71,7 +71,7 @@ class Transactions:
         )
         self._load(offsets)
         self.answers = EndAnswers(
-            store, stats, loop.time, settings.sync_flush_timeout_ms / 1000, broken
+            store, stats, loop.time, settings.sync_flush_timeout_ms / 1000, broken, turns
         )
         self._requests = TransactionRequests(
             store,

@@ -110,6 +110,8 @@ class Outcome:
     kept: int = 0
     acknowledged: int = 0
     failure: BaseException | None = None
+    #: What the start that failed said.
+    why_not: str = ""
     peak_bytes: int = 0
     #: Worst send by code.
     worst_ms: dict[str, float] = field(default_factory=dict)
@@ -122,7 +124,7 @@ class Outcome:
         if self.exit_code != 0:
             found.append(f"the stop ended with {self.exit_code}")
         if not self.restarted:
-            found.append("it did not start again")
+            found.append(f"it did not start again: {self.why_not}")
         if self.kept < self.acknowledged:
             found.append(f"{self.acknowledged} were acknowledged, {self.kept} are there")
         return found
@@ -221,17 +223,25 @@ def attacked(
             outcome.exit_code = daemon.wait(90)
         finally:
             daemon.close()
+        # Whatever came of it: also one that was killed has to start again, in the same memory.
+        _start_again(outcome, folder, group, form)
         outcome.kills = group.kills()
-        if outcome.failure is None and not outcome.kills:
-            daemon = _start(folder, group, form)
-            try:
-                outcome.restarted = True
-                with AdminLink(daemon.port) as link:
-                    answer = link.call(MAX_OFFSET, {"topic": _TOPIC, "queueId": 0})
-                    outcome.kept = int(answer.ext["offset"])
-            finally:
-                daemon.close()
     return outcome
+
+
+def _start_again(outcome: Outcome, folder: Path, group: MemoryGroup, form: str) -> None:
+    try:
+        daemon = _start(folder, group, form)
+    except (AssertionError, pytest.fail.Exception) as error:
+        outcome.why_not = str(error)[-2_000:]
+        return
+    try:
+        outcome.restarted = True
+        with AdminLink(daemon.port) as link:
+            answer = link.call(MAX_OFFSET, {"topic": _TOPIC, "queueId": 0})
+            outcome.kept = int(answer.ext["offset"])
+    finally:
+        daemon.close()
 
 
 def _attack(

@@ -57,7 +57,7 @@ class Doorman:
             return ""
         # One by one: behind the first that is missing a body may be what cannot be read.
         for need in needs(command, self._topic_at):
-            if not _has(account, need):
+            if need is not None and not _has(account, need):
                 return f"{account.access_key} has no right {need}"
         return ""
 

@@ -112,7 +112,7 @@ def _believes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _asks_no_right(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AccessControl, "_judge", lambda *_: None)
+    patch.setattr(AccessControl, "_judge", lambda *_: iter(()))
 
 
 def _lets_the_short_cut_in(patch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames import signature
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.signature import Signer, signed
+from aerobee.protocol.headers.stages import Run, encode_chunk
+from aerobee.protocol.message.batch import BatchItem, encode_batch
 
 SECRET = "very-secret-words"
 FILE = f"""\
@@ -361,3 +363,22 @@ def test_a_refused_account_has_a_line_of_its_own(
     assert len(said) == 3
     for name, line in zip(("nobody-1", "account-1", "operator"), said, strict=True):
         assert name in line
+
+
+def test_a_body_that_names_very_many_is_judged_in_steps_with_the_same_end(
+    control: AccessControl,
+) -> None:
+    row = encode_batch([BatchItem(0, b"", b"")])
+    for topic, refused in (("orders", False), ("others", True)):
+        runs = [Run("orders", 0, 1, row)] * 1_000 + [Run(topic, 0, 1, row)]
+        body = encode_chunk(runs)
+        command = make_request(Code.STAGE_CHUNK, signed({}, body, "account-1", SECRET), body)
+        steps, ended = 0, None
+        try:
+            for _ in control.check_in_steps(command, PEER):
+                steps += 1
+        except AccessDenied as error:
+            ended = error.reason
+        assert steps >= 15
+        assert ended == (RIGHT if refused else None)
+    assert control.refused[RIGHT] == 1

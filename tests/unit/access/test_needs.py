@@ -99,7 +99,7 @@ def asked(code: int, ext: dict[str, str] | None = None, body: bytes | None = Non
     command = make_request(
         code, EXT if ext is None else ext, ROWS[code][0] if body is None else body
     )
-    return list(BROKER_NEEDS[code](command, topic_at))
+    return [need for need in BROKER_NEEDS[code](command, topic_at) if need is not None]
 
 
 def test_every_row_is_looked_at_here() -> None:
@@ -206,3 +206,27 @@ def test_those_of_a_batch_and_of_staged_rows_too() -> None:
     for code, body in ((Code.SEND_BATCH_MESSAGE, batch), (Code.STAGE_CHUNK, chunk)):
         needs = BROKER_NEEDS[code](make_request(code, EXT, body), lambda _place: None)
         assert list(needs) == [PUB_ORDERS, *LISTED]
+
+
+@pytest.mark.parametrize(
+    ("code", "mark"), [(Code.SEND_MESSAGE, "batch"), (Code.SEND_MESSAGE_V2, "m")]
+)
+@pytest.mark.parametrize("text", ["true", "1"])
+def test_a_batch_is_one_by_its_mark_whatever_its_code_is(code: int, mark: str, text: str) -> None:
+    batch = encode_batch([BatchItem(0, b"plain", b""), BatchItem(0, b"lists", LISTING.encode())])
+    assert asked(code, {**EXT, mark: text}, batch) == [PUB_ORDERS, *LISTED]
+    assert asked(code, {**EXT, mark: "false"}, batch) == [PUB_ORDERS]
+
+
+def test_what_names_very_many_is_looked_at_in_steps() -> None:
+    row = encode_batch([BatchItem(0, b"", b"")])
+    chunk = encode_chunk([Run("orders", 0, 1, row)] * 6_400)
+    listed = encode_batch([BatchItem(0, b"", b"")] * 6_400 + [BatchItem(0, b"", LISTING.encode())])
+    groups = HeartbeatData("c", (), tuple(ConsumerData(f"G{n}") for n in range(100))).encode()
+    for code, body in (
+        (Code.STAGE_CHUNK, chunk),
+        (Code.SEND_BATCH_MESSAGE, listed),
+        (Code.HEART_BEAT, groups),
+    ):
+        needs = list(BROKER_NEEDS[code](make_request(code, EXT, body), topic_at))
+        assert needs.count(None) >= 100

@@ -226,6 +226,31 @@ async def test_who_says_nothing_is_closed(tls: Bench) -> None:
     assert [one.stats.tls.failed for one in tls.servers] == [{"silent": 1}] * 2
 
 
+async def test_very_many_whose_time_is_over_end_some_at_a_time(
+    tls: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_ENDED_AT_ONCE", 2)
+    taking(tls).required, taking(tls).handshake_s = True, 0.2
+    server = await tls.server()
+    ended_of: list[int] = []
+    end_late, fail = arrivals.Arrivals._end_late, arrivals.Arrivals._fail
+
+    def counted(one: arrivals.Arrivals) -> None:
+        ended_of.append(0)
+        end_late(one)
+
+    def counting(one: arrivals.Arrivals, *what: Any) -> None:
+        ended_of[-1] += 1
+        fail(one, *what)
+
+    monkeypatch.setattr(arrivals.Arrivals, "_end_late", counted)
+    monkeypatch.setattr(arrivals.Arrivals, "_fail", counting)
+    silent = [await connected(server) for _ in range(7)]
+    for one in silent:
+        assert await ended(one) == b""
+    assert (sum(ended_of), max(ended_of)) == (7, 2)
+
+
 async def test_arrivals_count_in_the_limits(tls: Bench) -> None:
     server = await tls.server(connections=3, connections_per_address=2)
     held = [await connected(server), await connected(server, hello()[:9])]

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from aerobee.broker.messages import acks as acks_module
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
@@ -16,6 +17,7 @@ from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.headers.send import SendReply
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Turns
 from aerobee.store.errors import StoreBroken
 from aerobee.store.stats import Histogram
 
@@ -44,7 +46,10 @@ class Mark:
 
 class Bench:
     def __init__(
-        self, timeout_s: float = 60.0, after_durable: Callable[[], object] | None = None
+        self,
+        timeout_s: float = 60.0,
+        after_durable: Callable[[], object] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.mark = Mark()
         self.after_durable = asyncio.Event()
@@ -53,6 +58,7 @@ class Bench:
         self.put_times = Histogram()
         self.acks = Acks(
             loop,
+            turns or Turns(),
             self.mark,
             cast("SendReply", Reply()),
             after_durable or self.after_durable.set,
@@ -239,3 +245,49 @@ async def test_a_send_that_timed_out_counts_with_its_time() -> None:
     bench.acks.expire()
     assert bench.put_times.count == 1
     assert bench.put_times.max_s >= 0.005
+
+
+class Ticking:
+    """A clock that moves a millisecond with each look, so that a slice has two."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+async def _most_of_a_turn(bench: Bench) -> int:
+    """How many answers left in one turn of the loop at most, until none waits any more."""
+    most, before = 0, 0
+    async with asyncio.timeout(10):
+        while len(bench.acks):
+            await asyncio.sleep(0)
+            left = b"".join(bench.peer.written).count(b" ")
+            most, before = max(most, left - before), left
+    return most
+
+
+async def test_very_many_answers_leave_a_slice_a_turn_in_order() -> None:
+    bench = Bench(turns=Turns(Ticking()))
+    for number in range(2_000):
+        bench.wait(100, f"{number}")
+    bench.mark.durable = 100
+    bench.acks.on_durable(100)
+    assert 0 < await _most_of_a_turn(bench) <= 4 * acks_module._LOOK
+    answered = b"".join(bench.peer.written).split()
+    assert answered == [f"{number}:0".encode() for number in range(2_000)]
+
+
+@pytest.mark.parametrize("end", ["broken", "expired"])
+async def test_what_fails_or_expires_is_answered_a_slice_a_turn(end: str) -> None:
+    bench = Bench(timeout_s=-1.0 if end == "expired" else 60.0, turns=Turns(Ticking()))
+    for number in range(200):
+        bench.wait(100, f"{number}")
+    if end == "broken":
+        bench.acks.on_broken(StoreBroken("disk gone"))
+    else:
+        bench.acks.expire()
+    assert 0 < await _most_of_a_turn(bench) <= 8
+    assert b"".join(bench.peer.written).count(b" ") == 200

@@ -303,3 +303,26 @@ async def test_judging_by_properties_is_spread_and_keeps_no_tag_waiting() -> Non
     assert len(held.left) + len(held.table) == 2_001
     held.table.release_all()
     assert len(held.left) == 2_001
+
+
+async def test_a_sweep_of_very_many_goes_on_in_later_turns_and_misses_no_arrival() -> None:
+    """Half of the pulls have waited long enough; for the others a message comes meanwhile."""
+    held = Held(limit=100_000, turns=Turns(StepClock()))
+    for number in range(4_000):
+        held.hold(f"g{number}", queue=number % 3, hold_s=1 if number % 2 else 60)
+    held.clock.now += 1.1
+    held.table.sweep()
+    assert 0 < len(held.table) < 4_000
+    held.table.arrived([Arrival("T", 0, 5, 0)])
+    most, before = 0, len(held.left)
+    async with asyncio.timeout(10):
+        while len(held.table) > 2_000 * 2 // 3:
+            await asyncio.sleep(0)
+            most, before = max(most, len(held.left) - before), len(held.left)
+    assert most <= 40
+    for _ in range(50):
+        await asyncio.sleep(0)
+    late = {f"g{number}" for number in range(1, 4_000, 2)}
+    woken = {f"g{number}" for number in range(0, 4_000, 2) if number % 3 == 0}
+    assert set(held.left) == late | woken
+    assert len(held.left) == len(late | woken)

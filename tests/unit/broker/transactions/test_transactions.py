@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,13 +20,14 @@ from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.offsets import Admission, ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.transactions import checks
+from aerobee.broker.transactions.requests import MAX_WAITING, EndAnswers
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.frames.signature import signed
 from aerobee.protocol.message.ids import offset_msg_id
@@ -36,13 +38,14 @@ from aerobee.protocol.names import (
     OP_HALF_TOPIC,
     TRANSACTION_GROUP,
 )
-from aerobee.remoting.turns import Job
+from aerobee.remoting.turns import Job, Turns
 from aerobee.store.errors import StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.unit.broker.clients_support import NOW_MS, Endless, Producer, Tables, request
 from tests.unit.broker.second_step_support import no_deletions, second_step
+from tests.unit.remoting.conftest import StepClock
 from tests.unit.store.support import HOST, ManualClock, bodies, message, read_all, small_settings
 
 GROUP = "PG"
@@ -408,6 +411,25 @@ def test_too_many_undecided_ones_are_refused(tmp_path: Path) -> None:
 
 
 # --- SYNC_FLUSH -------------------------------------------------------------------------------
+
+
+async def test_answers_that_one_sync_covers_leave_a_slice_a_turn(tmp_path: Path) -> None:
+    """As many as may wait; the store's mark lets all of them go."""
+    bench = Bench(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
+    answers = EndAnswers(
+        bench.store, BrokerStats(), lambda: 0.0, 60.0, lambda: None, Turns(StepClock())
+    )
+    for _ in range(MAX_WAITING):
+        answers.wait(bench.peer.connection, make_request(37))
+    assert answers.full
+    answers.send_ready()
+    most, before = 0, len(answers)
+    async with asyncio.timeout(20):
+        while len(answers):
+            await asyncio.sleep(0)
+            most, before = max(most, before - len(answers)), len(answers)
+    assert most <= 24
+    bench.close()
 
 
 def test_an_answer_waits_for_the_sync(tmp_path: Path) -> None:
