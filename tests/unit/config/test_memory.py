@@ -10,6 +10,8 @@ import aerobee.testing
 from aerobee.broker import daemon
 from aerobee.broker.messages.acks import MAX_WAITING
 from aerobee.broker.monitoring.http import HttpLimits
+from aerobee.broker.requests.locks import MAX_LOCKS
+from aerobee.broker.requests.member_lists import KEPT_BYTES
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.config.limits_page import PAGE, page
@@ -65,6 +67,8 @@ def test_constants_are_those_of_their_modules() -> None:
     table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None, limit_bytes=lambda: 0)
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_WAITING
+    assert values["order locks"] == MAX_LOCKS
+    assert values["lists of members"] == KEPT_BYTES
     assert values["counters"] == BrokerStats()._limit
     assert values["unsent HTTP answers"] == HttpLimits().unsent_bytes
     assert values["name server, unfinished frames"] == NAME_SERVER_LIMITS.inbound_total_bytes
