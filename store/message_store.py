@@ -190,6 +190,7 @@ class MessageStore:
             parts.clock,
             settings,
             self._try_again,
+            self._compiled,
         )
 
     def _build_flushing(self, settings: Settings) -> None:

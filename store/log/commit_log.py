@@ -23,6 +23,7 @@ Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); 
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, repeat
 from typing import Protocol, TypeAlias
 
@@ -36,6 +37,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_ROLLBACK,
 )
 from aerobee.store.collector import collector_paused
+from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
@@ -90,8 +92,10 @@ class CommitLog:
         clock: Clock,
         settings: Settings,
         before_refusal: Callable[[], None],
+        compiled: Compiled | None = None,
     ) -> None:
         self.segments = segments
+        self._compiled = compiled
         self._allocator = allocator
         self._queues = queues
         self._queue_of = queues.queues
@@ -275,10 +279,13 @@ class CommitLog:
         if len(batch.sizes) > PENDING_MOST:
             # So many make a long list that would be given up at the next append.
             self.stop_feeding()
-        records = batch.placed(queue_offset, log_offset, store_ms)
         entries = _entries(batch, queue, log_offset, store_ms) if self.feeding else []
-        next_offset = queue_offset + len(batch.sizes)
-        self._appended(segment, records, store_ms, entries, queue, next_offset)
+        place = (queue_offset, log_offset, store_ms)
+        if self._compiled is not None and not batch.sealed:
+            segment.append_placed(partial(batch.place, self._compiled, *place), store_ms)
+        else:
+            segment.append(batch.placed(*place), store_ms)
+        self._moved(segment, store_ms, entries, queue, queue_offset + len(batch.sizes))
         return PutResult(
             log_offset,
             batch.size,
@@ -341,6 +348,17 @@ class CommitLog:
     ) -> None:
         """Copy the records, then move the marks. `entries` are all of them while feeding."""
         segment.append(records, store_ms)
+        self._moved(segment, store_ms, entries, queue, next_offset)
+
+    def _moved(
+        self,
+        segment: MappedFile,
+        store_ms: int,
+        entries: list[Appended],
+        queue: ConsumeQueue,
+        next_offset: int,
+    ) -> None:
+        """The segment has the records: move the marks."""
         self.written = segment.start + segment.wrote
         self.last_store_ms = store_ms
         queue.next_offset = next_offset
