@@ -37,12 +37,11 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_ROLLBACK,
 )
 from aerobee.store.collector import collector_paused
-from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
-from aerobee.store.log.prepared_batch import PreparedBatch
+from aerobee.store.log.prepared_batch import Place, PreparedBatch
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -92,10 +91,12 @@ class CommitLog:
         clock: Clock,
         settings: Settings,
         before_refusal: Callable[[], None],
-        compiled: Compiled | None = None,
+        place: Place | None = None,
     ) -> None:
+        """`place` does what `PreparedBatch.placed` and the segment's `append` do, where it is
+        compiled."""
         self.segments = segments
-        self._compiled = compiled
+        self._place = place
         self._allocator = allocator
         self._queues = queues
         self._queue_of = queues.queues
@@ -281,8 +282,8 @@ class CommitLog:
             self.stop_feeding()
         entries = _entries(batch, queue, log_offset, store_ms) if self.feeding else []
         place = (queue_offset, log_offset, store_ms)
-        if self._compiled is not None and not batch.sealed:
-            segment.append_placed(partial(batch.place, self._compiled, *place), store_ms)
+        if self._place is not None and not batch.sealed:
+            segment.append_placed(partial(batch.copy, self._place, *place), store_ms)
         else:
             segment.append(batch.placed(*place), store_ms)
         self._moved(segment, store_ms, entries, queue, queue_offset + len(batch.sizes))

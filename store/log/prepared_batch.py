@@ -13,12 +13,16 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import TypeAlias
 
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import BORN_HOST_POSITION
-from aerobee.store.compiled import Compiled
 from aerobee.store.errors import StoreError
 from aerobee.store.log.encoding import BatchCheck, Encoding
+
+#: Completes and copies records: they, their sizes, memory and where in it, queue offset and log
+#: offset of the first, store time and where in a record that stands (`native/placing.pyx`).
+Place: TypeAlias = Callable[[bytearray, list[int], memoryview, int, int, int, int, int], None]
 
 # Where a record has queue offset and log offset, and behind born timestamp and born host the store
 # time (store/FORMAT.md 2.1).
@@ -117,9 +121,9 @@ class PreparedBatch:
         """Whether what a record ends with follows from its place."""
         return self._encoding.seal is not None
 
-    def place(
+    def copy(
         self,
-        compiled: Compiled,
+        place: Place,
         queue_offset: int,
         log_offset: int,
         store_ms: int,
@@ -128,9 +132,7 @@ class PreparedBatch:
     ) -> int:
         """As `placed`, copied to byte `at` of `memory`; how many bytes. Not for sealed records."""
         time_at = _TIME_AT_BEHIND_HOST + len(self.first.born_host)
-        compiled.place(
-            self._records, self.sizes, memory, at, queue_offset, log_offset, store_ms, time_at
-        )
+        place(self._records, self.sizes, memory, at, queue_offset, log_offset, store_ms, time_at)
         return len(self._records)
 
     def _set(self, at: int, size: int, values: Sequence[int]) -> None:
