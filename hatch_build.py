@@ -25,6 +25,7 @@ MODULES = (
     "derive",
     "dispatch",
     "guard",
+    "placing",
     "pulls",
     "reads",
     "requests",

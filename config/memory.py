@@ -62,7 +62,15 @@ FIXED: Final = (
         4 * _MIB,
         "bytes",
         Limit("client ids of large groups, encoded for all who ask for them",
-              "encoded again for each who asks", "rocketmq_group_count", bytes_each=1),
+              "encoded again for each who asks", "aerobee_clients", bytes_each=1),
+    ),
+    Fixed(
+        "order locks",
+        100_000,
+        "locks",
+        Limit("queues that are consumed in order, by group, for a minute from their last lock",
+              "more are not locked, and asked for again", "the answer to LOCK_BATCH_MQ",
+              bytes_each=512),
     ),
     Fixed(
         "files of accounts",

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
 #: Of a broker; `decode` is for Spark's readers.
-_MODULES = ("derive", "dispatch", "guard", "pulls", "reads", "requests", "sends", "sha1", "sockets")
+_MODULES = (
+    "derive",
+    "dispatch",
+    "guard",
+    "placing",
+    "pulls",
+    "reads",
+    "requests",
+    "sends",
+    "sha1",
+    "sockets",
+)
 
 
 class NativeError(Exception):
@@ -43,13 +54,14 @@ class _StoreFunctions:
     """What the store is handed: functions of several modules under one roof."""
 
     def __init__(self) -> None:
-        from aerobee.native import derive, dispatch, reads
+        from aerobee.native import derive, dispatch, placing, reads
 
         self.scan = reads.scan
         self.gather = dispatch.gather
         self.put_keys = dispatch.put_keys
         self.deriver = derive.Deriver
         self.put_hashed = dispatch.put_hashed
+        self.place = placing.place
 
 
 def is_built() -> bool:

@@ -102,3 +102,18 @@ class Compiled(Protocol):
 
     def put_hashed(self, hashed: bytes, first: int, most: int, file: Any, /) -> None:
         """Put `most` of the keys in `hashed` into one `IndexFile`, which has room for them."""
+
+    def place(
+        self,
+        records: bytearray,
+        sizes: list[int],
+        memory: memoryview,
+        at: int,
+        queue_offset: int,
+        log_offset: int,
+        store_ms: int,
+        time_at: int,
+        /,
+    ) -> None:
+        """What `PreparedBatch.placed` completes, copied as `MappedFile.append` does; see
+        `native/placing.pyx`."""

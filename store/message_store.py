@@ -197,6 +197,7 @@ class MessageStore:
             parts.clock,
             settings,
             self._try_again,
+            None if self._compiled is None else self._compiled.place,
         )
 
     def _build_flushing(self, settings: Settings) -> None:

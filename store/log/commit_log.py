@@ -23,6 +23,7 @@ Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); 
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, repeat
 from typing import Protocol, TypeAlias
 
@@ -40,7 +41,7 @@ from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
-from aerobee.store.log.prepared_batch import PreparedBatch
+from aerobee.store.log.prepared_batch import Place, PreparedBatch
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -90,8 +91,12 @@ class CommitLog:
         clock: Clock,
         settings: Settings,
         before_refusal: Callable[[], None],
+        place: Place | None = None,
     ) -> None:
+        """`place` does what `PreparedBatch.placed` and the segment's `append` do, where it is
+        compiled."""
         self.segments = segments
+        self._place = place
         self._allocator = allocator
         self._queues = queues
         self._queue_of = queues.queues
@@ -275,10 +280,13 @@ class CommitLog:
         if len(batch.sizes) > PENDING_MOST:
             # So many make a long list that would be given up at the next append.
             self.stop_feeding()
-        records = batch.placed(queue_offset, log_offset, store_ms)
         entries = _entries(batch, queue, log_offset, store_ms) if self.feeding else []
-        next_offset = queue_offset + len(batch.sizes)
-        self._appended(segment, records, store_ms, entries, queue, next_offset)
+        place = (queue_offset, log_offset, store_ms)
+        if self._place is not None and not batch.sealed:
+            segment.append_placed(partial(batch.copy, self._place, *place), store_ms)
+        else:
+            segment.append(batch.placed(*place), store_ms)
+        self._moved(segment, store_ms, entries, queue, queue_offset + len(batch.sizes))
         return PutResult(
             log_offset,
             batch.size,
@@ -341,6 +349,17 @@ class CommitLog:
     ) -> None:
         """Copy the records, then move the marks. `entries` are all of them while feeding."""
         segment.append(records, store_ms)
+        self._moved(segment, store_ms, entries, queue, next_offset)
+
+    def _moved(
+        self,
+        segment: MappedFile,
+        store_ms: int,
+        entries: list[Appended],
+        queue: ConsumeQueue,
+        next_offset: int,
+    ) -> None:
+        """The segment has the records: move the marks."""
         self.written = segment.start + segment.wrote
         self.last_store_ms = store_ms
         queue.next_offset = next_offset

@@ -17,7 +17,7 @@ Invariants
 """
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from aerobee.store.disk.files import Files, SyncFailed
@@ -147,6 +147,13 @@ class MappedFile:
             memory[start:end] = record
         self.last_store_ms = store_ms
         self.wrote = end
+
+    def append_placed(self, place: Callable[[memoryview, int], int], store_ms: int) -> None:
+        """As `append`, of records that `place` copies to a position of the file's memory, in the
+        same order; it gives how many bytes they have."""
+        size = place(self.memory, self.wrote)
+        self.last_store_ms = store_ms
+        self.wrote += size
 
     def finish(self, blank: bytes) -> None:
         """End the segment with `blank`: the next record does not fit. The writer's."""

@@ -263,11 +263,17 @@ async def test_a_message_sent_back_returns_in_the_retry_topic_then_dies(wire: Wi
     assert (dead.body, dead.reconsume_times) == (b"failing", 2)
 
 
-async def test_queue_locks_go_to_one_client(wire: Wire) -> None:
+async def test_queue_locks_go_to_one_client(running: RunningBroker, wire: Wire) -> None:
     def body(client: str) -> bytes:
         queue = {"topic": "L", "brokerName": "test-broker", "queueId": 0}
         return json.dumps({"clientId": client, "consumerGroup": "LG", "mqSet": [queue]}).encode()
 
+    await wire.send("L")
+    for client in ("c1", "c2"):
+        consumer = ConsumerData("LG", subscriptions=(parse_tag_expression("L", "*"),))
+        beat = HeartbeatData(client, (), (consumer,))
+        other = await Wire.to(running.broker)
+        assert (await other.call(RequestCode.HEART_BEAT, {}, beat.encode())).code == 0
     first = await wire.call(RequestCode.LOCK_BATCH_MQ, {}, body("c1"))
     assert len(json.loads(first.body)["lockOKMQSet"]) == 1
     second = await wire.call(RequestCode.LOCK_BATCH_MQ, {}, body("c2"))

@@ -448,6 +448,7 @@ class _Counted:
     def __init__(self, compiled: Compiled) -> None:
         self.scan, self.gather = compiled.scan, compiled.gather
         self.put_keys, self.put_hashed = compiled.put_keys, compiled.put_hashed
+        self.place = compiled.place
         self._compiled = compiled
         self.records = 0
 

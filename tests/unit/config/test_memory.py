@@ -14,6 +14,8 @@ from aerobee.broker import daemon
 from aerobee.broker.delay import backlog
 from aerobee.broker.messages.acks import MAX_WAITING
 from aerobee.broker.monitoring.http import HttpLimits
+from aerobee.broker.requests.locks import MAX_LOCKS
+from aerobee.broker.requests.member_lists import KEPT_BYTES
 from aerobee.broker.requests.stats import _MOST_RATES
 from aerobee.broker.second_step.deleted_topics import MOST_DELETIONS
 from aerobee.broker.stats import BrokerStats
@@ -81,6 +83,8 @@ def test_constants_are_those_of_their_modules() -> None:
     table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None, limit_bytes=lambda: 0)
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_WAITING
+    assert values["order locks"] == MAX_LOCKS
+    assert values["lists of members"] == KEPT_BYTES
     assert values["counters"] == BrokerStats()._limit
     assert values["deleted topics"] == MOST_DELETIONS
     # One of the broker, one of each port, one of each table of accounts.

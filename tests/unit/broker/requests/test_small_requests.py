@@ -9,10 +9,21 @@ import pytest
 
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.tables.clients import Heartbeat
+from aerobee.protocol.bodies.clients import HeartbeatData
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from tests.inline_loop import drive
-from tests.unit.broker.clients_support import BODIES, Clock, Peer, Tables, answer, request
+from tests.unit.broker.clients_support import (
+    BODIES,
+    Clock,
+    Peer,
+    Tables,
+    answer,
+    heartbeat_body,
+    request,
+)
 
 PEER = Peer(1).connection
 
@@ -100,25 +111,75 @@ def lock_body(client_id: str, *queue_ids: int, topic: str = "T") -> bytes:
     return json.dumps(batch).encode()
 
 
-def test_only_queues_now_held_are_answered() -> None:
-    clock = Clock()
-    requests = LockRequests(OrderLocks(60.0, clock), BODIES)
+class Locking:
+    """Lock requests of the group g, which subscribes to T."""
 
-    def lock(client_id: str, *queue_ids: int) -> list[int]:
-        reply = answer(requests.lock(PEER, request(41, body=lock_body(client_id, *queue_ids))))
+    def __init__(self, tables: Tables) -> None:
+        self.clock = Clock()
+        self.tables = tables
+        self.locks = OrderLocks(60.0, self.clock)
+        self.requests = LockRequests(self.locks, BODIES, tables.topics, tables.clients)
+        for name in ("T", "U"):
+            tables.topics.update(TopicConfig(name, 3, 3)).result()
+
+    def join(self, number: int, client_id: str) -> Peer:
+        peer = Peer(number)
+        data = HeartbeatData.parse(heartbeat_body(client_id, {"g": {"T": "*"}}))
+        self.tables.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data))
+        return peer
+
+    def lock(self, client_id: str, *queue_ids: int, topic: str = "T") -> list[int]:
+        body = lock_body(client_id, *queue_ids, topic=topic)
+        reply = answer(self.requests.lock(PEER, request(41, body=body)))
         return [queue["queueId"] for queue in json.loads(reply.body)["lockOKMQSet"]]
 
-    assert lock("c1", 0, 1) == [0, 1]
-    assert lock("c2", 0, 1, 2) == [2]
-    reply = answer(requests.unlock(PEER, request(42, body=lock_body("c1", 0, 2))))
+
+@pytest.fixture
+def locking(tables: Tables) -> Locking:
+    return Locking(tables)
+
+
+def test_only_queues_now_held_are_answered(locking: Locking) -> None:
+    locking.join(1, "c1")
+    locking.join(2, "c2")
+    assert locking.lock("c1", 0, 1) == [0, 1]
+    assert locking.lock("c2", 0, 1, 2) == [2]
+    reply = answer(locking.requests.unlock(PEER, request(42, body=lock_body("c1", 0, 2))))
     assert (reply.code, reply.body) == (ResponseCode.SUCCESS, b"")
-    assert lock("c2", 0, 1, 2) == [0, 2]
-    clock.now += 61
-    assert lock("c2", 1) == [1]
+    assert locking.lock("c2", 0, 1, 2) == [0, 2]
+    locking.clock.now += 61
+    assert locking.lock("c2", 1) == [1]
 
 
-def test_locks_take_only_names_that_can_be() -> None:
-    requests = LockRequests(OrderLocks(60.0, Clock()), BODIES)
+def test_queues_that_are_not_there_or_not_subscribed_to_are_not_locked(locking: Locking) -> None:
+    locking.join(1, "c1")
+    assert locking.lock("c1", -1, 0, 2, 3, 1000) == [0, 2]
+    assert locking.lock("c1", 0, topic="U") == []
+    assert locking.lock("c1", 0, topic="unknown") == []
+    assert len(locking.locks) == 2
+
+
+def test_a_client_that_is_no_member_yet_gets_nothing_and_asks_again(locking: Locking) -> None:
+    assert locking.lock("c1", 0) == []
+    assert len(locking.locks) == 0
+    locking.join(1, "c1")
+    assert locking.lock("c1", 0) == [0]
+
+
+def test_a_client_that_has_lost_its_connection_renews_what_it_holds(locking: Locking) -> None:
+    peer = locking.join(1, "c1")
+    assert locking.lock("c1", 0) == [0]
+    list(locking.tables.clients.connection_closed(peer.connection))
+    locking.clock.now += 50
+    assert locking.lock("c1", 0, 1) == [0]
+    locking.clock.now += 50
+    assert locking.lock("c1", 0) == [0]
+    locking.clock.now += 61
+    assert locking.lock("c1", 0) == []
+
+
+def test_locks_take_only_names_that_can_be(locking: Locking) -> None:
+    requests = locking.requests
     with pytest.raises(BadRequest, match="topic"):
         drive(requests.lock(PEER, request(41, body=lock_body("c1", 0, topic="../T"))))
     with pytest.raises(BadRequest, match="no body"):

@@ -10,18 +10,26 @@ import pytest
 
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import pack_host
+from aerobee.store.compiled import Compiled
 from aerobee.store.dispatch.reput import ROUND_MOST
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.log import commit_log
 from aerobee.store.message_store import MessageStore
+from tests.forms import compiled_form
 from tests.unit.store.support import ManualClock, bodies, message, small_settings
 
 
-def opened(path: Path, **changes: object) -> MessageStore:
+def opened(path: Path, compiled: Compiled | None = None, **changes: object) -> MessageStore:
     settings = small_settings(
         path, commit_log_segment_bytes=1 << 20, max_message_bytes=1 << 19, **changes
     )
-    return MessageStore.open(settings, clock=ManualClock())
+    return MessageStore.open(settings, clock=ManualClock(), compiled=compiled)
+
+
+@pytest.fixture(params=["plain", "compiled"])
+def compiled(request: pytest.FixtureRequest) -> Compiled | None:
+    """The form that places the records."""
+    return compiled_form().store if request.param == "compiled" else None
 
 
 def put_prepared(store: MessageStore, messages: list[StoreMessage]) -> object:
@@ -34,7 +42,7 @@ def put_prepared(store: MessageStore, messages: list[StoreMessage]) -> object:
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
 def test_the_bytes_are_those_of_a_batch_encoded_at_once(
-    tmp_path: Path, sealed: bool, host: str
+    tmp_path: Path, sealed: bool, host: str, compiled: Compiled | None
 ) -> None:
     born = pack_host(host, 5000)
     # Many of one size, a few, and each another one.
@@ -45,7 +53,7 @@ def test_the_bytes_are_those_of_a_batch_encoded_at_once(
     ]
     logs, results = [], []
     for name in ("once", "prepared"):
-        store = opened(tmp_path / name, append_property_crc=sealed)
+        store = opened(tmp_path / name, compiled, append_property_crc=sealed)
         store.put(message(b"before"))
         put = store.put_batch if name == "once" else partial(put_prepared, store)
         results.append(put(batch))
