@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
+from aerobee.address_list import address_list
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
 from aerobee.config.settings.delivery import DeliverySettings, StageSettings
 from aerobee.config.settings.filters import FilterSettings
@@ -121,8 +122,8 @@ class Settings(
 
     @property
     def name_server_list(self) -> tuple[str, ...]:
-        """The addresses of `name_servers`, blanks and empty entries taken out."""
-        return tuple(part.strip() for part in self.name_servers.split(";") if part.strip())
+        """The addresses of `name_servers`, without repeats."""
+        return address_list(self.name_servers)
 
     @property
     def kv_file(self) -> str:
