@@ -155,7 +155,7 @@ async def _start(daemon: Daemon) -> int | None:
 
 
 def _exit_with(error: Exception, code: int) -> int:
-    print(printable(f"aerobee: cannot start: {error}"), file=sys.stderr, flush=True)
+    print(printable(f"aerobee: cannot start: {error}", keep="\n"), file=sys.stderr, flush=True)
     return code
 
 

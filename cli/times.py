@@ -38,8 +38,11 @@ def parse_time(text: str, others: str = "") -> int:
 
 def exact_time(timestamp_ms: int) -> str:
     """A time that `parse_time` takes back to the millisecond, wherever that is: local, one word,
-    with its distance from UTC."""
-    moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+    with its distance from UTC. Digits of what is no time that a calendar has."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
     moment = moment.replace(microsecond=timestamp_ms % 1000 * 1000)
     return moment.isoformat(timespec="milliseconds")
 

@@ -331,6 +331,9 @@ def received_until_full(
     for stored in records:
         if len(messages) == most:
             return messages, stored.queue_offset
+        if not stored.sys_flag & SYS_COMPRESSED:
+            messages.append(_made(ReceivedMessage, stored, broker_name, stored.body))
+            continue
         try:
             body = inflater.plain(stored.body, stored.sys_flag)
         except CannotInflate as error:

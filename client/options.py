@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
+from aerobee.address_list import address_list
 from aerobee.client.assign import Strategy, average
 from aerobee.client.errors import CallerError, checking_arguments
 from aerobee.client.message import MAX_BODY_BYTES
 from aerobee.protocol.names import TRACE_TOPIC, check_group_name
 
 Addresses = str | Sequence[str]
-"""`"host:port"`, several joined by `;`, or a sequence of them."""
+"""`"host:port"`, several joined by `;` or `,`, or a sequence of them."""
 
 
 class HeaderForm(enum.IntEnum):
@@ -153,8 +154,10 @@ def checked_timeout(timeout_s: object) -> float:
 
 def parse_addresses(addresses: Addresses) -> tuple[str, ...]:
     """The addresses one by one, in order and without repeats; CallerError when there is none."""
-    parts = addresses.split(";") if isinstance(addresses, str) else list(addresses)
-    found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    texts = [addresses] if isinstance(addresses, str) else list(addresses)
+    if not all(isinstance(text, str) for text in texts):
+        raise CallerError(f"name server addresses must be texts, got {addresses!r}")
+    found = address_list(";".join(texts))
     if not found:
         raise CallerError(f"no name server address in {addresses!r}")
     for address in found:
@@ -167,7 +170,8 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     # By its length first: int() refuses thousands of digits in another way.
     is_port = port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS
-    if not colon or not host or not is_port or not 0 < int(port) < 65536:
+    is_host = host and not any(letter.isspace() or letter in ",;" for letter in host)
+    if not colon or not is_host or not is_port or not 0 < int(port) < 65536:
         raise CallerError(f"an address must be host:port, got {address!r}")
     return host.strip("[]"), int(port)
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from aerobee.address_list import address_list
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
 from aerobee.config.settings.delivery import DeliverySettings, StageSettings
 from aerobee.config.settings.filters import FilterSettings
@@ -137,8 +138,8 @@ class Settings(
 
     @property
     def name_server_list(self) -> tuple[str, ...]:
-        """The addresses of `name_servers`, blanks and empty entries taken out."""
-        return tuple(part.strip() for part in self.name_servers.split(";") if part.strip())
+        """The addresses of `name_servers`, without repeats."""
+        return address_list(self.name_servers)
 
     @property
     def kv_file(self) -> str:

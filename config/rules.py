@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from aerobee.address_list import address_list
 from aerobee.config.errors import ConfigError, raise_all
 from aerobee.config.model import BY_NAME
 
@@ -65,7 +66,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     if not values["cluster_name"].strip():
         check.wrong("cluster_name", "must be a name")
     check.matches("trace_topic_name", _NAME, "must be a topic name")
-    check.each("name_servers", ";", _is_address, "must be host:port, separated by ';'")
+    if not all(map(_is_address, address_list(values["name_servers"]))):
+        check.wrong("name_servers", "must be host:port, several separated by ';' or ','")
     check.each("delete_hours", ";", _is_hour, "must be hours of the day (00 to 23)")
     check.each("message_delay_levels", " ", _LEVEL.fullmatch, "must be levels such as 10s 5m 2h 1d")
     if not values["message_delay_levels"].strip():

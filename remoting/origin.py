@@ -12,15 +12,20 @@ import os
 class Origin:
     """The process in which this was made."""
 
-    __slots__ = ("_process",)
+    __slots__ = ("_forks", "_process")
+
+    # How often this process and those before it were forked: to ask for the process's number is a
+    # system call, and clients look with each message.
+    forks = 0
 
     def __init__(self) -> None:
         self._process = os.getpid()
+        self._forks = Origin.forks
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether this is another process than then: a child of it, by fork()."""
-        return os.getpid() != self._process
+        return Origin.forks != self._forks
 
     def inherited(self, what: str) -> str:
         """The sentence that says so of something, such as "the client"."""
@@ -28,3 +33,10 @@ class Origin:
             f"{what} was opened in process {self._process} and came here, to process "
             f"{os.getpid()}, by fork(): it does not work here; open one of this process's own"
         )
+
+
+def _forked() -> None:
+    Origin.forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -239,5 +239,5 @@ def _on_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> Call
 
 
 def _exit_with(error: Exception, code: int) -> int:
-    print(printable(f"aerobee: cannot start: {error}"), file=sys.stderr, flush=True)
+    print(printable(f"aerobee: cannot start: {error}", keep="\n"), file=sys.stderr, flush=True)
     return code

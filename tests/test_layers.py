@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Modules of aerobee/ itself that several folders share; they import nothing of ours
 # (docs/decisions/0012-shared-leaves.md).
-LEAVES = frozenset({"file_replacement", "nearest_name", "printable", "summed_log"})
+LEAVES = frozenset({"address_list", "file_replacement", "nearest_name", "printable", "summed_log"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
-    "config": frozenset({"nearest_name", "printable"}),
+    "config": frozenset({"address_list", "nearest_name", "printable"}),
     "remoting": frozenset({"protocol", "summed_log"}),
     "store": frozenset({"protocol", "config"}),
     "native": frozenset({"protocol", "store", "remoting"}),
@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "broker": LEAVES
     | {"protocol", "config", "store", "nameserver", "remoting", "native", "access"},
     "shards": frozenset({"config", "store", "remoting", "broker", "printable"}),
-    "client": frozenset({"protocol", "remoting", "file_replacement"}),
+    "client": frozenset({"protocol", "remoting", "address_list", "file_replacement"}),
     "pipeline": frozenset({"client", "protocol", "store", "remoting", "native"}) | LEAVES,
     "cli": LEAVES
     | {

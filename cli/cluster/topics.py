@@ -9,7 +9,7 @@ from aerobee.cli.cluster.waiting import waiting_for
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
-from aerobee.client.errors import NoRoute
+from aerobee.client.errors import BadAnswer, NoRoute
 from aerobee.protocol.bodies.routes import (
     PERM_INHERIT,
     PERM_READ,
@@ -64,6 +64,10 @@ async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
             try:
                 return await admin.route(name)
             except NoRoute:
+                return None
+            except BadAnswer as error:
+                # One that somebody registered with nonsense does not hide the others.
+                say(f"topic {name} is left out: {error}")
                 return None
 
     found = await asyncio.gather(*(route(name) for name in names))

@@ -173,9 +173,10 @@ class LocalOffsets:
 
     def close(self) -> None:
         """Unlock the file, if it is locked."""
-        if self._lock is not None:
+        if self._lock is not None and self._lock in _held:
+            _held.discard(self._lock)
             os.close(self._lock)
-            self._lock = None
+        self._lock = None
 
 
 def _short_name(name: str, limit: int) -> str:
@@ -198,7 +199,20 @@ def _lock_file(path: Path) -> int:
             f"{path} is locked by another broadcasting consumer; "
             "give each its own instance_name or offset_directory"
         ) from None
+    _held.add(lock)
     return lock
+
+
+def _leave_to_parent() -> None:
+    """In a child by fork(): its copies of the locks would hold them when the parent has let go."""
+    for lock in _held:
+        os.close(lock)
+    _held.clear()
+
+
+#: Descriptors of the locks that this process holds.
+_held: set[int] = set()
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _read_offsets(path: Path) -> dict[MessageQueue, int]:

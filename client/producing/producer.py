@@ -83,7 +83,12 @@ class Producer(Role):
         self._session.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replies.answer)
 
     async def close(self) -> None:
-        """Close the connections; sends and requests that still wait fail."""
+        """Close the connections; sends and requests that still wait fail.
+
+        In a child of the process that started it nothing is done: all of that is the parent's.
+        """
+        if self._session.is_inherited:
+            return
         self._replies.close()
         if self._trace is not None and self._session.running:
             await self._trace.flush()

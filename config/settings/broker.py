@@ -68,8 +68,9 @@ class BrokerSettings(Section):
         "",
         "namesrvAddr",
         separator=";",
-        why="""Name servers to register with, host:port, separated by ';'. Empty: the embedded one.
-        Without this setting the environment's NAMESRV_ADDR counts, as with RocketMQ.""",
+        why="""Name servers to register with, host:port, separated by ';' or ','. Empty: the
+        embedded one. Without this setting the environment's NAMESRV_ADDR counts, as with
+        RocketMQ.""",
     )
     region_id: str = setting(
         "DefaultRegion", "regionId", why="Region told to clients in send answers (message traces)."

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from aerobee.address_list import address_list
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import OptionMap
 from aerobee.remoting.blocking import ConnectOptions
@@ -103,8 +104,7 @@ def _addresses(options: OptionMap) -> tuple[str, ...]:
         raise OptionError(
             f"option nameServer is required, or {NAME_SERVERS} in the environment of the driver"
         )
-    text = text.replace(",", ";")
-    found = tuple(dict.fromkeys(one.strip() for one in text.split(";") if one.strip()))
+    found = address_list(text)
     for address in found:
         host, _, port = address.rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:

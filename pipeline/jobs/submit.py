@@ -53,7 +53,7 @@ def parse_time(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
+    print(printable(text, keep="\n"), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

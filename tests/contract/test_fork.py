@@ -100,11 +100,15 @@ def test_an_asyncio_client_does_not_write_into_its_parents_connection(
         async with AsyncProducer(running.name_server) as producer:
             await producer.send(Message("T", b"x"))
 
+            async def of_the_child() -> object:
+                try:
+                    return await producer.send(Message("T", b"of the child"))
+                finally:
+                    await producer.close()
+
             def work() -> object:
                 asyncio._set_running_loop(None)
-                return asyncio.new_event_loop().run_until_complete(
-                    producer.send(Message("T", b"of the child"))
-                )
+                return asyncio.new_event_loop().run_until_complete(of_the_child())
 
             told = in_child(work)
             return told, (await producer.send(Message("T", b"x"))).status

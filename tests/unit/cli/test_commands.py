@@ -330,9 +330,9 @@ def test_what_is_not_there_exits_1(run: Run) -> None:
     run("topic", "create", "empty")
     assert run("message", "query", "empty", "--key", "nothing") == (
         *(1, ""),
-        "aerobee: no message with key nothing in topic empty at bee; one that waits for its time is "
-        "not in the index before its delivery, and can be taken back until then: aerobee message cancel empty, with "
-        "what message send printed\n",
+        "aerobee: no message with key nothing in topic empty at bee; one that waits for its time "
+        "is not in the index before its delivery, and can be taken back until then: aerobee "
+        "message cancel empty, with what message send printed\n",
     )
     assert run("message", "send", "empty", "x", "--queue", "99")[0] == 1
 

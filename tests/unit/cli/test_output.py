@@ -19,7 +19,7 @@ from aerobee.cli.output import (
     print_pairs,
     print_table,
 )
-from aerobee.cli.times import is_offset, parse_time, time_text
+from aerobee.cli.times import exact_time, is_offset, parse_time, time_text
 from aerobee.client.message import ReceivedMessage, received
 from aerobee.printable import printable
 from aerobee.protocol.bodies.common import MessageQueue
@@ -191,7 +191,7 @@ def test_a_number_too_small_for_a_time_is_none(text: str) -> None:
 
 def test_no_time_is_no_text() -> None:
     assert time_text(0) == time_text(-1) == ""
-    assert time_text(1 << 62) == str(1 << 62)
+    assert time_text(1 << 62) == exact_time(1 << 62) == str(1 << 62)
 
 
 def test_exit_codes_tell_who_is_at_fault() -> None:

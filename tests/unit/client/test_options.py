@@ -92,6 +92,12 @@ def test_options_of_every_role_serve_those_that_need_less() -> None:
     Admin(SERVER, ProducerOptions())
 
 
+@pytest.mark.parametrize("text", ["a:9876 b:9876", "a:9876,b:9876", "a:9876;b:9876"])
+def test_two_addresses_are_not_taken_for_one(text: str) -> None:
+    with pytest.raises(CallerError, match="an address must be host:port"):
+        split_address(text)
+
+
 def test_a_port_of_thousands_of_digits_is_an_address_that_is_none() -> None:
     with pytest.raises(CallerError, match="an address must be host:port"):
         split_address("127.0.0.1:" + "9" * 5000)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from aerobee.client.options import parse_addresses
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.model import SETTINGS
 from aerobee.config.sources import detect_format
+from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, read_access, topic_options
 
 DISTRIBUTED_CONF = """\
 # as it comes with RocketMQ
@@ -266,8 +268,8 @@ def test_unknown_environment_key_stops(tmp_path: Path) -> None:
         ("aclEnable=yes", "must be true or false"),
         ("flushDiskType=SYNC", "must be ASYNC_FLUSH or SYNC_FLUSH"),
         ("diskSpaceWarningLevelRatio=high", "must be a number, 0.01 to 1.0"),
-        ("namesrvAddr=host", "must be host:port, separated by ';'"),
-        ("namesrvAddr=host:9876,other:9876", "must be host:port, separated by ';'"),
+        ("namesrvAddr=host", "must be host:port, several separated by ';' or ','"),
+        ("namesrvAddr=a:9876 b:9876", "must be host:port, several separated by ';' or ','"),
         ("deleteWhen=25", "must be hours of the day (00 to 23)"),
         ("messageDelayLevel=1s 5x", "must be levels such as 10s 5m 2h 1d"),
         ("messageDelayLevel=", "must have one level at least"),
@@ -581,3 +583,14 @@ def test_the_file_of_a_service_names_settings_that_there_are_and_how_to_ask_for_
     }
     assert named <= known
     assert {"access.acl_enabled", "access.acl_file", "tls.certificate_path"} <= named
+
+
+@pytest.mark.parametrize("text", ["a:9876;b:9876", "a:9876,b:9876", " a:9876 , b:9876;a:9876;"])
+def test_name_servers_may_be_joined_by_a_comma_everywhere(text: str) -> None:
+    """In the configuration, in a client's addresses, and in Spark's option nameServer."""
+    expected = ("a:9876", "b:9876")
+    loaded = load_settings(environ={}, flags={"name_servers": text})
+    assert loaded.settings.name_server_list == expected
+    assert parse_addresses(text) == parse_addresses([text]) == expected
+    options = topic_options({"nameServer": text}, ACCESS_OPTIONS, lambda name: None)
+    assert read_access(options).name_servers == expected

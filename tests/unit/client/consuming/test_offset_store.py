@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,25 @@ def test_a_second_consumer_on_the_same_file_is_refused(tmp_path: Path) -> None:
     first.close()
     first.close()  # twice does no harm
     opened(tmp_path).close()
+
+
+def test_a_child_by_fork_does_not_keep_the_file_of_its_parent_locked(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    waiting, letting_go = os.pipe()
+    begun, begins = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(letting_go)
+        os.write(begins, b"x")
+        os.read(waiting, 1)
+        os._exit(0)
+    os.read(begun, 1)
+    first.close()
+    opened(tmp_path).close()
+    os.close(letting_go)
+    assert os.waitpid(child, 0)[1] == 0
+    for one in (waiting, begun, begins):
+        os.close(one)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"offsetTable":{"x":1}}', '{"offsetTable":[1]}'])

@@ -3,14 +3,18 @@
 import json
 import random
 import struct
+import sys
 import zlib
 from collections.abc import Sequence
 
+import lz4.frame
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aerobee.pipeline.decode import decode as decoding
 from aerobee.pipeline.decode.columns import (
     KEYS_TYPE,
     STORE_COLUMNS,
@@ -19,7 +23,7 @@ from aerobee.pipeline.decode.columns import (
     choose,
     ddl,
 )
-from aerobee.pipeline.decode.decode import Bad, Form, decode
+from aerobee.pipeline.decode.decode import Bad, Form, decode, decode_parts
 from aerobee.pipeline.decode.record_starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.protocol.message.ids import offset_msg_id
@@ -180,6 +184,36 @@ def test_compressed_bodies_are_inflated_or_left() -> None:
     assert [row["body"] for row in found] == [plain, b"as it is"]
     found, _ = rows(data, Form(ALL, decompress=False))
     assert zlib.decompress(found[0]["body"]) == plain  # type: ignore[arg-type]
+
+
+def test_bodies_of_lz4_and_zstd_are_made_plain_and_without_their_packages_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = b"many " * 100
+    written = [
+        message(lz4.frame.compress(plain), sys_flag=0x101),
+        message(zstandard.compress(plain), sys_flag=0x201),
+    ]
+    found, _ = rows(log_of(written))
+    assert [row["body"] for row in found] == [plain, plain]
+    for name, number in (("lz4", 0), ("zstandard", 1)):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ValueError, match=f"the package {name} is not installed: pip install"):
+            rows(log_of(written[number : number + 1]))
+
+
+@pytest.mark.parametrize("damage_is_bad", [False, True])
+def test_bodies_that_become_too_much_for_one_batch_come_in_several(
+    monkeypatch: pytest.MonkeyPatch, damage_is_bad: bool
+) -> None:
+    monkeypatch.setattr(decoding, "MAX_INFLATED_BYTES", 10_000)
+    plain = [bytes([number]) * 4_000 for number in range(5)]
+    data = log_of([message(zlib.compress(body), sys_flag=SYS_COMPRESSED) for body in plain])
+    starts = record_starts(data, 0, len(data)).positions
+    parts = list(decode_parts(data, starts, Form(ALL, damage_is_bad=damage_is_bad)))
+    assert [one for batch, _ in parts for one in batch.column("body").to_pylist()] == plain
+    assert max(batch.num_rows for batch, _ in parts) == 2
+    assert not any(bad for _, bad in parts)
 
 
 @pytest.mark.parametrize(
