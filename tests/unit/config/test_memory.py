@@ -9,6 +9,8 @@ import pytest
 import aerobee.testing
 from aerobee.broker import daemon
 from aerobee.broker.messages.acks import MAX_WAITING
+from aerobee.broker.staging import answers
+from aerobee.broker.staging.table import DROPPED_KEPT
 from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
@@ -65,6 +67,8 @@ def test_constants_are_those_of_their_modules() -> None:
     table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None, limit_bytes=lambda: 0)
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_WAITING
+    assert values["waiting questions for batches"] == answers.MAX_WAITING
+    assert values["stages given up"] == DROPPED_KEPT
     assert values["counters"] == BrokerStats()._limit
     assert values["unsent HTTP answers"] == HttpLimits().unsent_bytes
     assert values["name server, unfinished frames"] == NAME_SERVER_LIMITS.inbound_total_bytes
