@@ -9,9 +9,9 @@ import pytest
 import aerobee.testing
 from aerobee.broker import daemon
 from aerobee.broker.messages.acks import MAX_WAITING
+from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.staging import answers
 from aerobee.broker.staging.table import DROPPED_KEPT
-from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.config.limits_page import PAGE, page
