@@ -261,22 +261,7 @@ class BrokerCore:
             count_deliveries=settings.schedule_message_stats,
         )
         self._build_timer()
-        self.staging = Staging(
-            settings,
-            loop,
-            store,
-            self.topics,
-            self.stats,
-            self._state_file("stages.json"),
-            self.identity.store_host,
-            self._appended,
-            wall_clock_ms,
-            self._bodies,
-            self.turns,
-            self.delays,
-            self._control,
-            self._state_pool,
-        )
+        self.staging = self._make_staging()
         self.transactions = Transactions(
             settings,
             loop,
@@ -291,6 +276,24 @@ class BrokerCore:
             wall_clock_ms,
             lambda: self.acks.broken,
             self._control,
+        )
+
+    def _make_staging(self) -> Staging:
+        return Staging(
+            self.settings,
+            self._loop,
+            self.store,
+            self.topics,
+            self.stats,
+            self._state_file("stages.json"),
+            self.identity.store_host,
+            self._appended,
+            wall_clock_ms,
+            self._bodies,
+            self.turns,
+            self.delays,
+            self._control,
+            self._state_pool,
         )
 
     def _build_timer(self) -> None:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from aerobee.file_replacement import DAMAGED
 from aerobee.protocol.frames.fastjson import JsonError, loads
 from aerobee.protocol.names import (
     SCHEDULE_GROUP,
@@ -24,6 +23,7 @@ from aerobee.store.inspect.layout import Layout
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.start_checks import (
     BACKUP,
+    DAMAGED,
     DELAYS,
     LMQ_OFFSETS,
     OFFSETS,

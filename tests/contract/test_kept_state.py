@@ -106,6 +106,9 @@ async def test_a_store_that_is_taken_away_refuses_and_is_not_written_to(
     port, store = free_port(), tmp_path / "store"
     running = aerobee.testing.broker(store_path=str(store), http_enabled=True, http_port=port)
     broker = running.__enter__()
+    async with connected(broker) as wire:
+        await wire.send("Orders")
+        await wire.await_message("Orders")
     store.rename(tmp_path / "elsewhere")
     if how == "replaced":
         shutil.copytree(tmp_path / "elsewhere", store)

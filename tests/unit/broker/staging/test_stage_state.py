@@ -367,7 +367,7 @@ def test_too_many_may_not_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(BadRequest, match="2 requests wait for batches"):
         desk.status(KEY, wait_ms=5_000)
     desk.loop.now += 6
-    desk.staging.answers.send_ready()
+    desk.sync()
     assert (len(desk.staging.answers), desk.staging.answers._by_batch) == (0, {})
 
 
