@@ -293,23 +293,7 @@ class BrokerCore:
             second_step=self.second_step,
         )
         self._build_timer()
-        self.staging = Staging(
-            settings,
-            loop,
-            store,
-            self.topics,
-            self.stats,
-            self._state_file("stages.json"),
-            self.identity.store_host,
-            self._appended,
-            wall_clock_ms,
-            self._bodies,
-            self.turns,
-            self.delays,
-            control=self._control,
-            pool=self._state_pool,
-            second_step=self.second_step,
-        )
+        self.staging = self._make_staging()
         self._build_transactions()
         self._waits: tuple[Waits, ...] = (
             DelayedWaiting(self.delays, store),
@@ -333,6 +317,25 @@ class BrokerCore:
             wall_clock_ms,
             lambda: self.acks.broken,
             self._control,
+            second_step=self.second_step,
+        )
+
+    def _make_staging(self) -> Staging:
+        return Staging(
+            self.settings,
+            self._loop,
+            self.store,
+            self.topics,
+            self.stats,
+            self._state_file("stages.json"),
+            self.identity.store_host,
+            self._appended,
+            wall_clock_ms,
+            self._bodies,
+            self.turns,
+            self.delays,
+            control=self._control,
+            pool=self._state_pool,
             second_step=self.second_step,
         )
 

@@ -106,12 +106,7 @@ class MessageStore:
             self.queue_directory,
             settings.disk_warning_ratio,
         )
-        self._place = PlaceWatch(
-            parts.files,
-            self._health,
-            (parts.root, *self.log_directories, self.queue_directory),
-            self._open_files,
-        )
+        self._place = self._watch_place()
         self._log = self.commit_log = self._make_log(settings)
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
         self._build_flushing(settings)
@@ -184,6 +179,11 @@ class MessageStore:
         return self._reader.frozen
 
     # --- building ---------------------------------------------------------------------------
+
+    def _watch_place(self) -> PlaceWatch:
+        parts = self._parts
+        directories = parts.root, *self.log_directories, self.queue_directory
+        return PlaceWatch(parts.files, self._health, directories, self._open_files)
 
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts

@@ -141,7 +141,8 @@ class StageAnswers:
         self._forget_answered()
         if self._done_ends or self._by_end:
             self._store.sync_soon()
-        self._sending.go_on()
+        if self._due or self._is_late():
+            self._sending.go_on()
 
     def answer(self, command: Command, key: BatchKey, code: int, *, existed: bool) -> bytes:
         """The frame that tells how a batch stands."""
@@ -162,7 +163,7 @@ class StageAnswers:
                 return True
             self._due.popleft()
         # Those whose time is over, and those that were answered before it was.
-        if not self._by_deadline or self._by_deadline[0][0] > self._clock():
+        if not self._is_late():
             return False
         _, number, one = heapq.heappop(self._by_deadline)
         waiting = self._by_batch.get(one.key)
@@ -173,6 +174,10 @@ class StageAnswers:
         late = ResponseCode.SUCCESS if one.end is None else ResponseCode.FLUSH_DISK_TIMEOUT
         self._send(one, late)
         return True
+
+    def _is_late(self) -> bool:
+        """Whether somebody's time is over, answered or not."""
+        return bool(self._by_deadline) and self._by_deadline[0][0] <= self._clock()
 
     def _forget_answered(self) -> None:
         """Of who was answered in time nothing is kept until his time would be over."""

@@ -15,6 +15,7 @@ of its own, and writes the table from them when the log of changes has grown lon
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from aerobee.broker.tables.state_file import JsonStateFile, members, read_docume
 from aerobee.protocol.headers.stages import StagePart
 
 log = logging.getLogger("aerobee.broker.stages")
+
+_LINE_BEGINS = b'{"generation":'
 
 #: What is known of a query's last batch; None: nothing any more.
 Known = LastBatch | Forgotten | None
@@ -66,6 +69,7 @@ class StageFile:
         self._saved: dict[str, LastBatch | Forgotten] = {}
         self._generation = 0
         self._starts_over = False
+        self._table_bytes = 0
 
     def load(self, end: int) -> int:
         """Take the last batches over. Returns the queue offset at which reading is to begin.
@@ -76,26 +80,30 @@ class StageFile:
         """
         nothing = _Document(0, 0, {})
         found = self._file.load(_parse, nothing)
+        with contextlib.suppress(FileNotFoundError):
+            self._table_bytes = self._file.path.stat().st_size
         self._saved.update(_known(found.queries))
         replay_from, self._generation = found.replay_from, found.generation
         newest = self._generation
         for line in self._log.read():
+            if _generation_of(line) < self._generation:
+                continue  # the table has it
             try:
                 change = _parse(line)
             except (ValueError, KeyError, TypeError) as error:
                 log.error("change of %s passed over why=%r", self._file.path, error)
                 continue
             newest = max(newest, change.generation)
-            if change.generation >= self._generation:
-                replay_from = change.replay_from
-                _change(self._saved, change.queries)
+            replay_from = change.replay_from
+            _change(self._saved, change.queries)
         is_whole = self._file.loaded_from == self._file.path and newest == self._generation
         self._starts_over = self._file.is_lost or (found is not nothing and not is_whole)
         self._generation = newest
         for query, known in self._saved.items():
             self._finished.load(query, known)
         self._finished.changed.clear()
-        self._replay_from = replay_from
+        # What was put together from a backup is written at once.
+        self._replay_from = -1 if self._starts_over else replay_from
         if replay_from > end:
             log.warning(
                 "the stage log is shorter than config/stages.json says, all of it is read "
@@ -132,12 +140,14 @@ class StageFile:
         if not self._starts_over:
             queries = {query: _values(known) for query, known in changes.queries.items()}
             self._log.append(_line(self._generation, changes.replay_from, queries))
-            if not self._log.is_long:
+            if not self._log.is_longer_than(self._table_bytes):
                 return
         # Should this fail, the next save writes the table: lines of both generations lead there.
         self._starts_over = True
         self._generation += 1
-        self._file.save(self._table_text(changes.replay_from))
+        text = self._table_text(changes.replay_from)
+        self._file.save(text)
+        self._table_bytes = sum(map(len, text))
         self._log.start_over()
         self._starts_over = False
 
@@ -169,6 +179,12 @@ def _line(generation: int, replay_from: int, queries: Mapping[str, Any]) -> byte
     return msgspec.json.encode(
         {"generation": generation, "replayFrom": replay_from, "queries": queries}
     )
+
+
+def _generation_of(line: bytes) -> int:
+    """What a line begins with; it may be long."""
+    digits = line[len(_LINE_BEGINS) :].partition(b",")[0]
+    return int(digits) if line.startswith(_LINE_BEGINS) and digits.isdigit() else 0
 
 
 def _values(known: Known) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ mark of a slice the slice before it. A record's properties say what it is:
 
 | kind   | further properties                      | body                                   |
 |--------|-----------------------------------------|----------------------------------------|
-| chunk  | query batch partition stage chunk rows crc topics | the rows (`protocol/headers/stages.py`) |
+| chunk  | query batch partition stage chunk rows crc topics | the rows (`headers/stages.py`) |
 | intent | query batch                             | the stages that count, JSON            |
 | slice  | query batch stage first rows            | none; the rows follow in the log       |
 | done   | query batch                             | those of its stages elsewhere, JSON    |

@@ -68,21 +68,7 @@ class Staging:
         """Without `control` everybody may do everything; the file is written in `pool`."""
         self._loop = loop
         self._store = store
-        finished = FinishedBatches(
-            lambda: settings.stage_state_bytes // 2,
-            lambda: settings.stage_remember_ms,
-            clock_ms,
-        )
-        self.table = StageTable(settings.broker_name, finished)
-        self._log = StageLog(store, self.table, store_host, clock_ms)
-        #: What is saved of it.
-        self.file = StageFile(
-            file,
-            finished,
-            lambda: self.table.oldest_offset(self._log.end),
-            lambda: (store.written, store.durable),
-        )
-        self._log.replay(self.file.load(self._log.end))
+        self._build_state(settings, file, store_host, clock_ms)
         self.saver: Saver[StageChanges] = Saver(loop, "staged batches", self.file, _SAVE_S, pool)
         self.answers = StageAnswers(store, self.table, stats, loop.time, turns)
         self.publisher = Publisher(
@@ -119,6 +105,31 @@ class Staging:
             delays=delays is not None,
         )
         self._expiring = Spread(turns, self._expire_some)
+
+    def _build_state(
+        self,
+        settings: Settings,
+        file: JsonStateFile,
+        store_host: bytes,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """What is staged and was decided, as the file and the stage log have it."""
+        store = self._store
+        finished = FinishedBatches(
+            lambda: settings.stage_state_bytes // 2,
+            lambda: settings.stage_remember_ms,
+            clock_ms,
+        )
+        self.table = StageTable(settings.broker_name, finished)
+        self._log = StageLog(store, self.table, store_host, clock_ms)
+        #: What is saved of it.
+        self.file = StageFile(
+            file,
+            finished,
+            lambda: self.table.oldest_offset(self._log.end),
+            lambda: (store.written, store.durable),
+        )
+        self._log.replay(self.file.load(self._log.end))
 
     def use(self, rows: StagedRows) -> None:
         """Have plain rows looked at and stored by the compiled form."""

@@ -46,10 +46,10 @@ class ChangeLog:
         # Of whole lines; what a failed append has left behind them is cut off by the next one.
         self._size = 0
 
-    @property
-    def is_long(self) -> bool:
-        """Whether the table had better be written anew."""
-        return self._size > LEAST_BYTES
+    def is_longer_than(self, table_bytes: int) -> bool:
+        """Whether the table, of so many bytes, had better be written anew: by then as much has
+        changed as that writes."""
+        return self._size > max(LEAST_BYTES, table_bytes)
 
     def read(self) -> Iterator[bytes]:
         """The lines, oldest first. What is damaged is named and kept aside. Raises OSError."""

@@ -30,7 +30,8 @@ log = logging.getLogger("aerobee.store")
 
 NAME = "offsets"
 _VERSION = 1
-_MOST_BYTES = 1 << 20
+#: More than gaps, topics taken out and the names of all index files come to.
+MOST_BYTES = 64 << 20
 #: Gaps that are remembered; the log file has all of them.
 MOST_GAPS = 4096
 #: Topics taken out that are remembered; the file is written once a second.
@@ -114,7 +115,7 @@ class OffsetsFile:
         if not self._files.exists(self.path) or self._files.is_directory(self.path):
             return None
         with self._files.opened(self.path, read_only=True) as fd:
-            data = self._files.read(fd, 0, _MOST_BYTES)
+            data = self._files.read(fd, 0, MOST_BYTES)
         found = decode(data)
         if found is None:
             log.warning("offsets file is damaged, recovering without it path=%s", self.path)

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from aerobee.file_replacement import DAMAGED
 from aerobee.protocol.frames.fastjson import JsonError, loads
 from aerobee.protocol.names import (
     SCHEDULE_GROUP,
@@ -24,6 +23,7 @@ from aerobee.store.inspect.layout import Layout
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.start_checks import (
     BACKUP,
+    DAMAGED,
     DELAYS,
     LMQ_OFFSETS,
     OFFSETS,
@@ -47,6 +47,11 @@ _MEMBERS = {
     "deletedTopics.json": ("deletedTopics",),
     "kvConfig.json": ("configTable",),
 }
+
+# The members whose entries are numbers; those of the others are objects.
+_OF_NUMBERS = frozenset({(LMQ_OFFSETS, "lmqOffsetTable"), (DELAYS, "offsetTable")})
+# So much of a name stands in a finding.
+_SHOWN = 40
 
 #: The end of the queue (topic, queue id), None if it is not to be looked at.
 MaxOffset = Callable[[tuple[str, int]], int | None]
@@ -216,9 +221,15 @@ class Tables:
             return None, f"cannot be read: {error}"
         if not isinstance(value, dict):
             return None, "holds no table"
-        for name in _MEMBERS.get(os.path.basename(path).removesuffix(BACKUP), ()):
-            if _member(value, name) is None:
+        file = os.path.basename(path).removesuffix(BACKUP)
+        for name in _MEMBERS.get(file, ()):
+            table = _member(value, name)
+            if table is None:
                 return None, f"holds no {name}"
+            kind = int if (file, name) in _OF_NUMBERS else dict
+            odd = next((key for key, one in table.items() if not isinstance(one, kind)), None)
+            if odd is not None:
+                return None, f"holds something else than an entry of {name} at {odd[:_SHOWN]!r}"
         return value, None
 
 

@@ -33,6 +33,8 @@ SMALL_FILES = ("abort", "checkpoint", "offsets", "offsets.tmp")
 TOPICS, OFFSETS, DELAYS = "topics.json", "consumerOffset.json", "delayOffset.json"
 LMQ_OFFSETS = "lmqConsumerOffset.json"
 BACKUP, TEMPORARY = ".bak", ".tmp"
+#: Stands in the names of damaged tables that a start has kept aside (aerobee/file_replacement.py).
+DAMAGED = ".damaged"
 _HEAD = struct.Struct(">iI")
 _OWN_OFFSET = struct.Struct(">q")
 _HEAD_BYTES = LOG_OFFSET_POSITION + _OWN_OFFSET.size

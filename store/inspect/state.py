@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from aerobee.store.disk.checkpoint import CHECKPOINT_BYTES, TIMES
 from aerobee.store.disk.files import Files
-from aerobee.store.disk.offsets_file import NAME, Offsets, OffsetsFile, decode
+from aerobee.store.disk.offsets_file import MOST_BYTES, NAME, Offsets, OffsetsFile, decode
 from aerobee.store.inspect.report import Findings
 from aerobee.store.scan.sources import Source
 
@@ -56,7 +56,7 @@ def read_marks(files: Files, root: str) -> KnownMarks:
     path = os.path.join(root, NAME)
     if not files.exists(path) or files.is_directory(path):
         return KnownMarks()
-    offsets = decode(read_small(files, path, 1 << 20))
+    offsets = decode(read_small(files, path, MOST_BYTES))
     if offsets is None:
         return KnownMarks(damaged=True)
     if not files.exists(os.path.join(root, "lock")):

@@ -18,6 +18,8 @@ from aerobee.broker.requests.locks import MAX_LOCKS
 from aerobee.broker.requests.member_lists import KEPT_BYTES
 from aerobee.broker.requests.stats import _MOST_RATES
 from aerobee.broker.second_step.deleted_topics import MOST_DELETIONS
+from aerobee.broker.staging import answers
+from aerobee.broker.staging.table import DROPPED_KEPT
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.transactions.requests import MAX_WAITING as ENDS_WAITING
@@ -85,6 +87,8 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["waiting sends"] == MAX_WAITING
     assert values["order locks"] == MAX_LOCKS
     assert values["lists of members"] == KEPT_BYTES
+    assert values["waiting questions for batches"] == answers.MAX_WAITING
+    assert values["stages given up"] == DROPPED_KEPT
     assert values["counters"] == BrokerStats()._limit
     assert values["deleted topics"] == MOST_DELETIONS
     # One of the broker, one of each port, one of each table of accounts.

@@ -397,6 +397,42 @@ async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: W
     assert tables.clients.consumer_ids("g") == []
 
 
+async def test_a_table_that_could_not_be_saved_says_so_until_it_can(world: World) -> None:
+    """Readiness asks for it; nobody has to change something before it is green again."""
+    world.topics_file.is_full = True
+    refused = world.topics.update(TopicConfig("refused"))
+    with pytest.raises(StoreNotWritable, match="the disk is full"):
+        await refused
+    assert "cannot be saved" in (world.topics.failure or "")
+    assert "refused" not in world.topics
+    world.topics.retry()
+    await world.topics.flush()
+    assert world.topics.failure is not None
+    world.topics_file.is_full = False
+    world.topics.retry()
+    await world.topics.flush()
+    assert world.topics.failure is None
+    saves = world.topics_file.saves
+    world.topics.retry()
+    await world.topics.flush()
+    assert world.topics_file.saves == saves
+
+
+async def test_why_a_change_was_not_kept_is_told_whatever_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "the broker failed on this request (FileNotFoundError); see its log" """
+
+    def gone() -> None:
+        raise FileNotFoundError("the store is gone")
+
+    monkeypatch.setattr(world.topics_file, "check", gone)
+    refused = world.topics.update(TopicConfig("refused"))
+    with pytest.raises(StoreNotWritable, match="the store is gone"):
+        await refused
+    assert "refused" not in world.topics
+
+
 @pytest.mark.parametrize("before", [100, 10_000])
 async def test_one_more_entry_costs_the_same_however_many_there_are(
     world: World, monkeypatch: pytest.MonkeyPatch, before: int

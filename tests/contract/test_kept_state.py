@@ -1,0 +1,122 @@
+"""A start without its tables, and a store that is taken away under a running broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aerobee.testing
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.testing import RunningBroker
+from tests.contract.conftest import Wire
+from tests.ports import free_port
+
+OFFSET = {"consumerGroup": "billing", "topic": "Orders", "queueId": 0}
+
+
+@asynccontextmanager
+async def connected(broker: RunningBroker) -> AsyncIterator[Wire]:
+    wire = await Wire.to(broker.broker)
+    try:
+        yield wire
+    finally:
+        wire.caller.close()
+
+
+async def failing(port: int) -> dict[str, Any]:
+    """What /ready says of each check that has something to say, by name; and its status."""
+
+    def ask() -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready") as answer:
+                status, body = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, body = error.code, error.read()
+        checks = json.loads(body)["checks"]
+        return {"status": status} | {one["check"]: one["reason"] for one in checks if not one["ok"]}
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_a_start_without_any_table_serves_what_the_store_has(tmp_path: Path) -> None:
+    """A start never dies of a table of its own. Nobody is led past what he has not seen."""
+    port = free_port()
+    given = {"store_path": str(tmp_path), "http_enabled": True, "http_port": port}
+    with aerobee.testing.broker(**given) as broker:
+        async with connected(broker) as wire:
+            for _ in range(9):
+                await wire.send("Orders", b"x" * 100)
+            await wire.await_message("Orders", 8)
+            commit = {**OFFSET, "commitOffset": 7}
+            await wire.pull("Orders", consumerGroup="billing")
+            answer = await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+            assert answer.code == ResponseCode.SUCCESS
+    damaged = [path for name in ("config", "namesrv") for path in (tmp_path / name).glob("*")]
+    damaged.append(tmp_path / "config" / "delayOffset.json")
+    damaged.append(tmp_path / "namesrv" / "kvConfig.json")
+    (tmp_path / "namesrv").mkdir(exist_ok=True)
+    for path in damaged:
+        path.write_bytes(b'{"damaged":')
+    with aerobee.testing.broker(**given, auto_create_topic=False) as broker:
+        said = await failing(port)
+        assert said["status"] == 200
+        for path in damaged:
+            assert path.with_name(path.name + ".damaged").read_bytes() == b'{"damaged":'
+            assert f"{path}.damaged" in said["tables are whole"]
+        async with connected(broker) as wire:
+            answer = await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, OFFSET)
+            assert (answer.code, answer.ext["offset"]) == (ResponseCode.SUCCESS, "0")
+            assert (await wire.send("Orders")).code == ResponseCode.SUCCESS
+            assert (await wire.pull("Orders", 7)).code == ResponseCode.SUCCESS
+    for path in damaged:
+        path.with_name(path.name + ".damaged").unlink()
+    with aerobee.testing.broker(**given):
+        assert "tables are whole" not in await failing(port)
+
+
+async def until_refused(broker: RunningBroker, port: int) -> None:
+    """Send until that is refused, and look what else is."""
+    async with connected(broker) as wire:
+        while (answer := await wire.send("Orders")).code == ResponseCode.SUCCESS:
+            pass
+        assert "looking for the store failed" in (answer.remark or "")
+        said = await failing(port)
+        assert said["status"] == 503
+        assert "looking for the store failed" in said["store"]
+        topic = {"topic": "New", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        topic |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        answer = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+        assert "the store is gone" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_store_that_is_taken_away_refuses_and_is_not_written_to(
+    tmp_path: Path, how: str
+) -> None:
+    """3,000 sends were acknowledged after it, and commits and topics, and /ready was 200."""
+    port, store = free_port(), tmp_path / "store"
+    running = aerobee.testing.broker(store_path=str(store), http_enabled=True, http_port=port)
+    broker = running.__enter__()
+    async with connected(broker) as wire:
+        await wire.send("Orders")
+        await wire.await_message("Orders")
+    store.rename(tmp_path / "elsewhere")
+    if how == "replaced":
+        shutil.copytree(tmp_path / "elsewhere", store)
+    there = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    await until_refused(broker, port)
+    with pytest.raises(ExceptionGroup, match="did not stop cleanly"):
+        running.__exit__(None, None, None)
+    after = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    # What is kept of marks is written about once a second, perhaps just before it is noticed.
+    marks = {store / "offsets", store / "checkpoint"}
+    assert {path for path, at in after.items() if there.get(path) != at} <= marks
