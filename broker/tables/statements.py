@@ -74,23 +74,26 @@ class Statements(msgspec.Struct, gc=False):
             self._state(topic, text, one)
             if was is not None:
                 self._withdraw(topic, was)
-        for topic, was in before.items():
-            if topic not in stated:
-                gone |= self._withdraw(topic, was)
+        for topic in before.keys() - stated.keys():
+            gone |= self._withdraw(topic, before[topic])
         return came or gone
 
     def growth(self, before: Mapping[str, str], stated: Mapping[str, Subscription]) -> int:
         """How many bytes more `restate` would take."""
         grown = 0
         for topic, one in stated.items():
-            was = before.get(topic)
-            known = self.of(topic, text_of(one))
-            grown += subscription_bytes(one) - (subscription_bytes(known) if known else 0)
-            if was is not None and was != text_of(one):
+            text, was = text_of(one), before.get(topic)
+            known = self.of(topic, text)
+            if known is None:
+                grown += subscription_bytes(one)
+            elif known.codes != one.codes:
+                grown += subscription_bytes(one) - subscription_bytes(known)
+            if was is not None and was != text:
                 grown -= self._freed(topic, was)
-        return grown - sum(
-            self._freed(topic, was) for topic, was in before.items() if topic not in stated
-        )
+        if before.keys() - stated.keys():
+            gone = (topic for topic in before if topic not in stated)
+            grown -= sum(self._freed(topic, before[topic]) for topic in gone)
+        return grown
 
     def _freed(self, topic: str, text: str) -> int:
         statement = self.topics[topic].by_text[text]
