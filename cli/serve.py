@@ -149,7 +149,6 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
         from aerobee.broker.monitoring.systemd import Notifier
         from aerobee.broker.registration.exposure import name_server_exposure
         from aerobee.broker.scheduler import Scheduler
-        from aerobee.nameserver.kv import KvFileDamaged
         from aerobee.nameserver.server import NameServer
 
     notifier = Notifier()

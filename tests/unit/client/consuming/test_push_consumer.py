@@ -509,4 +509,3 @@ async def test_an_orderly_listener_gets_nothing_behind_a_message_that_cannot_be_
     assert sum("cannot be read" in record.getMessage() for record in caplog.records) == 1
     await consumer.close()
     assert broker.committed["g", "T", 0] == 1
-
