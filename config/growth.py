@@ -20,6 +20,7 @@ Containers: TypeAlias = Mapping[str, Mapping[str, str]]
 BOUNDED: Final[Containers] = {
     # --- connections
     "limits.connections": {
+        "broker/requests/clients.py": "ClientRequests._leaving",
         "broker/tables/clients.py": "ClientTable._groups_of",
         "remoting/arrivals.py": "Arrivals._addresses Arrivals._here Arrivals._opening "
         "Arrivals._to_shake",
@@ -28,7 +29,7 @@ BOUNDED: Final[Containers] = {
         "remoting/handshakes.py": "Handshakes._of Handshakes._under_way Handshakes._waiting",
         "remoting/turns.py": "Gate._waiting Turns._jobs",
     },
-    "limits.inbound_bytes": {"remoting/connection.py": "Connection.aside Connection._aside_since"},
+    "limits.inbound_bytes": {"remoting/connection.py": "Connection._aside_since"},
     "limits.outbound_bytes": {
         "native/requests.pyx": "Requests.waiting",
         "native/sockets.pyx": "Socket.unsent",
@@ -115,17 +116,18 @@ BOUNDED: Final[Containers] = {
     },
     # --- clients
     "client groups": {
-        "broker/requests/notifications.py": "Notifications._changed",
+        "broker/requests/notifications.py": "Notifications._later Notifications._resting "
+        "Notifications._changed",
         "broker/tables/clients.py": "ClientTable._consumers ClientTable._producers "
         "ClientTable._producers_by_id ConsumerGroup.ids ConsumerGroup.members _Groups.consumers "
         "_Groups.producers",
     },
     "limits.client_bytes": {
-        "broker/tables/clients.py": "ConsumerGroup.subscriptions Member.subscriptions _Change.gone "
-        "_Change.put",
+        "broker/tables/statements.py": "Statements.in_force Statements.topics _Topic.by_text",
+        "broker/tables/clients.py": "ConsumerGroup.subscriptions Member.subscriptions",
     },
     "limits.client_calls": {
-        "broker/requests/client_calls.py": "ClientCalls._by_caller",
+        "broker/requests/client_calls.py": "ClientCalls._held ClientCalls._by_caller",
         "broker/requests/consumers.py": "_Answers._came",
         "remoting/calls.py": "PendingCalls._waiting",
     },
@@ -160,6 +162,7 @@ BOUNDED: Final[Containers] = {
     },
     "name server, topics that went": {"nameserver/routes.py": "RouteTable._departed"},
     "remembered texts": {
+        "access/accounts.py": "_signer()",
         "protocol/filters/bloom.py": "murmur3_lower()",
         "protocol/hashing.py": "_remembered_hash()",
         "protocol/message/ids.py": "_host_hex()",
@@ -176,6 +179,7 @@ BOUNDED: Final[Containers] = {
     },
     # --- our own client, whose peers are brokers and name servers
     "client, routes": {
+        "client/message_ids.py": "_Search.asked _Search.failed",
         "client/connections/pool.py": "ConnectionPool._callers ConnectionPool._connecting",
         "client/connections/routes.py": "RouteCache._asking RouteCache._brokers "
         "RouteCache._routes RouteCache._write_queues",
@@ -190,23 +194,48 @@ BOUNDED: Final[Containers] = {
     "client, messages held": {
         "client/consuming/concurrent.py": "ConcurrentConsumeService._batches",
         "client/consuming/orderly.py": "OrderlyConsumeService._waiting",
-        "client/consuming/process_queue.py": "ProcessQueue._finished ProcessQueue._waiting",
+        "client/consuming/process_queue.py": "ProcessQueue._held "
+        "ProcessQueue._finished ProcessQueue._waiting",
         "client/consuming/puller.py": "PullResult.messages",
         "client/message.py": "Message.properties ReceivedMessage.properties",
     },
     "client, trace": {"client/producing/tracing.py": "MessageTrace._waiting"},
+    "files of accounts": {
+        "access/service.py": "_Changed.lines",
+        "access/account_file.py": "_Reader._names _Said.causes _Said.faults _Said.warnings",
+    },
+    "order locks": {
+        "broker/requests/locks.py": "OrderLocks._locks OrderLocks._wheel",
+    },
+    "lists of members": {
+        "broker/requests/member_lists.py": "MemberLists._kept",
+    },
+    "deleted topics": {
+        "broker/second_step/deleted_topics.py": "DeletedTopics._newest DeletedTopics._offsets",
+    },
+    "waiting questions for batches": {
+        "broker/staging/answers.py": "StageAnswers._by_batch StageAnswers._by_deadline "
+        "StageAnswers._by_end StageAnswers._done_ends StageAnswers._due",
+    },
+    "limits.stage_state_bytes": {
+        "broker/staging/table.py": "Decision.names Decision.own Decision.topics Intent.own "
+        "Stage.chunks Stage.missing StageTable.open StageTable.stages StageTable._touched",
+        "broker/staging/publish.py": "Publisher._turns",
+        "broker/staging/finished.py": "FinishedBatches._dear FinishedBatches.changed "
+        "FinishedBatches.forgotten FinishedBatches.queries",
+        "broker/staging/file.py": "StageFile._log StageFile._saved",
+    },
+    "stages given up": {
+        "broker/staging/table.py": "StageTable.dropped",
+    },
+    "beginnings of groups": {
+        "broker/stats.py": "BrokerStats._began",
+    },
 }
 
 OTHERS: Final[Containers] = {
-    "of staged batches and of order locks, which expire; without a bound in bytes": {
-        "broker/requests/locks.py": "OrderLocks._locks",
-        "broker/staging/publish.py": "Publisher._turns",
-        "broker/staging/requests.py": "StageAnswers._done_ends StageAnswers._waiting",
-        "broker/staging/table.py": "Decision.names Decision.own Intent.own Stage.chunks "
-        "Stage.missing StageTable.dropped StageTable.open StageTable.queries StageTable.stages "
-        "_Stored.queries",
-    },
     "one a listener, a port or a task, by configuration": {
+        "store/disk/place.py": "PlaceWatch._directories",
         "broker/daemon.py": "Daemon._undo",
         "broker/monitoring/http.py": "HttpServer._accepting HttpServer._listeners",
         "broker/registration/registration.py": "Registrar._links Registrar._tasks "
@@ -224,6 +253,8 @@ OTHERS: Final[Containers] = {
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",
     },
     "one a request code, reason or kind that the code knows": {
+        "broker/second_step/place.py": "SecondStepCounts.dropped SecondStepCounts.moved "
+        "SecondStepCounts.without_topic",
         "access/control.py": "AccessControl.refused",
         "broker/monitoring/http.py": "HttpServer._routes HttpServer.requests",
         "broker/router.py": "Router._handlers",
@@ -232,7 +263,6 @@ OTHERS: Final[Containers] = {
         "nameserver/server.py": "NameServer._request_counts NameServer._shown "
         "NameServerCounts.requests NameServerOptions.shown",
         "native/sends.pyx": "Sends.asking",
-        "remoting/arrivals.py": "Arrivals._reports Arrivals._unlogged",
         "remoting/stats.py": "ServerStats.closed TlsStats.failed",
         "store/disk/health.py": "Health._reasons",
         "store/stats.py": "StoreStats.damage_found StoreStats.put_failures",
@@ -262,9 +292,7 @@ OTHERS: Final[Containers] = {
     },
     "the last ten minutes in samples": {"store/stats.py": "StoreStatsService._samples"},
     "the accounts' files, which the operator writes": {
-        "access/account_file.py": "_Reader._causes _Reader._faults _Reader._warnings",
         "access/accounts.py": "Rules.accounts",
-        "access/control.py": "AccessControl._said",
     },
     "a key of ours a connection": {"remoting/connection.py": "Connection.context"},
     "callers of ours that wait for room": {"remoting/connection.py": "Connection._drain_waiters"},
@@ -302,7 +330,9 @@ OTHERS: Final[Containers] = {
         "store/retention/forecast.py": "_Look._notes",
     },
     "what the program that uses the client asks for": {
-        "client/__init__.py": "__all__",
+        "client/public.py": "__all__",
+        "client/loop_thread.py": "LoopThread._inherited",
+        "client/consuming/offset_store.py": "_held",
         "client/admin.py": "Admin._admin_ports Admin._checked",
         "client/connections/background.py": "FirstAlone._done FirstAlone._first "
         "TaskOwner._tasks TaskOwner.failures",

@@ -235,7 +235,7 @@ FIXED: Final = (
     ),
     Fixed(
         "remembered texts",
-        20_000,
+        21_000,
         "texts",
         Limit("hashes of tags, words of properties, names and hosts that came last",
               "the oldest is forgotten", "-", bytes_each=1 * _KIB),
