@@ -108,7 +108,12 @@ def _assigned(statement: ast.AST, kept_by: str | None) -> Iterator[str]:
         case ast.AnnAssign(target=target, annotation=annotation, value=value):
             name = _kept(target, kept_by)
             is_one = _is_type(annotation) or (value is not None and _is_container(value))
-            if name and is_one and _name(annotation) != "Final" and not _is_constant(name, value, kept_by):
+            if (
+                name
+                and is_one
+                and _name(annotation) != "Final"
+                and not _is_constant(name, value, kept_by)
+            ):
                 yield name
 
 
