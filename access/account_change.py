@@ -17,6 +17,7 @@ import yaml
 from aerobee.access.account_file import BOOL, MAX_BYTES, NULL, TRUE, parse_account_file
 from aerobee.access.account_nodes import compose
 from aerobee.access.errors import AccountFileError
+from aerobee.access.pauses import Pauses
 from aerobee.access.rights import is_right
 from aerobee.file_replacement import replace_file
 
@@ -73,7 +74,7 @@ class AccountChange:
             content = self._path.read_bytes()
         except FileNotFoundError:
             return {}
-        parse_account_file(str(self._path), content)
+        parse_account_file(str(self._path), content, Pauses())
         node = compose(str(self._path), content)
         return {} if node is None or node.tag == NULL else _plain(node, {})
 
@@ -88,7 +89,7 @@ class AccountChange:
         if len(content) > MAX_BYTES:
             raise AccountFileError(f"{self._path}: would be larger than {MAX_BYTES >> 20} MiB")
         # What could not be read again is not written.
-        parse_account_file(str(self._path), content)
+        parse_account_file(str(self._path), content, Pauses())
         replace_file(self._path, content, keep_mode=True, mode=_MODE)
 
 
