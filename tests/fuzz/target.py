@@ -16,7 +16,6 @@ need no sockets and each can be cut into pieces at will.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import random
 import re
@@ -160,7 +159,7 @@ def load_changes(file: Path, settings: Settings, changes: Mapping[str, str]) -> 
         for name, origin in loaded.origins.items()
         if origin.source == "remote"
     }
-    return dataclasses.replace(loaded, settings=settings.with_changes(**changed))
+    return loaded._replace(settings=settings.with_changes(**changed))
 
 
 class Target:
