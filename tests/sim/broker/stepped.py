@@ -18,7 +18,7 @@ from aerobee.broker.delay.timer import TimerRules, TimerService
 from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.state_file import JsonStateFile, Rescue
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
@@ -62,7 +62,7 @@ class StateOnDisk(JsonStateFile):
         super().__init__(path)
         self._files = files
 
-    def load(self, parse: Callable[[bytes], T], default: T) -> T:
+    def load(self, parse: Callable[[bytes], T], default: T, rescue: Rescue[T] | None = None) -> T:
         path = str(self.path)
         if not self._files.exists(path):
             return default
