@@ -69,6 +69,9 @@ cdef enum:
     CROWD = 16
     MOST_IN_A_CROWD = 1 << 14
 
+cdef double TURN_S = turns_of_loop.TURN_S
+cdef double SLICE_S = turns_of_loop.SLICE_S
+cdef double LEAST_SLICE_S = turns_of_loop.LEAST_SLICE_S
 cdef double LONG_S = turns_of_loop.LONG_S
 cdef Py_ssize_t HEAD_BYTES = tls_session.HEAD_BYTES
 cdef Py_ssize_t RECORD_BYTES = tls_session.RECORD_BYTES
@@ -524,8 +527,10 @@ cdef class Sockets:
         cdef double began = self.clock()
         turns = self.turns
         turns.slice_until(began)
-        turns.share(wanted)
         self.until, self.slice_s = turns.until, turns.slice_s
+        if wanted * SLICE_S > TURN_S:
+            # As `share` of the turns says.
+            self.slice_s = turns.slice_s = max(LEAST_SLICE_S, TURN_S / wanted)
         self.now, self.overloaded = self.shared.now, self.shared.overloaded
         self.may_pull = self.plain is not None and self.plain.begin()
         return began

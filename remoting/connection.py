@@ -430,6 +430,11 @@ class Connection(asyncio.BufferedProtocol):
         first = self._next_request()
         if first is None:
             return False
+        if not self.decoder.buffered:
+            # The usual case: one request, and nothing behind it.
+            self.aside = False
+            self._handler.commands_received(self, (first,))
+            return True
         self._handler.commands_received(self, self._requests(first))
         self.aside = self.aside and self.decoder.buffered > 0
         return True

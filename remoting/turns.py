@@ -96,8 +96,10 @@ class Turns:
 
     def share(self, number: int) -> None:
         """So many want a slice of this turn."""
-        share = TURN_S / number if number else SLICE_S
-        self.slice_s = min(SLICE_S, max(LEAST_SLICE_S, share))
+        if number * SLICE_S > TURN_S:
+            self.slice_s = max(LEAST_SLICE_S, TURN_S / number)
+        else:
+            self.slice_s = SLICE_S
 
     def write(self, connection: Outlet, data: bytes) -> None:
         """Write `data` in this turn."""
