@@ -31,6 +31,8 @@ def _places() -> Iterator[int]:
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     places = range(_FIRST, _END, _STEP)
+    # A worker that takes the place of one that died has a number beyond the count.
+    number %= count
     size = len(places) // count
     share = places[number * size : (number + 1) * size - _APART]
     begin = os.getpid() * 37 % len(share)
