@@ -39,7 +39,7 @@ from aerobee.remoting.turns import Steps, Turns
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import INLINE, drive
 from tests.unit.broker.clients_support import BODIES, NOW_MS, Peer, request
-from tests.unit.broker.second_step_support import deletions, second_step
+from tests.unit.broker.second_step_support import deletions, retries_of, second_step
 from tests.unit.store.support import HOST, read_all, small_settings
 
 BROKER = "b-a"
@@ -155,6 +155,7 @@ class Desk:
             lambda: None,
             lambda: self.now_ms,
             second_step=self.second_step,
+            retries=retries_of(self.store),
         )
         # By way of the store, whose `put` tests replace.
         delays._store_put = lambda message: self.store.put(message)
