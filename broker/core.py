@@ -20,7 +20,6 @@ from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.access.requests import AccessRequests
 from aerobee.broker.delay.progress import DelayProgress
-from aerobee.broker.delay.retries_waiting import RetriesWaiting
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerRules, TimerService
 from aerobee.broker.delay.timer_progress import TimerProgress
@@ -65,6 +64,7 @@ from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.lag import ConsumerLag, needed_by_queue
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import Admission
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
@@ -234,7 +234,7 @@ class BrokerCore:
         )
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
         self.retries = RetriesWaiting(
-            self.store.delays, self.store.record_at, self.deleted_topics
+            self.store.delays, self.store.record_at, self.deleted_topics.offset_of
         )
 
     def _build_filters(self) -> None:

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.broker.delay.progress import DelayProgress
-from aerobee.broker.delay.retries_waiting import RetriesWaiting
 from aerobee.broker.router import Handler
 from aerobee.broker.second_step.place import DELAYED, SecondStep
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps

@@ -25,12 +25,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from aerobee.broker.router import Handler
-from aerobee.broker.delay.retries_waiting import RetriesWaiting
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import readable_queues
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable, queues_of
 from aerobee.broker.workers import AnswerLater, BodyReader
 from aerobee.config.model import Settings

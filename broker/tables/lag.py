@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from aerobee.broker.delay.retries_waiting import RetriesWaiting
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
 from aerobee.broker.tables.groups import GroupTable
@@ -42,6 +41,7 @@ from aerobee.broker.tables.offsets import (
     committed_by_queue,
     is_start_group,
 )
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.clients import BROADCASTING, FROM_FIRST_OFFSET, FROM_TIMESTAMP
 from aerobee.protocol.names import RETRY_PREFIX, is_retry_topic, retry_topic

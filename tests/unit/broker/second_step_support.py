@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from aerobee.broker.delay.retries_waiting import RetriesWaiting
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.summed_log import SummedLog
@@ -47,9 +47,10 @@ def second_step(
 
 def no_retries() -> RetriesWaiting:
     """That no message waits for its next try; a test has some wait."""
-    return RetriesWaiting(cast("DelayQueues", None), lambda _: None, no_deletions())
+    return RetriesWaiting(cast("DelayQueues", None), lambda _: None, no_deletions().offset_of)
 
 
 def retries_of(store: MessageStore, deleted: DeletedTopics | None = None) -> RetriesWaiting:
     """The count of those that wait in a store."""
-    return RetriesWaiting(store.delays, store.record_at, deleted or no_deletions())
+    known = deleted or no_deletions()
+    return RetriesWaiting(store.delays, store.record_at, known.offset_of)

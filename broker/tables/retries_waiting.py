@@ -1,5 +1,5 @@
 """How many messages wait for their next try, by retry topic: a group has them before it, and no
-queue of its own has them yet (`tables/lag.py`).
+queue of its own has them yet (`lag.py`).
 
 Counted are delayed messages whose own topic is a retry topic: up when one is stored where it waits,
 down when it is stored where it goes, or never will be. Each level is counted by itself. What a
@@ -23,7 +23,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC, real_queue
 from aerobee.protocol.message.record import decode_record
@@ -53,17 +52,18 @@ class _Level:
 
 
 class RetriesWaiting:
-    """Of one broker. `record_at` reads the record at a log offset, None where there is none."""
+    """Of one broker. `record_at` reads the record at a log offset, None where there is none;
+    `deleted_at` gives the log offset at which a topic was deleted, or its second argument."""
 
     def __init__(
         self,
         queues: DelayQueues,
         record_at: Callable[[int], bytes | None],
-        deleted: DeletedTopics,
+        deleted_at: Callable[[str, int], int],
     ) -> None:
         self._queues = queues
         self._record_at = record_at
-        self._deleted_at = deleted.offset_of
+        self._deleted_at = deleted_at
         self._levels: dict[int, _Level] = {}
 
     # --- for those who judge groups
