@@ -201,8 +201,10 @@ class Desk:
         ]
         return StagePart(BROKER, part, name, len(crcs), len(rows), stage_checksum(crcs))
 
-    def intent(self, key: tuple[str, int], parts: Sequence[StagePart]) -> None:
-        ext = StageBatchHeader(*key).to_ext()
+    def intent(
+        self, key: tuple[str, int], parts: Sequence[StagePart], *, first: bool = False
+    ) -> None:
+        ext = StageBatchHeader(*key, first=first).to_ext()
         assert self.call(RequestCode.STAGE_INTENT, ext, encode_parts(parts)) is None
 
     def status(self, key: tuple[str, int], wait_ms: int = 0) -> Command | None:
