@@ -64,6 +64,7 @@ from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.lag import ConsumerLag, needed_by_queue
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import Admission
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
@@ -210,6 +211,7 @@ class BrokerCore:
             self.stats.group_warnings.bump,
             limit_bytes=lambda: settings.client_bytes,
         )
+        self._build_second_step()
         self.lag = ConsumerLag(
             topics=self.topics,
             groups=self.groups,
@@ -217,11 +219,11 @@ class BrokerCore:
             clients=self.clients,
             stats=self.stats,
             store=self.store,
+            retries=self.retries,
         )
         self._build_filters()
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
         self._failed_messages = FailedMessages(self.topics, self.stats, self._sums)
-        self._build_second_step()
 
     def _build_second_step(self) -> None:
         """What is stored when it has waited, and the deletions that are remembered for it."""
@@ -231,6 +233,9 @@ class BrokerCore:
             self._loop, "deleted topics", self.deleted_topics, _DELETED_SAVED_S, self._state_pool
         )
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
+        self.retries = RetriesWaiting(
+            self.store.delays, self.store.record_at, self.deleted_topics.offset_of
+        )
 
     def _build_filters(self) -> None:
         settings = self.settings
@@ -291,6 +296,7 @@ class BrokerCore:
             wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
             second_step=self.second_step,
+            retries=self.retries,
         )
         self._build_timer()
         self.staging = self._make_staging()
@@ -598,6 +604,7 @@ class BrokerCore:
                 later,
                 self._bodies,
                 self.deleted_topics,
+                retries=self.retries,
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
@@ -636,6 +643,8 @@ class BrokerCore:
             self.turns, self.deleted_topics, self._waits, lambda: store.dispatched
         )
         every(_FORGET_S, "deletions", forgetting.look)
+        counting = Spread(self.turns, self.retries.step)
+        every(1.0, "retries that wait", counting.go_on, first_s=0.0)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)

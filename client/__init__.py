@@ -8,6 +8,7 @@ it, as the commands of `aerobee` do with `admin.py`, does not wait for consumers
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ else:
     _PUBLIC = "aerobee.client.public"
 
     def __getattr__(name: str) -> Any:
-        # That of a module below, which is about to be imported, is asked for here first.
+        # `from aerobee.client import queue_offsets` asks for a module below here, before it is
+        # imported: the modules that do so are what `public.py` is made of.
+        if find_spec(f"{__name__}.{name}") is not None:
+            raise AttributeError(f"module {name!r} of {__name__!r} is not imported")
         public = import_module(_PUBLIC)
         if name != "__all__" and name not in public.__all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

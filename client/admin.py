@@ -384,6 +384,21 @@ class Admin(Role):
                     found[name] = GroupState.parse(answer.body)
         return found
 
+    async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """How far a group is in its queues, as `group_progress`, and how many messages that it has
+        failed on wait for their next try, in none of them. RocketMQ's brokers do not tell those."""
+        progress: dict[MessageQueue, GroupProgress] = {}
+        tps, waiting = 0.0, 0
+        ext = ConsumeStatsHeader(group, topic or "").to_ext()
+        for address in _masters(await self.cluster(), None, None).values():
+            answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
+            with reading(address):
+                stats = ConsumeStats.parse(answer.body)
+            progress |= stats.queues
+            tps += stats.tps
+            waiting += stats.waiting_retries
+        return ConsumeStats(dict(sorted(progress.items())), tps, waiting)
+
     async def group_progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, GroupProgress]:
@@ -394,13 +409,7 @@ class Admin(Role):
         never below the first message; RocketMQ says 0. Empty for a group whose members keep their
         offsets themselves.
         """
-        progress: dict[MessageQueue, GroupProgress] = {}
-        ext = ConsumeStatsHeader(group, topic or "").to_ext()
-        for address in _masters(await self.cluster(), None, None).values():
-            answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
-            with reading(address):
-                progress |= ConsumeStats.parse(answer.body).queues
-        return dict(sorted(progress.items()))
+        return (await self.group_stats(group, topic)).queues
 
     async def reset_group(
         self, broker: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True

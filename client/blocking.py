@@ -217,6 +217,7 @@ class Admin(_Role[AsyncAdmin]):
     groups = _blocking(AsyncAdmin.groups)
     groups_of_topic = _blocking(AsyncAdmin.groups_of_topic)
     group_state = _blocking(AsyncAdmin.group_state)
+    group_stats = _blocking(AsyncAdmin.group_stats)
     group_progress = _blocking(AsyncAdmin.group_progress)
     reset_group = _blocking(AsyncAdmin.reset_group)
     clone_offsets = _blocking(AsyncAdmin.clone_offsets)

@@ -86,6 +86,7 @@ BOUNDED: Final[Containers] = {
     "waiting ends of transactions": {"broker/transactions/requests.py": "EndAnswers._waiting"},
     # --- topics, groups, queues
     "limits.max_topics": {
+        "broker/tables/retries_waiting.py": "_Level.counts",
         "broker/registration/registration.py": "Registrar._changed",
         "broker/tables/config_table.py": "ConfigTable._entries ConfigTable._listed "
         "ConfigTable._unsaved _Batch.changes _Batch.told",
@@ -248,6 +249,7 @@ OTHERS: Final[Containers] = {
         "store/disk/lock.py": "_open_directories",
     },
     "one a delay level": {
+        "broker/tables/retries_waiting.py": "RetriesWaiting._levels",
         "broker/delay/progress.py": "DelayProgress._places DelayProgress._saved",
         "broker/delay/service.py": "ScheduleMessageService._levels",
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",

@@ -28,11 +28,12 @@ from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.router import Handler
 from aerobee.broker.second_step.place import DELAYED, SecondStep
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, is_retry_topic
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import (
     MessageIllegal,
@@ -94,10 +95,12 @@ class ScheduleMessageService:
         clock_ms: Callable[[], int],
         *,
         second_step: SecondStep,
+        retries: RetriesWaiting,
         count_deliveries: bool = True,
     ) -> None:
         self._loop = loop
         self._second_step = second_step
+        self._retries = retries
         self._store_put = store.put
         self._queues = store.delays
         self._progress = progress
@@ -107,6 +110,8 @@ class ScheduleMessageService:
         self._clock_ms = clock_ms
         # Before anything is put: a place beyond what the queue has would hide new messages.
         self._levels = {level.number: level for level in self._known_levels()}
+        for level in self._levels.values():
+            retries.begin(level.number, level.offset, self._queues.end(level.number))
         self._timer: asyncio.Handle | None = None
         self._last_served = 0
         self._running = self._closed = False
@@ -127,7 +132,10 @@ class ScheduleMessageService:
         self._stats.stored(
             self._stats.topic(SCHEDULE_TOPIC, MESSAGE_DELAY), 1, result.size, waiting.queue_id
         )
-        self._stored(waiting.queue_id + 1, result.store_timestamp_ms)
+        level = waiting.queue_id + 1
+        if is_retry_topic(message.topic):
+            self._retries.waits(level, message.topic)
+        self._stored(level, result.store_timestamp_ms)
         return result
 
     def _stored(self, number: int, store_ms: int) -> None:
@@ -189,6 +197,7 @@ class ScheduleMessageService:
     def close(self) -> None:
         """Deliver nothing more, and read nothing more of the store."""
         self._closed = True
+        self._retries.close()
         self._halt()
 
     def _halt(self) -> None:
@@ -267,15 +276,20 @@ class ScheduleMessageService:
             for due in look.due:
                 reached = due.queue_offset
                 end = self._put_due(level, due) or end
+                if is_retry_topic(due.message.topic):
+                    self._retries.done(level.number, due)
             reached = look.next_offset
             level.passed_over += look.passed_over
             self._wait_for_next(level, look, now_ms)
+            if look.passed_over or level.due_ms is None:
+                self._retries.recount(level.number, reached, self._queues.end(level.number))
         except StoreError as error:
             self._put_failed(level, reached, error)
         finally:
             if reached != level.offset or end is not None:
                 level.offset = reached
                 self._progress.moved(level.number, reached, end)
+                self._retries.reached(level.number, reached)
             if end is not None:
                 self._appended()
 

@@ -148,7 +148,8 @@ def _tree_bytes(path: str) -> int:
 class _Behind(NamedTuple):
     topic: str
     group: str
-    messages: int
+    messages: int  # in its queues
+    waiting: int  # for their next try, in no queue of its own
     inflight: int
     oldest_ms: int | None  # store time of the oldest unread message, None when not asked
 
@@ -181,7 +182,8 @@ async def lag(
         oldest_ms = _oldest_ms(store, topic, unread) if may_read else None
         messages = sum(queue.messages for queue in unread)
         inflight = sum(queue.given_out - queue.begin for queue in unread)
-        behind.append(_Behind(topic, group, messages, inflight, oldest_ms))
+        waiting = consumer_lag.waiting_retries(group, topic)
+        behind.append(_Behind(topic, group, messages, waiting, inflight, oldest_ms))
     now_ms = int(wall_clock() * 1000)
 
     def fill(page: Page) -> None:
@@ -199,10 +201,10 @@ async def lag(
             labels,
             max,
         )
-        for topic, group, messages, given_out, oldest_ms in behind:
+        for topic, group, messages, waiting, given_out, oldest_ms in behind:
             system = is_system_topic(topic) or is_system_group(group)
             values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
-            lag.add(messages, *values)
+            lag.add(messages + waiting, *values)
             inflight.add(given_out, *values)
             ready.add(messages - given_out, *values)
             if oldest_ms is not None:

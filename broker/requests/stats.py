@@ -115,7 +115,7 @@ class StatsRequests:
         group = header.consumer_group
         names = [header.topic] if header.topic.strip() else self._lag.topics_of(group)
         queues: dict[MessageQueue, GroupProgress] = {}
-        tps = 0.0
+        tps, waiting = 0.0, 0
         for number, name in enumerate(names):
             if number % _STEP_TOPICS == 0:
                 yield None
@@ -124,7 +124,8 @@ class StatsRequests:
             if topic is not None:
                 queues.update((yield from self._progress(group, topic)))
                 tps += self._rates.messages_a_second(group, topic.name)
-        body = yield from ConsumeStats(queues, tps).encode()
+                waiting += self._lag.waiting_retries(group, topic.name)
+        body = yield from ConsumeStats(queues, tps, waiting).encode()
         return encode_success(command, body)
 
     def broker_consume_stats(self, connection: Connection, command: Command) -> Steps:
@@ -142,7 +143,8 @@ class StatsRequests:
                     continue
                 progress = yield from self._progress(group.name, topic)
                 rate = self._rates.messages_a_second(group.name, name)
-                stats = ConsumeStats(progress, rate)
+                waiting = self._lag.waiting_retries(group.name, name)
+                stats = ConsumeStats(progress, rate, waiting)
                 lag += stats.lag
                 topics.append((yield from stats.encode()))
                 size += len(topics[-1])

@@ -30,6 +30,7 @@ from aerobee.broker.second_step.place import readable_queues
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable, queues_of
 from aerobee.broker.workers import AnswerLater, BodyReader
 from aerobee.config.model import Settings
@@ -84,6 +85,8 @@ class TopicRequests:
         later: AnswerLater,
         bodies: BodyReader,
         deleted: DeletedTopics,
+        *,
+        retries: RetriesWaiting,
     ) -> None:
         self._limits = limits
         self._topics = topics
@@ -95,6 +98,7 @@ class TopicRequests:
         self._later = later
         self._bodies = bodies
         self._deleted = deleted
+        self._retries = retries
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -235,6 +239,7 @@ class TopicRequests:
             log.info("topic deleted name=%s", name)
         # What was accepted until now is of this topic; what comes from now on is of another one.
         self._deleted.add(name, self._store.written)
+        self._retries.forget(name)
         self._stats.forget_topic(name)
         if is_light(name):
             # It is there without being made: its offsets may not be others a moment later.

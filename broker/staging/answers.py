@@ -24,6 +24,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.protocol.headers.stages import DONE, OPEN, StageState, encode_parts
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
@@ -105,8 +106,8 @@ class StageAnswers:
         """Answer when the intent ending at `end` is durable, or the batch done."""
         if self._waiting >= MAX_WAITING:
             raise BadRequest(ResponseCode.SYSTEM_BUSY, f"{self._waiting} requests wait for batches")
-        kept = _needed(command)
-        one = _WaitingAnswer(connection, kept, key, end, existed, perf_counter())
+        keep_for_answer(command)
+        one = _WaitingAnswer(connection, command, key, end, existed, perf_counter())
         self._waiting += 1
         self._count += 1
         if end is None and self.state(key) != OPEN:
@@ -202,13 +203,3 @@ class StageAnswers:
             self._stats.request_served(one.command.code, took_s)
         if not one.command.is_oneway and not one.connection.closed:
             one.connection.write(answer)
-
-
-def _needed(command: Command) -> Command:
-    """What an answer needs of a request."""
-    return Command(
-        code=command.code,
-        flag=command.flag,
-        opaque=command.opaque,
-        serialization=command.serialization,
-    )

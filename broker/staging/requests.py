@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable
+from itertools import islice
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.router import Handler
@@ -86,8 +87,10 @@ class StageRequests:
         control: AccessControl | None,
         *,
         delays: bool,
+        is_deleted: Callable[[str, int], bool],
     ) -> None:
-        """Without `control` everybody may do everything."""
+        """Without `control` everybody may do everything. `is_deleted`: whether a topic was deleted
+        since a log offset."""
         self._settings = settings
         self._table = table
         self._log = stages
@@ -100,6 +103,7 @@ class StageRequests:
         self._topics = topics
         self._control = control
         self._delays = delays
+        self._is_deleted = is_deleted
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -212,9 +216,11 @@ class StageRequests:
     def intent(self, connection: Connection, command: Command) -> Steps:
         """Decide a batch, unless it is decided; answered when the decision is durable."""
         key = self._key_of(command)
+        is_first = StageBatchHeader.from_ext(command.ext).first
         self._check_sender(connection, command)
         parts = yield from self._bodies.read(decode_parts, command.body)
-        existed = not (yield from self._decided(key, tuple(parts), connection, command))
+        decided = self._decided(key, tuple(parts), connection, command, is_first=is_first)
+        existed = not (yield from decided)
         intent = self._table.open.get(key)
         end = None if intent is None else intent.end
         self._answers.wait(
@@ -233,6 +239,8 @@ class StageRequests:
         parts: tuple[StagePart, ...],
         connection: Connection,
         command: Command,
+        *,
+        is_first: bool,
     ) -> Generator[None, None, bool]:
         """Decide a batch, in steps; False when that was done before."""
         table = self._table
@@ -240,6 +248,8 @@ class StageRequests:
             decision = Decision(key, parts)
             yield from table.look(decision)
             yield from self._check_parts(decision)
+            if is_first:
+                yield from self._check_deleted(decision)
             yield from self._check_topics(connection, command, sorted(decision.topics))
             if not table.stands(decision):
                 continue  # what was found good has changed since: it is looked at again
@@ -265,6 +275,23 @@ class StageRequests:
                         ResponseCode.STAGE_INCOMPLETE,
                         f"stage {part.stage} of partition {part.partition}: {problem}",
                     )
+            yield None
+
+    def _check_deleted(self, decision: Decision) -> Generator[None, None, None]:
+        """Raises BadRequest if rows would be dropped because their topic was deleted since their
+        stage was begun. Not where another broker has decided the batch: it has to be carried out,
+        and they are dropped, counted and named (`publish.py`)."""
+        for stage in decision.own.values():
+            # The first that came is the oldest.
+            for chunk in islice(stage.chunks.values(), 1):
+                for topic in stage.topics:
+                    if self._is_deleted(topic, chunk.log_offset):
+                        raise BadRequest(
+                            ResponseCode.STAGE_INCOMPLETE,
+                            f"stage {stage.name} of partition {stage.partition}: the "
+                            f"topic[{topic}], to which rows of it go, was deleted since it was "
+                            "begun; the batch has to be written again, to topics that there are",
+                        )
             yield None
 
     def _problem_with(self, key: BatchKey, part: StagePart) -> str | None:

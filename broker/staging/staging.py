@@ -103,6 +103,7 @@ class Staging:
             topics,
             control,
             delays=delays is not None,
+            is_deleted=second_step.is_deleted,
         )
         self._expiring = Spread(turns, self._expire_some)
 

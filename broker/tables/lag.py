@@ -11,6 +11,9 @@ offset in. What it has not consumed of a queue begins
 
 It ends with the queue. What was given out and is not committed lies inside.
 
+What the group has failed on, and waits for its next try among the delayed messages, it has before
+it as well, though no queue that it reads has it yet: `waiting_retries`, part of its retry topic.
+
 Members that begin at the end of a queue choose that place once, when they are told that there is no
 offset, and say nothing of it before they commit one. So it is noted at that answer (`note_asked`):
 with a listener that hangs on the first message that it gets, no offset follows. The notes are those
@@ -38,9 +41,10 @@ from aerobee.broker.tables.offsets import (
     committed_by_queue,
     is_start_group,
 )
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.clients import BROADCASTING, FROM_FIRST_OFFSET, FROM_TIMESTAMP
-from aerobee.protocol.names import is_retry_topic
+from aerobee.protocol.names import RETRY_PREFIX, is_retry_topic, retry_topic
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.plan import OffsetsByQueue
@@ -83,6 +87,7 @@ class ConsumerLag:
         clients: ClientTable,
         stats: BrokerStats,
         store: MessageStore,
+        retries: RetriesWaiting,
     ) -> None:
         self._topics = topics
         self._groups = groups
@@ -90,6 +95,7 @@ class ConsumerLag:
         self._clients = clients
         self._stats = stats
         self._store = store
+        self._retries = retries
 
     # --- which groups, topics and queues
 
@@ -109,16 +115,21 @@ class ConsumerLag:
         return live is not None and live.message_model == BROADCASTING
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics that a group has offsets in or subscribes to; some may not exist."""
+        """The topics that a group has offsets in or subscribes to, and its retry topic if messages
+        wait for it; some may not exist."""
         names = self._offsets.topics_of(group)
         live = self._clients.consumer_group(group)
         if live is not None:
             names += [one for one in live.subscriptions if not self._offsets.of(group, one)]
+        if self.waiting_retries(group) and retry_topic(group) not in names:
+            names.append(retry_topic(group))
         return names
 
     def concerns(self, group: str, topic: str) -> bool:
         """Whether a topic is one of these, or may be: nobody online says what is subscribed to."""
         if self._offsets.of(group, topic):
+            return True
+        if topic == retry_topic(group) and self.waiting_retries(group):
             return True
         live = self._clients.consumer_group(group)
         return live is None or not live.subscriptions or topic in live.subscriptions
@@ -126,16 +137,23 @@ class ConsumerLag:
     def pairs(self) -> Iterator[tuple[str, str] | None]:
         """(topic, group) of all groups that exist and are judged, each once, and None in the place
         of one that is passed over. The tables may change between two of them."""
-        subscribed: set[tuple[str, str]] = set()
+        given: set[tuple[str, str]] = set()
+        for topic in self._retries.topics():
+            group = topic.removeprefix(RETRY_PREFIX)
+            if self.waiting_retries(group):
+                given.add((topic, group))
+                yield topic, group
+            else:
+                yield None
         for live in self._clients.consumer_groups():
             for topic in list(live.subscriptions):
-                if self._offsets.of(live.name, topic):
+                if (topic, live.name) in given or self._offsets.of(live.name, topic):
                     yield None
                 else:
-                    subscribed.add((topic, live.name))
+                    given.add((topic, live.name))
                     yield topic, live.name
         for topic, group in self._offsets.pairs():
-            passed = (topic, group) in subscribed or not self._exists(group)
+            passed = (topic, group) in given or not self._exists(group)
             yield None if passed else (topic, group)
 
     def queue_count(self, group: str, topic: str) -> int:
@@ -171,6 +189,14 @@ class ConsumerLag:
             begin = min(self._begin(group, topic, queue_id, committed), end)
             out = min(max(given_out.get(queue_id, begin), begin), end)
             yield QueueLag(queue_id, committed, begin, end, out)
+
+    def waiting_retries(self, group: str, topic: str | None = None) -> int:
+        """How many messages that a group has failed on wait for their next try; with a topic: those
+        of its lag there, which are none but in its retry topic."""
+        retry = retry_topic(group)
+        if topic not in (None, retry) or not self._exists(group):
+            return 0
+        return self._retries.count(retry) if self.queue_count(group, retry) else 0
 
     def begin(self, group: str, topic: str, queue_id: int) -> int:
         """The first offset of a queue that a group has not consumed, if that is there."""

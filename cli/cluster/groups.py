@@ -12,10 +12,9 @@ from aerobee.cli.cluster.session import admin_of, check_group, client_command
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say, show
 from aerobee.client.admin import Admin
 from aerobee.protocol.bodies.clients import BROADCASTING
-from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.stats import ConnectionData, GroupProgress, GroupState
+from aerobee.protocol.bodies.stats import ConnectionData, ConsumeStats, GroupState
 from aerobee.protocol.codes import version_name
-from aerobee.protocol.names import is_system_group
+from aerobee.protocol.names import is_system_group, retry_topic
 
 _GROUPS_AT_ONCE: Final = 16
 OWN_OFFSETS: Final = (
@@ -65,9 +64,9 @@ async def list_groups(parsed: argparse.Namespace) -> int:
 async def _look(admin: Admin, name: str, brokers: list[str], turns: asyncio.Semaphore) -> _Group:
     async with turns:
         state = await admin.group_state(name)
-        progress = await progress_of(admin, name, state)
-    topics = {queue.topic for queue in progress}
-    return _Group(name, brokers, len(members_of(state)), len(topics), _lag(state, progress))
+        stats = await stats_of(admin, name, state)
+    topics = {queue.topic for queue in stats.queues}
+    return _Group(name, brokers, len(members_of(state)), len(topics), _lag(state, stats))
 
 
 def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
@@ -75,18 +74,17 @@ def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
     return {member.client_id: member for one in state.values() for member in one.connections}
 
 
-async def progress_of(
-    admin: Admin, group: str, state: dict[str, GroupState]
-) -> dict[MessageQueue, GroupProgress]:
+async def stats_of(admin: Admin, group: str, state: dict[str, GroupState]) -> ConsumeStats:
     """How far a group is in all its topics. RocketMQ's brokers have to be asked by name for those
     that it subscribes to and has not consumed anything of."""
-    progress = await admin.group_progress(group)
+    stats = await admin.group_stats(group)
+    progress = dict(stats.queues)
     topics = {queue.topic for queue in progress}
     if not keeps_own_offsets(state):
         for topic in sorted({topic for one in state.values() for topic in one.subscriptions}):
             if topic not in topics:
                 progress |= await admin.group_progress(group, topic)
-    return dict(sorted(progress.items()))
+    return ConsumeStats(dict(sorted(progress.items())), stats.tps, stats.waiting_retries)
 
 
 def keeps_own_offsets(state: dict[str, GroupState]) -> bool:
@@ -100,8 +98,13 @@ def behind_text(lag: int | None) -> int | str:
     return "broadcast" if lag is None else lag
 
 
-def _lag(state: dict[str, GroupState], progress: dict[MessageQueue, GroupProgress]) -> int | None:
-    return None if keeps_own_offsets(state) else sum(one.lag for one in progress.values())
+def retries_text(count: int) -> str:
+    """What no queue shows of a group that fails on what it gets."""
+    return f"{count} messages that it failed on wait for their next try"
+
+
+def _lag(state: dict[str, GroupState], stats: ConsumeStats) -> int | None:
+    return None if keeps_own_offsets(state) else stats.lag
 
 
 @client_command
@@ -116,9 +119,9 @@ async def describe_group(parsed: argparse.Namespace) -> int:
                 f"there is no consumer group {parsed.group} (aerobee group list shows those there "
                 "are)"
             )
-        progress = await progress_of(admin, parsed.group, state)
+        stats = await stats_of(admin, parsed.group, state)
     members = members_of(state)
-    topics = _topics(state, progress)
+    topics = _topics(parsed.group, state, stats)
     if parsed.json:
         print_json(_fields(parsed.group, brokers or sorted(state), state, members, topics))
         return OK
@@ -138,25 +141,28 @@ async def describe_group(parsed: argparse.Namespace) -> int:
     )
     if keeps_own_offsets(state):
         say(OWN_OFFSETS)
+    elif stats.waiting_retries:
+        say(f"{retries_text(stats.waiting_retries)}: they are among those of its retry topic")
     return OK
 
 
-def _topics(
-    state: dict[str, GroupState], progress: dict[MessageQueue, GroupProgress]
-) -> list[dict[str, Any]]:
-    """What it subscribes to now, and where it has offsets."""
+def _topics(group: str, state: dict[str, GroupState], stats: ConsumeStats) -> list[dict[str, Any]]:
+    """What it subscribes to now, where it has offsets, and its retry topic if messages wait for
+    it."""
+    retry = {retry_topic(group): stats.waiting_retries} if stats.waiting_retries else {}
     subscribed = {
         topic: text for one in state.values() for topic, text in one.subscriptions.items()
     }
     found = []
-    for topic in sorted({*subscribed, *(queue.topic for queue in progress)}):
-        queues = {queue: one for queue, one in progress.items() if queue.topic == topic}
+    for topic in sorted({*subscribed, *(queue.topic for queue in stats.queues), *retry}):
+        queues = {queue: one for queue, one in stats.queues.items() if queue.topic == topic}
+        in_topic = ConsumeStats(queues, waiting_retries=retry.get(topic, 0))
         found.append(
             {
                 "topic": topic,
                 "subscription": subscribed.get(topic),
                 "queues": len(queues),
-                "behind": _lag(state, queues),
+                "behind": _lag(state, in_topic),
             }
         )
     return found

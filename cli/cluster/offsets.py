@@ -13,7 +13,8 @@ from aerobee.cli.cluster.groups import (
     OWN_OFFSETS,
     keeps_own_offsets,
     members_of,
-    progress_of,
+    retries_text,
+    stats_of,
 )
 from aerobee.cli.cluster.session import (
     admin_of,
@@ -73,11 +74,11 @@ async def show_offsets(parsed: argparse.Namespace) -> int:
     check_group(parsed.group)
     async with admin_of(parsed) as admin:
         if parsed.topic:
-            progress = await admin.group_progress(parsed.group, parsed.topic)
+            stats = await admin.group_stats(parsed.group, parsed.topic)
         else:
             state = await admin.group_state(parsed.group)
-            progress = await progress_of(admin, parsed.group, state)
-        if not progress:
+            stats = await stats_of(admin, parsed.group, state)
+        if not stats.queues:
             raise CommandFailed(await _why_nowhere(admin, parsed.group, parsed.topic))
     rows: list[dict[str, Any]] = [
         {
@@ -89,7 +90,7 @@ async def show_offsets(parsed: argparse.Namespace) -> int:
             "behind": one.lag,
             "last_consumed_timestamp_ms": one.last_consumed_ms,
         }
-        for queue, one in progress.items()
+        for queue, one in stats.queues.items()
     ]
     if parsed.json:
         print_json(rows)
@@ -99,6 +100,8 @@ async def show_offsets(parsed: argparse.Namespace) -> int:
         [(*list(row.values())[:-1], time_text(row["last_consumed_timestamp_ms"]))
          for row in rows],
     )  # fmt: skip
+    if stats.waiting_retries:
+        say(f"{retries_text(stats.waiting_retries)}, and are in none of these queues yet")
     return OK
 
 

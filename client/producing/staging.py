@@ -160,8 +160,8 @@ class StageClient(Role):
 
         If it was decided before, that is carried out. `brokers`: where a decision may be, besides
         those of `parts`. The result is the decision; its state is DONE. Raises PeerError
-        (STAGE_INCOMPLETE) if a stage is not there any more, SendFailed if the batch is decided but
-        not published in time.
+        (STAGE_INCOMPLETE) if a stage is not there any more, or a topic of its rows was deleted
+        since; SendFailed if the batch is decided but not published in time.
         """
         asked = sorted({*brokers, *(part.broker for part in parts)})
         if not asked:
@@ -173,7 +173,7 @@ class StageClient(Role):
             decided = max(found, key=lambda one: len(one.parts))._replace(existed=True)
         else:
             home = _home(query, asked)
-            decided = known[home] = await self.intent(home, query, batch, parts)
+            decided = known[home] = await self.intent(home, query, batch, parts, first=True)
         involved = {part.broker for part in decided.parts}
         for broker in sorted(involved):
             if broker not in known or known[broker].state == NONE:
@@ -221,10 +221,17 @@ class StageClient(Role):
         return False
 
     async def intent(
-        self, broker: str, query: str, batch: int, parts: Sequence[StagePart]
+        self,
+        broker: str,
+        query: str,
+        batch: int,
+        parts: Sequence[StagePart],
+        *,
+        first: bool = False,
     ) -> Decision:
-        """Ask one broker to decide; the answer is what counts there, durable."""
-        ext = StageBatchHeader(query, batch).to_ext()
+        """Ask one broker to decide; the answer is what counts there, durable. `first`: no other
+        has decided the batch."""
+        ext = StageBatchHeader(query, batch, first=first).to_ext()
         answer = await self._ask(broker, RequestCode.STAGE_INTENT, ext, encode_parts(parts))
         return _decision(broker, answer)
 

@@ -89,19 +89,27 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class ConsumeStats(msgspec.Struct, frozen=True):
-    """A group's progress by queue and the messages a second it gets."""
+    """A group's progress by queue and the messages a second it gets.
+
+    `waiting_retries`: messages of its retry topic that wait for their next try, and are in none of
+    the queues. RocketMQ does not tell them, and its tools read over them.
+    """
 
     queues: dict[MessageQueue, GroupProgress]
     tps: float = 0.0
+    waiting_retries: int = 0
 
     def json_members(self) -> Mapping[str, Any]:
         """Its form alone and in broker consume statistics."""
-        return {"consumeTps": float(self.tps), "offsetTable": self.queues}
+        members = {"consumeTps": float(self.tps), "offsetTable": self.queues}
+        if self.waiting_retries:
+            members["waitingRetries"] = self.waiting_retries
+        return members
 
     @property
     def lag(self) -> int:
-        """Messages not consumed yet, in all queues."""
-        return sum([progress.lag for progress in self.queues.values()])
+        """Messages not consumed yet: in all queues, and those that wait for their next try."""
+        return sum([progress.lag for progress in self.queues.values()]) + self.waiting_retries
 
     def encode(self) -> Generator[None, None, bytes]:
         """The answer to GET_CONSUME_STATS, made in steps."""
@@ -121,7 +129,11 @@ class ConsumeStats(msgspec.Struct, frozen=True):
                 long_member(entry, "lastTimestamp", 0),
             )
         tps = members.get("consumeTps")
-        return cls(queues, float(tps) if isinstance(tps, int | float) else 0.0)
+        return cls(
+            queues,
+            float(tps) if isinstance(tps, int | float) else 0.0,
+            max(long_member(members, "waitingRetries", 0), 0),
+        )
 
 
 def encode_group_stats(group: str, topics: Sequence[bytes]) -> bytes:

@@ -78,11 +78,16 @@ class StageChunkHeader(Header):
 
 
 class StageBatchHeader(Header):
-    """STAGE_INTENT, STAGE_STATUS, STAGE_ABORT; `wait_ms` is how long STATUS may wait for DONE."""
+    """STAGE_INTENT, STAGE_STATUS, STAGE_ABORT; `wait_ms` is how long STATUS may wait for DONE.
+
+    `first`: an INTENT is the first of its batch at any broker. What it names may be refused then
+    for reasons that come too late once another broker has decided.
+    """
 
     query: str
     batch: Int64
     wait_ms: Int64 = 0
+    first: bool = False
 
 
 class StageState(Header):

@@ -101,6 +101,20 @@ class DelayQueues:
                 if 0 < size < PRE_BLANK_SIZE:
                     yield log_offset
 
+    def next_place(self, level: int, offset: int) -> tuple[int | None, int]:
+        """The log offset of the level's visible message at `offset`, None for a slot without one,
+        and where to go on: at `offset` itself if nothing is visible there yet. Raises OSError."""
+        queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None or offset >= queue.max_offset:
+            return None, offset
+        if offset < queue.min_offset:
+            return None, queue.min_offset
+        entries = queue.read_entries(offset, 1)
+        if not entries:
+            return None, queue.next_file_offset(offset)
+        log_offset, size, _ = ENTRY.unpack(entries)
+        return (log_offset if 0 < size < PRE_BLANK_SIZE else None), offset + 1
+
     def look(self, level: int, offset: int, now_ms: int) -> Look:
         """What is due at `now_ms` (wall time) from `offset` on. Raises OSError."""
         queue = self._queues.get(SCHEDULE_TOPIC, level - 1)

@@ -13,6 +13,7 @@ import pytest
 
 import aerobee.testing
 from aerobee.broker import core
+from aerobee.client.errors import PeerError
 from aerobee.client.producing.staging import StageClient
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -187,6 +188,12 @@ async def test_staged_rows_go_to_the_topic_as_it_is_when_they_are_published(
                 await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
             await make(wire, "T", 2)
             part = StagePart("test-broker", 0, name, 1, 300, stage_checksum([crc]))
+            if fate == "deleted":
+                with pytest.raises(PeerError, match=r"topic\[T\].* was deleted since") as refused:
+                    await client.commit("query", 0, [part])
+                assert refused.value.code == ResponseCode.STAGE_INCOMPLETE
+                # As if another broker had decided it: then it has to be carried out.
+                await client.intent("test-broker", "query", 0, [part])
             decision = await client.commit("query", 0, [part], ["test-broker"])
             assert decision.state == "done"
             ends = [await end(wire, "T", queue) for queue in range(4)]

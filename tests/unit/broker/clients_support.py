@@ -28,6 +28,7 @@ from aerobee.remoting.turns import Turns
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import INLINE, drive
+from tests.unit.broker.second_step_support import no_retries
 
 NOW_MS = 1_700_000_000_000
 BODIES = BodyReader(INLINE)
@@ -182,6 +183,7 @@ class Tables:
             self.clock, 120.0, self.warnings.bump, limit_bytes=lambda: 64 << 20
         )
         self.stats = BrokerStats()
+        self.retries = no_retries()
         self.lag = ConsumerLag(
             topics=self.topics,
             groups=self.groups,
@@ -189,6 +191,7 @@ class Tables:
             clients=self.clients,
             stats=self.stats,
             store=cast("MessageStore", self.queues),
+            retries=self.retries,
         )
         self.expressions = Expressions(loop, lambda: SQL_LIMITS)
         self.filters = FilterTable(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.summed_log import SummedLog
+
+if TYPE_CHECKING:
+    from aerobee.store.message_store import MessageStore
+    from aerobee.store.reading.delay_queues import DelayQueues
 
 
 class _NoFile:
@@ -38,3 +43,14 @@ def second_step(
     if deleted is None:
         deleted = no_deletions()
     return SecondStep(topic_of, deleted, SummedLog(lambda: 0.0))
+
+
+def no_retries() -> RetriesWaiting:
+    """That no message waits for its next try; a test has some wait."""
+    return RetriesWaiting(cast("DelayQueues", None), lambda _: None, no_deletions().offset_of)
+
+
+def retries_of(store: MessageStore, deleted: DeletedTopics | None = None) -> RetriesWaiting:
+    """The count of those that wait in a store."""
+    known = deleted or no_deletions()
+    return RetriesWaiting(store.delays, store.record_at, known.offset_of)

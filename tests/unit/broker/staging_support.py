@@ -39,7 +39,7 @@ from aerobee.remoting.turns import Steps, Turns
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import INLINE, drive
 from tests.unit.broker.clients_support import BODIES, NOW_MS, Peer, request
-from tests.unit.broker.second_step_support import deletions, second_step
+from tests.unit.broker.second_step_support import deletions, retries_of, second_step
 from tests.unit.store.support import HOST, read_all, small_settings
 
 BROKER = "b-a"
@@ -155,6 +155,7 @@ class Desk:
             lambda: None,
             lambda: self.now_ms,
             second_step=self.second_step,
+            retries=retries_of(self.store),
         )
         # By way of the store, whose `put` tests replace.
         delays._store_put = lambda message: self.store.put(message)
@@ -200,8 +201,10 @@ class Desk:
         ]
         return StagePart(BROKER, part, name, len(crcs), len(rows), stage_checksum(crcs))
 
-    def intent(self, key: tuple[str, int], parts: Sequence[StagePart]) -> None:
-        ext = StageBatchHeader(*key).to_ext()
+    def intent(
+        self, key: tuple[str, int], parts: Sequence[StagePart], *, first: bool = False
+    ) -> None:
+        ext = StageBatchHeader(*key, first=first).to_ext()
         assert self.call(RequestCode.STAGE_INTENT, ext, encode_parts(parts)) is None
 
     def status(self, key: tuple[str, int], wait_ms: int = 0) -> Command | None:

@@ -131,6 +131,7 @@ async def test_lag_counts_only_what_is_still_there(
         clients=tables.clients,
         stats=tables.stats,
         store=store,
+        retries=tables.retries,
     )
 
     def behind() -> int:
@@ -202,6 +203,7 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
             later,
             BODIES,
             deletions(tmp_path, store.written),
+            retries=tables.retries,
         ).handlers(),
     }
 

@@ -177,6 +177,41 @@ def test_a_group_that_has_consumed_nothing_is_behind_by_all_and_can_be_reset(
         assert (code, "forward by 3" in out, "bee tells" in err) == (0, True, True), err
 
 
+def test_a_group_that_fails_on_all_is_behind_by_what_waits_for_its_next_try(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    """0 before: it gives each message back, and commits as if it had consumed it."""
+    fill(running, admin, "Failed")
+    failed = threading.Semaphore(0)
+
+    def listener(_messages: list[ReceivedMessage]) -> None:
+        failed.release()
+        raise RuntimeError("on purpose")
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST, offset_store_interval_s=0.02)
+    retry = "%RETRY%Failing"
+    with blocking.PushConsumer(running.name_server, "Failing", listener, options) as consumer:
+        consumer.subscribe("Failed")
+        for _ in range(3):
+            assert failed.acquire(timeout=WAIT_S)
+    # Closed: all are given back, and the offset behind them is committed. The first try is after
+    # ten seconds.
+    assert committed(run, "Failing", "Failed") == 3
+    listed = json.loads(run("group", "list", "--json")[1])
+    assert [one["lag"] for one in listed if one["name"] == "Failing"] == [3]
+    topics = json.loads(run("group", "describe", "Failing", "--json")[1])["topics"]
+    assert {one["topic"]: one["behind"] for one in topics} == {"Failed": 0, retry: 3}
+    assert "3 messages that it failed on wait" in run("group", "describe", "Failing")[2]
+    assert "in none of these queues yet" in run("offset", "show", "Failing")[2]
+    assert admin.group_stats("Failing").waiting_retries == 3
+    page = urllib.request.urlopen(f"http://{running.http}/metrics").read().decode()
+    [line] = [
+        line for line in page.splitlines()
+        if line.startswith("rocketmq_consumer_lag_messages{") and f'topic="{retry}"' in line
+    ]  # fmt: skip
+    assert line.endswith(" 3.0")
+
+
 def test_members_that_keep_their_offsets_have_no_number(
     running: RunningBroker, run: Run, admin: blocking.Admin, tmp_path: Path
 ) -> None:

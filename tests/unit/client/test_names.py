@@ -1,7 +1,11 @@
-"""The names of `aerobee.client` are those its document tells of."""
+"""The names of `aerobee.client` are those its document tells of, and come when they are needed."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from aerobee import client
 
@@ -18,3 +22,15 @@ def test_every_public_name_is_documented_and_nothing_else() -> None:
 
 def test_every_public_name_is_there() -> None:
     assert [name for name in client.__all__ if not hasattr(client, name)] == []
+
+
+def test_any_module_may_be_the_first_that_a_program_imports() -> None:
+    """`from aerobee.client.consuming.push_consumer import PushConsumer`, as a program's first line,
+    was a circular import: modules below ask the package for one another before they are there."""
+    below = [path.stem for path in Path(client.__file__).parent.glob("[a-z]*")]
+    for name in sorted(below):
+        with pytest.raises(AttributeError, match="is not imported"):
+            client.__getattr__(name)
+    code = "from aerobee.client.consuming.push_consumer import PushConsumer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

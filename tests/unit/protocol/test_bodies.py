@@ -181,6 +181,18 @@ def test_statistics_of_the_whole_broker_sum_the_lag() -> None:
     assert data.endswith(b'"totalDiff":12}')
 
 
+def test_what_waits_for_its_next_try_is_told_where_there_is_any() -> None:
+    stats = stats_bodies.ConsumeStats({}, waiting_retries=3)
+    body = drive(stats.encode())
+    assert body == b'{"consumeTps":0.0,"offsetTable":{},"waitingRetries":3}'
+    assert stats_bodies.ConsumeStats.parse(body) == stats
+    assert stats.lag == 3
+    # RocketMQ does not tell; nonsense is none.
+    for members in (b"", b',"waitingRetries":-1'):
+        body = b'{"consumeTps":0.0,"offsetTable":{}%b}' % members
+        assert stats_bodies.ConsumeStats.parse(body).waiting_retries == 0
+
+
 def test_connection_lists_survive() -> None:
     connection = stats_bodies.ConnectionData("c", "1.2.3.4:5", "JAVA", 409)
     subscriptions = [parse_tag_expression("T", "A")]

@@ -26,7 +26,7 @@ from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import PutResult
-from tests.unit.broker.second_step_support import no_deletions, second_step
+from tests.unit.broker.second_step_support import no_deletions, retries_of, second_step
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,
@@ -116,6 +116,7 @@ class Bench:
         self.store.put = self._put  # type: ignore[method-assign]
         self.stats = BrokerStats()
         self.progress = DelayProgress(self.file(), lambda: self.store.durable)
+        self.retries = retries_of(self.store, self.deleted)
         self.delays = ScheduleMessageService(
             cast(asyncio.AbstractEventLoop, self.loop),
             self.store,
@@ -124,6 +125,7 @@ class Bench:
             self.appended,
             self.clock.now_ms,
             second_step=second_step(self.topics.get, self.deleted),
+            retries=self.retries,
         )
         self.store.listen(closing=self.delays.save_last)
         self.delays.start()

@@ -24,6 +24,7 @@ from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServerCounts
@@ -37,6 +38,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.disposal import DeletionCounts
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStats
+from tests.unit.broker.second_step_support import no_retries
 
 OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -482,16 +484,13 @@ class FakeSubscribers:
     """Groups online, and the topics that each subscribes to."""
 
     def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
-        self.groups = {
-            name: ConsumerGroup(
-                name,
-                "CONSUME_PASSIVELY",
-                "CLUSTERING",
-                "CONSUME_FROM_LAST_OFFSET",
-                {topic: Subscription(topic) for topic in topics},
+        self.groups: dict[str, ConsumerGroup] = {}
+        for name, topics in groups.items():
+            made = ConsumerGroup(
+                name, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET"
             )
-            for name, topics in groups.items()
-        }
+            made.subscriptions.update({topic: Subscription(topic) for topic in topics})
+            self.groups[name] = made
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self.groups.get(name)
@@ -511,9 +510,10 @@ def lag_of(
     topics: Mapping[str, int],
     stats: BrokerStats,
     online: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    retries: RetriesWaiting | None = None,
 ) -> LagArguments:
-    """What the section of lag is given, for these queues, offsets, numbers of queues by topic, and
-    topics of the groups online."""
+    """What the section of lag is given, for these queues, offsets, numbers of queues by topic,
+    topics of the groups online, and retries that wait."""
     store = cast("MessageStore", queues)
     lag = ConsumerLag(
         topics=cast("TopicTable", TopicsOfSizes(topics)),
@@ -522,6 +522,7 @@ def lag_of(
         clients=cast("ClientTable", FakeSubscribers(online)),
         stats=stats,
         store=store,
+        retries=retries or no_retries(),
     )
     return lag, store, lambda topic: topic != "HIDDEN", system, lambda: 2000.0
 
@@ -564,6 +565,33 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     assert lag("HANGS", "R", "lag_latency_milliseconds") == 2_000_000 - 1_000_000
     for name in ("GONE", "HIDDEN"):
         assert not any(("topic", name) in labels for _, labels in page)
+
+
+async def test_lag_counts_what_waits_for_its_next_try(metrics: Metrics) -> None:
+    """0 before: a listener that fails on all that it gets consumes nothing."""
+    retry = "%RETRY%FAILS"
+    retries = no_retries()
+    for _ in range(7):
+        retries.waits(3, retry)
+    retries.waits(3, "%RETRY%NOWHERE")
+    queues = FakeQueues({("T", 0): (0, 100), (retry, 0): (0, 10)})
+    offsets = {("T", "FAILS"): {0: 100}}
+    counts = {"T": 1, retry: 1}
+    judged = lag_of(queues, offsets, counts, BrokerStats(), {}, retries)
+    metrics.add("lag", store_metrics.lag, *judged)
+    page = samples(await scrape(metrics))
+
+    def lag(what: str, topic: str, is_retry: str) -> float:
+        labels = {"consumer_group": "FAILS", "is_system": "false"}
+        name = f"rocketmq_consumer_{what}"
+        return value(page, name, topic=topic, is_retry=is_retry, **labels)
+
+    assert lag("lag_messages", "T", "false") == 0
+    # Ten lie in its retry topic already, where it has no offset yet.
+    assert lag("lag_messages", retry, "true") == 7 + 10
+    assert lag("ready_messages", retry, "true") == 10
+    assert lag("lag_latency_milliseconds", retry, "true") == 2_000_000 - 1_000_000
+    assert not any(("consumer_group", "NOWHERE") in labels for _, labels in page)
 
 
 async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:

@@ -33,7 +33,7 @@ from aerobee.store.disk.owner import here
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStats, StoreStatsService
-from tests.inline_loop import drive
+from tests.inline_loop import drive, made
 from tests.unit.broker.clients_support import (
     BODIES,
     Endless,
@@ -131,6 +131,7 @@ class Admin:
                 at_once,
                 BODIES,
                 self.deleted,
+                retries=tables.retries,
             ).handlers(),
             **StatsRequests(
                 "b-a",
@@ -478,6 +479,39 @@ def test_progress_of_all_groups_sums_the_lag(admin: Admin) -> None:
     assert list(told["consumeStatsList"][0]) == ["g"]
     body = admin.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"}).body
     assert loads(body)["consumeStatsList"] == []
+
+
+def test_what_waits_for_its_next_try_is_told_beside_the_queues(admin: Admin) -> None:
+    def told(**ext: Any) -> dict[str, Any]:
+        body = admin.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", **ext}).body
+        return loads(body)
+
+    retry = "%RETRY%g"
+    admin.create("T", 1)
+    made(admin.tables.topics.create_retry(retry, 1))
+    admin.tables.groups.get("g")
+    admin.tables.offsets.commit("g", "T", 0, 0)
+    assert list(told()) == ["consumeTps", "offsetTable"]
+    for _ in range(4):
+        admin.tables.retries.waits(3, retry)
+    assert told()["waitingRetries"] == 4
+    assert told(topic=retry)["waitingRetries"] == 4
+    assert "waitingRetries" not in told(topic="T")
+    # The retry topic's row is there, though the group has no offset in it.
+    body = admin.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"}).body
+    stats = ConsumeStats.parse(body)
+    assert {queue.topic for queue in stats.queues} == {"T", retry}
+    assert (stats.waiting_retries, stats.lag) == (4, 4)
+    body = admin.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body
+    assert loads(body)["totalDiff"] == 4
+    assert b'"waitingRetries":4' in body
+
+
+def test_of_a_deleted_retry_topic_nothing_waits_any_more(admin: Admin) -> None:
+    made(admin.tables.topics.create_retry("%RETRY%g", 1))
+    admin.tables.retries.waits(3, "%RETRY%g")
+    admin.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "%RETRY%g"})
+    assert admin.tables.retries.topics() == set()
 
 
 def test_groups_of_a_topic_are_the_live_ones_and_those_with_offsets(admin: Admin) -> None:

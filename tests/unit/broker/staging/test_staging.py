@@ -507,6 +507,27 @@ def test_rows_of_a_deleted_topic_are_dropped_and_the_others_published(desk: Desk
     assert desk.staging.publisher.lost_rows == 0
 
 
+def test_a_batch_whose_topic_was_deleted_is_refused_where_nobody_has_decided_it(
+    desk: Desk,
+) -> None:
+    """It was accepted before, and its rows dropped: the job learnt nothing."""
+    part = desk.stage(KEY, 0, rows("a", 4) + rows("b", 4, "Audit"))
+    desk.deleted.add("Audit", desk.store.written)
+    end = desk.store.written
+    with pytest.raises(BadRequest, match=r"the topic\[Audit\].* was deleted since") as refused:
+        desk.intent(KEY, [part], first=True)
+    assert refused.value.code == ResponseCode.STAGE_INCOMPLETE
+    assert (desk.store.written, desk.state(KEY)) == (end, "none")
+    # Written again, to the topic made anew.
+    desk.intent(KEY, [desk.stage(KEY, 0, rows("b", 4, "Audit"))], first=True)
+    desk.settle()
+    assert desk.bodies() == texts(rows("b", 4, "Audit"))
+    assert desk.second_step.counts.dropped["staged"] == 0
+    # Repeated, it is what was decided: also when the topic has gone by now.
+    desk.deleted.add("Audit", desk.store.written)
+    desk.intent(KEY, [part], first=True)
+
+
 # --- between two steps of a request ---------------------------------------------------------------
 
 

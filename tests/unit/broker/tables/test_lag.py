@@ -17,6 +17,7 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription
+from aerobee.protocol.names import retry_topic
 from aerobee.store.disk.owner import here
 from tests.inline_loop import made
 from tests.unit.broker.clients_support import Peer, Tables, answer, request
@@ -52,13 +53,20 @@ def lag(tables: Tables, name: str, where: str = "T") -> list[int]:
     return [one.messages for one in tables.lag.queues(name, where)]
 
 
+def fails(tables: Tables, name: str, number: int) -> None:
+    """So many messages that a group has failed on wait for their next try."""
+    for _ in range(number):
+        tables.retries.waits(3, retry_topic(name))
+
+
 def judged(tables: Tables) -> dict[tuple[str, str], int]:
     """The lag of all groups in all topics that they are judged in, as the metrics have it."""
     found: dict[tuple[str, str], int] = {}
     for pair in tables.lag.pairs():
         if pair is not None and tables.lag.queue_count(pair[1], pair[0]):
             assert (pair[1], pair[0]) not in found
-            found[pair[1], pair[0]] = sum(lag(tables, pair[1], pair[0]))
+            queues = sum(lag(tables, pair[1], pair[0]))
+            found[pair[1], pair[0]] = queues + tables.lag.waiting_retries(pair[1], pair[0])
     return found
 
 
@@ -231,7 +239,7 @@ def test_members_that_keep_their_offsets_have_no_lag_here(tables: Tables) -> Non
     peer = joins(tables, "g", "T", message_model="BROADCASTING")
     assert tables.lag.keeps_own_offsets("g")
     assert (lag(tables, "g"), judged(tables)) == ([], {})
-    tables.clients.connection_closed(peer.connection)
+    list(tables.clients.connection_closed(peer.connection))
     group(tables, "g")
     assert lag(tables, "g") == [9]
 
@@ -275,3 +283,49 @@ def test_groups_that_nobody_knows_are_not_judged(tables: Tables) -> None:
     assert (tables.lag.is_known("g"), judged(tables)) == (True, {})
     group(tables, "g")
     assert judged(tables) == {("g", "T"): 9}
+
+
+# --- what waits for its next try ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["online", "offline", "committed"])
+def test_a_group_that_fails_on_all_is_behind_by_what_waits_for_its_next_try(
+    tables: Tables, state: str
+) -> None:
+    """0 before, in command and metric. Each (group, topic) is judged once, whatever it has."""
+    retry = retry_topic("g")
+    topic(tables, "T")
+    topic(tables, retry)
+    tables.queues.put("T", 0, range(10))
+    tables.queues.put(retry, 0, range(3))
+    group(tables, "g")
+    tables.offsets.commit("g", "T", 0, 10)
+    if state == "online":
+        joins(tables, "g", "T", retry)
+    if state == "committed":
+        tables.offsets.commit("g", retry, 0, 2)
+    fails(tables, "g", 5)
+    in_queues = 1 if state == "committed" else 3
+    assert judged(tables) == {("g", "T"): 0, ("g", retry): 5 + in_queues}
+    assert sorted(tables.lag.topics_of("g")) == [retry, "T"]
+    assert tables.lag.concerns("g", retry)
+    assert tables.lag.waiting_retries("g") == tables.lag.waiting_retries("g", retry) == 5
+    assert tables.lag.waiting_retries("g", "T") == 0
+
+
+def test_what_waits_for_nobody_is_nobodys_lag(tables: Tables) -> None:
+    """Its group is gone, or its retry topic, or its members keep their offsets themselves."""
+    fails(tables, "gone", 1)
+    topic(tables, retry_topic("gone"))
+    fails(tables, "untopical", 1)
+    group(tables, "untopical")
+    fails(tables, "each", 1)
+    topic(tables, retry_topic("each"))
+    joins(tables, "each", "T", message_model="BROADCASTING")
+    assert judged(tables) == {}
+    for name in ("gone", "untopical", "each"):
+        assert tables.lag.waiting_retries(name) == 0
+        assert retry_topic(name) not in tables.lag.topics_of(name)
+    # Offsets outlive a group that is deleted without them.
+    tables.offsets.commit("gone", "T", 0, 1)
+    assert tables.lag.waiting_retries("gone") == 0

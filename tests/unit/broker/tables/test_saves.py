@@ -44,7 +44,7 @@ from tests.unit.broker.clients_support import (
     heartbeat_body,
     request,
 )
-from tests.unit.broker.second_step_support import no_deletions
+from tests.unit.broker.second_step_support import no_deletions, no_retries
 
 
 class CountedFile(JsonStateFile):
@@ -250,6 +250,7 @@ async def test_limits_count_what_is_being_made(tmp_path: Path) -> None:
         None,  # type: ignore[arg-type]
         BODIES,
         no_deletions(),
+        retries=no_retries(),
     )
 
     def create(name: str, queues: int) -> Steps:
@@ -587,6 +588,7 @@ async def test_a_change_of_a_topic_waits_for_its_deletion(world: World) -> None:
         None,  # type: ignore[arg-type]
         BODIES,
         no_deletions(),
+        retries=no_retries(),
     )
     await world.topics.update(TopicConfig("T", 4, 4))
     await world.topics.withdraw("T")
