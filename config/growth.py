@@ -219,7 +219,8 @@ BOUNDED: Final[Containers] = {
         "StageAnswers._by_end StageAnswers._done_ends StageAnswers._due",
     },
     "limits.stage_state_bytes": {
-        "broker/staging/table.py": "Decision.names Decision.own Decision.topics Intent.own "
+        "broker/staging/table.py": "Decision.names Decision.others Decision.own Decision.topics "
+        "Intent.own "
         "Stage.chunks Stage.missing StageTable.open StageTable.stages StageTable._touched",
         "broker/staging/publish.py": "Publisher._turns",
         "broker/staging/finished.py": "FinishedBatches._dear FinishedBatches.changed "

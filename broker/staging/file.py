@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch
+from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch, parts_bytes
 from aerobee.broker.tables.change_log import ChangeLog
 from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.protocol.headers.stages import StagePart
@@ -211,7 +211,7 @@ def _known_of(value: Mapping[str, Any]) -> LastBatch | Forgotten:
     if value.get("forgotten"):
         return Forgotten(batch, at_ms, bool(value.get("whole")))
     others = msgspec.convert(value.get("others", []), type=tuple[StagePart, ...])
-    return LastBatch(batch, at_ms, others)
+    return LastBatch(batch, at_ms, others, parts_bytes(others))
 
 
 def _known(queries: Mapping[str, Known]) -> Iterable[tuple[str, LastBatch | Forgotten]]:

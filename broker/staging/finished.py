@@ -50,6 +50,8 @@ class LastBatch:
     batch: int
     at_ms: int
     others: tuple[StagePart, ...] = ()
+    #: What those take in memory.
+    others_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +180,4 @@ class FinishedBatches:
 
 
 def _bytes_of(query: str, last: LastBatch) -> int:
-    return QUERY_BYTES + len(query) + parts_bytes(last.others)
+    return QUERY_BYTES + len(query) + last.others_bytes

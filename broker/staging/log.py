@@ -27,7 +27,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from aerobee.broker.staging.finished import BatchKey
+from aerobee.broker.staging.finished import BatchKey, LastBatch, parts_bytes
 from aerobee.broker.staging.table import Chunk, Decision, Slice, Stage, StageTable
 from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.headers.stages import (
@@ -142,9 +142,10 @@ class StageLog:
 
     def done(self, key: BatchKey) -> PutResult:
         """Close a batch."""
-        others = self._table.others(self._table.parts_of(key))
-        result = self._put(_of_batch(DONE, key), encode_parts(others))
-        self._table.finish(key, result.store_timestamp_ms, others)
+        intent = self._table.open[key]
+        result = self._put(_of_batch(DONE, key), encode_parts(intent.others))
+        last = LastBatch(key[1], result.store_timestamp_ms, intent.others, intent.others_bytes)
+        self._table.finish(key, last)
         return result
 
     def drop(self, key: BatchKey, names: Sequence[str]) -> PutResult:
@@ -207,7 +208,9 @@ class StageLog:
             slice_ = Slice(event.end, int(values["first"]), int(values["rows"]))
             table.begin_slice(values["stage"], slice_)
         elif kind == DONE:
-            table.finish(event.key, event.store_ms, decode_parts(event.body))
+            others = tuple(decode_parts(event.body))
+            last = LastBatch(event.key[1], event.store_ms, others, parts_bytes(others))
+            table.finish(event.key, last)
         elif kind == DROP:
             table.drop(decode_names(event.body))
         else:

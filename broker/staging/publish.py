@@ -21,8 +21,10 @@ log is checked once more. The store remembers its gaps, so the next start does t
 has to be noted meanwhile.
 
 The queues of a run, and whether its topic is the one that was staged for, are asked again when its
-rows are put (second_step/place.py). So a row's record is known again by what it holds, not by its
-queue; rows that are dropped have none, as those that are passed over.
+rows are put (second_step/place.py). So a row's record is known again by what it holds; of rows
+that hold the same each takes one of its own queue first, and one of another queue only where its
+own has fallen away and no other row took that. Rows that are dropped have no record, as those that are
+passed over.
 
 Loop thread only.
 """
@@ -56,6 +58,7 @@ from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.headers.stages import Run, decode_chunk
 from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
+    PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_UNIQUE_KEY,
     decode_properties,
@@ -175,7 +178,8 @@ class Publisher:
     def start(self) -> None:
         """Go on with what was open when the broker ended."""
         self._running = True
-        count_published(self._store, list(self._table.open.values()), self._load)
+        intents = list(self._table.open.values())
+        count_published(self._store, intents, self._load, self._second_step.queue_of_rows)
         for intent in self._table.open.values():
             self._check_all_there(intent)
             intent.next_stage()
@@ -427,27 +431,37 @@ def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
 #: The messages of a chunk; None if it cannot be read.
 Load = Callable[[Chunk], list[StoreMessage] | None]
 
+#: The queue that rows staged for one of a topic go to now.
+QueueNow = Callable[[str, int], int]
+
 #: Whether it waits, topic, flag, body, unique id.
 RowIdentity = tuple[bool, str, int, bytes, str | None]
+# The hash of one, and a queue.
+_Place = tuple[int, str]
 
 
-def count_published(store: MessageStore, intents: Sequence[Intent], load: Load) -> None:
+def count_published(
+    store: MessageStore, intents: Sequence[Intent], load: Load, queue_now: QueueNow
+) -> None:
     """Set `published` and `missing` of the stages of these intents, which are open."""
     if not intents:
         return
     begin = min(intent.end for intent in intents)
     store.look_for_damage(begin)
     gaps = [gap for gap in store.known_gaps if gap[1] > begin]
-    there = Counter(
-        hash(_identity_of(decode_record(record)))
-        for record in (store.records_from(begin, gaps) if gaps else ())
-    )
-    for intent in intents:
-        for stage in intent.stages:
-            if gaps:
-                _search_rows(stage, there, load)
-            else:
-                _count_last_slice(store, stage, load)
+    stages = [stage for intent in intents for stage in intent.stages]
+    if not gaps:
+        for stage in stages:
+            _count_last_slice(store, stage, load)
+        return
+    there = Counter(_place_of(decode_record(record)) for record in store.records_from(begin, gaps))
+    found = [_own_rows(stage, there, load, queue_now) for stage in stages]
+    # What is left of records is in other queues than its rows were staged for.
+    elsewhere: Counter[int] = Counter()
+    for (identity, _), count in there.items():
+        elsewhere[identity] += count
+    for stage, rows in zip(stages, found, strict=True):
+        _take_stock(stage, rows, elsewhere)
 
 
 def is_delayed(message: StoreMessage) -> bool:
@@ -475,22 +489,51 @@ def _count_last_slice(store: MessageStore, stage: Stage, load: Load) -> None:
     stage.published = slice_.first + done
 
 
-def _search_rows(stage: Stage, there: Counter[int], load: Load) -> None:
-    """Take the stage's rows out of `there`, hashes of what is in the log by how often it is."""
-    number = stage.published = 0
-    missing: list[int] = []
+def _own_rows(
+    stage: Stage, there: Counter[_Place], load: Load, queue_now: QueueNow
+) -> dict[int, int | None]:
+    """Take the stage's rows out of `there`, places of what is in the log by how often it is. The
+    rows that are not there, by number: hashes of their identities where they may be in another
+    queue, else None."""
+    absent: dict[int, int | None] = {}
+    number = 0
     for index in sorted(stage.chunks):
-        place = stage.chunks[index]
-        messages = load(place)
-        for row in range(place.rows):
-            one = None if messages is None else hash(_identity(messages[row]))
-            if one is not None and there[one] > 0:
+        chunk = stage.chunks[index]
+        messages = load(chunk)
+        if messages is None:
+            absent |= dict.fromkeys(range(number, number + chunk.rows))
+        for at, row in enumerate(messages or (), number):
+            one = _place(row)
+            if there[one]:
                 there[one] -= 1
-                stage.published = number + 1
             else:
-                missing.append(number)
-            number += 1
-    stage.missing = [row for row in missing if row < stage.published]
+                absent[at] = one[0] if _has_moved(row, queue_now) else None
+        number += chunk.rows
+    return absent
+
+
+def _has_moved(row: StoreMessage, queue_now: QueueNow) -> bool:
+    return queue_now(row.topic, row.queue_id) != row.queue_id
+
+
+def _take_stock(stage: Stage, absent: dict[int, int | None], elsewhere: Counter[int]) -> None:
+    """Set what of a stage is published, and what is missing of that. A row that is not in its own
+    queue may be in another one of those in `elsewhere`."""
+    missing: list[int] = []
+    for number, identity in absent.items():
+        if identity is not None and elsewhere[identity] > 0:
+            elsewhere[identity] -= 1
+        else:
+            missing.append(number)
+    stage.published = sum(chunk.rows for chunk in stage.chunks.values())
+    while missing and missing[-1] == stage.published - 1:
+        stage.published = missing.pop()
+    stage.missing = missing
+
+
+def _place(row: StoreMessage) -> _Place:
+    """What a row holds, as a hash, and the queue that it was staged for."""
+    return hash(_identity(row)), str(row.queue_id)
 
 
 def _identity(message: StoreMessage) -> RowIdentity:
@@ -499,6 +542,14 @@ def _identity(message: StoreMessage) -> RowIdentity:
     may have had another number of them."""
     unique = decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY)
     return is_delayed(message), message.topic, message.flag, message.body, unique
+
+
+def _place_of(message: Message) -> _Place:
+    """What a record holds, as a hash, and the queue that it is in or waits for."""
+    queue_id = str(message.queue_id)
+    if message.topic == SCHEDULE_TOPIC:
+        queue_id = message.properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    return hash(_identity_of(message)), queue_id
 
 
 def _identity_of(message: Message) -> RowIdentity:

@@ -126,6 +126,9 @@ class Decision:
     size: int = 0
     #: Of the rows of its stages that are here.
     topics: set[str] = field(default_factory=set)
+    #: Of its stages those on other brokers, and what they take in memory.
+    others: list[StagePart] = field(default_factory=list)
+    others_bytes: int = 0
     #: What it takes in memory when it is decided.
     memory: int = INTENT_BYTES
 
@@ -142,6 +145,9 @@ class Intent:
     queue_offset: int
     end: int
     rows: int
+    #: Of `parts` those on other brokers, and what they take in memory.
+    others: tuple[StagePart, ...]
+    others_bytes: int
     memory: int = INTENT_BYTES
     # The stages before `at` are published, with so many rows.
     at: int = 0
@@ -226,6 +232,7 @@ class StageTable:
         key, own = decision.key, decision.own
         if self.state(key) != NONE:
             return None
+        is_elsewhere = len(decision.others) == len(decision.parts)
         intent = self.open[key] = Intent(
             key,
             decision.parts,
@@ -234,6 +241,8 @@ class StageTable:
             queue_offset,
             end,
             decision.rows,
+            decision.parts if is_elsewhere else tuple(decision.others),
+            decision.others_bytes,
             decision.memory,
         )
         self.bytes += intent.memory
@@ -256,15 +265,14 @@ class StageTable:
             stage.published = max(stage.published, slice_.first)
             stage.last_slice = slice_
 
-    def finish(self, key: BatchKey, now_ms: int, others: Iterable[StagePart]) -> None:
-        """All of a batch is published."""
+    def finish(self, key: BatchKey, last: LastBatch) -> None:
+        """All of a batch is published; `last` is remembered of it."""
         intent = self.open.pop(key, None)
         if intent is not None:
             self.bytes -= intent.memory
             for stage in intent.stages:
                 self._forget(stage)
-        query, batch = key
-        self.finished.put(query, LastBatch(batch, now_ms, tuple(others)))
+        self.finished.put(key[0], last)
 
     def drop(self, names: Iterable[str]) -> None:
         """Stages are given up, known here or not; those that an intent names stay."""
@@ -290,10 +298,13 @@ class StageTable:
         """Fill in what a decision means here, in steps."""
         for some in in_steps(decision.parts):
             decision.names.update([part.stage for part in some])
-            decision.memory += parts_bytes(some)
+            others = [part for part in some if part.broker != self._broker]
+            decision.others += others
+            decision.others_bytes += parts_bytes(others)
             for part in some:
                 if part.broker == self._broker:
                     decision.expected += 1
+                    decision.memory += parts_bytes((part,))
                     decision.rows += part.rows
                     stage = self.stages.get(part.stage)
                     if stage is not None and stage.key == decision.key:
@@ -301,6 +312,7 @@ class StageTable:
                         decision.size += stage.size
                         decision.topics |= stage.topics
             yield None
+        decision.memory += decision.others_bytes
 
     def stands(self, decision: Decision) -> bool:
         """Whether nothing has changed for this decision since it was looked at: nobody has decided
@@ -332,10 +344,6 @@ class StageTable:
             return intent.parts
         last = self.finished.queries.get(key[0])
         return last.others if last is not None and last.batch == key[1] else ()
-
-    def others(self, parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
-        """Those of `parts` that lie on other brokers."""
-        return tuple(part for part in parts if part.broker != self._broker)
 
     def silent(self, before_ms: int) -> list[Stage]:
         """Some stages of one batch that no intent names and that nothing was added to since; none

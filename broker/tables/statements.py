@@ -124,8 +124,9 @@ class Statements(msgspec.Struct, gc=False):
         if known is not None:
             del found.by_text[text]
             self.bytes -= subscription_bytes(known.subscription)
-        version = max(one.version, known.subscription.version if known else one.version)
-        newest = _with_version(one, version)
+        newest = one
+        if known is not None:
+            newest = _with_version(one, max(one.version, known.subscription.version))
         found.by_text[text] = _Statement(newest, 1 + (known.members if known else 0))
         self.bytes += subscription_bytes(newest)
         self.in_force[topic] = newest

@@ -87,9 +87,6 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.SEND_BATCH_MESSAGE): Known(
         60, "a batch, of 190,000 empty messages here, is appended at once, or not at all"
     ),
-    ("broker", Code.GET_CONSUMER_CONNECTION_LIST): Known(
-        11, "the tags of all subscriptions of a group, as many as a heartbeat has room for"
-    ),
     ("name server", Code.GET_ROUTEINFO_BY_TOPIC): Known(
         2.8, "one route with all brokers there may be, encoded at once"
     ),

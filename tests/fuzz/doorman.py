@@ -14,7 +14,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from aerobee.access.accounts import TOPIC, Account, Need, Rules
+from aerobee.access.accounts import GROUP, TOPIC, Account, Need, Rules
 from aerobee.access.needs import Needs, TopicAt, administrator
 from aerobee.access.rights import ANY, DENY, PUB, SUB
 from aerobee.protocol.frames.command import Command
@@ -80,6 +80,9 @@ def _has(account: Account, need: Need) -> bool:
         named, default = account.topics.get(need.name), account.default_topic
         if named is None and need.name in HIDDEN_TOPICS:
             return False
+        if named is None and need.name.startswith("%DLQ%"):
+            # They are the group's.
+            return _has(account, Need(GROUP, need.name[len("%DLQ%") :], SUB))
     else:
         named, default = account.groups.get(need.name), account.default_group
     given = (named or default).right

@@ -42,7 +42,11 @@ def test_ready_is_said_when_all_ports_answer(serve: Serve) -> None:
     assert status == 200, body
     checks = {check["check"]: check["ok"] for check in json.loads(body)["checks"]}
     assert checks == dict.fromkeys(
-        ("serving", "recovered", "closed to strangers", "store", "registered", "disk"), True
+        (
+            *("serving", "recovered", "closed to strangers", "store", "registered", "disk"),
+            *("tables", "tables are whole"),
+        ),
+        True,
     )
     assert any(message.startswith("READY=1\nSTATUS=") for message in daemon.messages)
 

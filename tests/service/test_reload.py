@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.config.model import SETTINGS
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from tests.ports import free_port
 
 from .kit import SMALL_STORE, Served, Wire, aerobee, metric, wait_until
@@ -26,6 +27,7 @@ IDS_CHANGED = 40
 # What the tests below change in a running daemon, and see taking effect.
 TESTED = {
     "log.level",
+    "broker.permission",
     "limits.max_topics",
     "limits.max_queues",
     "limits.max_queues_per_topic",
@@ -38,6 +40,7 @@ TESTED = {
     "limits.max_sql_nodes",
     "limits.sql_filter_bytes",
     "limits.pending_transactions",
+    "limits.stage_state_bytes",
     "limits.timer_messages",
     "limits.timer_recalls",
     "delivery.timer_enabled",
@@ -222,6 +225,34 @@ def test_limit_of_transactions_changes(serve: Serve, tmp_path: Path) -> None:
         assert codes == [0] * 16 + [SYSTEM_BUSY]
         broker.change("[limits]\npending_transactions = 17\n")
         assert [wire.send_message("T", b"x", **half).code for _ in range(2)] == [0, SYSTEM_BUSY]
+
+
+def test_memory_for_staged_batches_changes(serve: Serve, tmp_path: Path) -> None:
+    low = "[limits]\nstage_state_bytes = 1048576\n"
+    broker = Configured(serve, tmp_path, low)
+    parts = [
+        {
+            "broker": "elsewhere", "partition": 0, "stage": f"{number:032x}",
+            "chunks": 0, "rows": 0, "checksum": 0,
+        }
+        for number in range(2000)
+    ]  # fmt: skip
+    body, batch = json.dumps(parts).encode(), {"query": "q", "batch": "1"}
+    with Wire(broker.daemon.port) as wire:
+        refused = wire.call(RequestCode.STAGE_INTENT, batch, body)
+        assert (refused.code, "stage_state_bytes" in (refused.remark or "")) == (SYSTEM_BUSY, True)
+        broker.change(low.replace("1048576", "2097152"))
+        assert wire.call(RequestCode.STAGE_INTENT, batch, body).code == 0
+
+
+def test_the_permission_of_the_broker_changes(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[broker]\npermission = 6\n")
+    with Wire(broker.daemon.port) as wire:
+        assert wire.send_message("T", b"x").code == 0
+        broker.change("[broker]\npermission = 4\n")
+        assert wire.send_message("T", b"x").code == ResponseCode.NO_PERMISSION
+        broker.change("[broker]\npermission = 6\n")
+        assert wire.send_message("T", b"x").code == 0
 
 
 def test_rules_of_times_change(serve: Serve, tmp_path: Path) -> None:

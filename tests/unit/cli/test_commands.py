@@ -427,6 +427,8 @@ NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """The parsers of the commands themselves."""
+    assert isinstance(parser, Parser)
+    parser.declare()
     groups = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
     if not groups:
         yield parser

@@ -10,7 +10,7 @@ import pytest
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.timer_progress import Cursor, Done, Past, TimerProgress
 from aerobee.broker.staging.file import StageFile
-from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch
+from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch, parts_bytes
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.filters.bloom import BloomFilter
@@ -92,7 +92,7 @@ def test_finished_batches(tmp_path: Path, starts_over: bool) -> None:
     known = nothing()
     parts = tuple(StagePart(HARD, 1, f"{n:032x}", I64_MAX, I64_MAX, I64_MAX) for n in range(50))
     for number in range(9):
-        known.put("q" * 250 + f":{number}", LastBatch(I64_MAX, I64_MAX, parts))
+        known.put("q" * 250 + f":{number}", LastBatch(I64_MAX, I64_MAX, parts, parts_bytes(parts)))
     known.put_forgotten("gone", Forgotten(I64_MAX, 5, whole=False))
     file = opened(known)
     file._starts_over = starts_over
