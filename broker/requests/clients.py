@@ -114,7 +114,7 @@ class ClientRequests:
                 # It has left its groups already, and would stay in these.
                 return None
             heartbeat = Heartbeat(connection, command.language, command.version, part, account)
-            for group in self._clients.heartbeat(heartbeat):
+            for group in (yield from self._clients.heartbeat(heartbeat)):
                 self._notify(group, force=False)
             for consumer in part.consumers:
                 yield from self._register_filters(consumer, compiled)

@@ -23,8 +23,8 @@ has to be noted meanwhile.
 The queues of a run, and whether its topic is the one that was staged for, are asked again when its
 rows are put (second_step/place.py). So a row's record is known again by what it holds; of rows
 that hold the same each takes one of its own queue first, and one of another queue only where its
-own has fallen away and no other row took that. Rows that are dropped have no record, as those that are
-passed over.
+own has fallen away and no other row took that. Rows that are dropped have no record, as those
+that are passed over.
 
 Loop thread only.
 """

@@ -21,7 +21,7 @@ it need not look at; none of them is part of a circle.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -182,8 +182,9 @@ class ClientTable:
 
     # --- what clients say
 
-    def heartbeat(self, heartbeat: Heartbeat) -> list[ConsumerGroup]:
-        """Note all that a client says; returns the groups whose members or topics it changed.
+    def heartbeat(self, heartbeat: Heartbeat) -> Generator[None, None, list[ConsumerGroup]]:
+        """Note all that a client says, in two steps; returns the groups whose members or topics it
+        changed. Of a connection that closes meanwhile, which has left its groups, nothing is noted.
 
         Raises `BadRequest` when the table is full; then it notes nothing.
         """
@@ -191,6 +192,9 @@ class ClientTable:
         if self._entries + len(data.consumers) + len(data.producer_groups) > self._limit:
             self._check_room(heartbeat)
         self._check_bytes(heartbeat)
+        yield None
+        if heartbeat.connection.closed:
+            return []
         for group in data.producer_groups:
             self._note_producer(heartbeat, group)
         return [

@@ -32,6 +32,8 @@ class _Statement(msgspec.Struct, gc=False):
 
     subscription: Subscription
     members: int
+    #: What the subscription takes.
+    bytes: int
 
 
 class _Topic(msgspec.Struct, gc=False):
@@ -56,9 +58,12 @@ class Statements(msgspec.Struct, gc=False):
 
     def of(self, topic: str, text: str) -> Subscription | None:
         """What members say who state that text."""
-        found = self.topics.get(topic)
-        statement = found.by_text.get(text) if found is not None else None
+        statement = self._statement(topic, text)
         return statement.subscription if statement is not None else None
+
+    def _statement(self, topic: str, text: str) -> _Statement | None:
+        found = self.topics.get(topic)
+        return found.by_text.get(text) if found is not None else None
 
     def restate(self, before: Mapping[str, str], stated: Mapping[str, Subscription]) -> bool:
         """A member that stated the texts `before` now states this, or leaves with nothing; True
@@ -83,11 +88,11 @@ class Statements(msgspec.Struct, gc=False):
         grown = 0
         for topic, one in stated.items():
             text, was = text_of(one), before.get(topic)
-            known = self.of(topic, text)
+            known = self._statement(topic, text)
             if known is None:
                 grown += subscription_bytes(one)
-            elif known.codes != one.codes:
-                grown += subscription_bytes(one) - subscription_bytes(known)
+            elif known.subscription.codes != one.codes:
+                grown += subscription_bytes(one) - known.bytes
             if was is not None and was != text:
                 grown -= self._freed(topic, was)
         if before.keys() - stated.keys():
@@ -97,7 +102,7 @@ class Statements(msgspec.Struct, gc=False):
 
     def _freed(self, topic: str, text: str) -> int:
         statement = self.topics[topic].by_text[text]
-        return subscription_bytes(statement.subscription) if statement.members == 1 else 0
+        return statement.bytes if statement.members == 1 else 0
 
     def _again(self, topic: str, text: str, one: Subscription) -> None:
         """A member says what it said. The object stays as long as that changes nothing."""
@@ -107,7 +112,10 @@ class Statements(msgspec.Struct, gc=False):
             return
         newer = _with_version(one, max(one.version, known.version))
         statement.subscription = newer
-        self.bytes += subscription_bytes(newer) - subscription_bytes(known)
+        if one.codes != known.codes:
+            self.bytes -= statement.bytes
+            statement.bytes = subscription_bytes(newer)
+            self.bytes += statement.bytes
         if self.in_force[topic] is known:
             self.in_force[topic] = newer
 
@@ -121,14 +129,14 @@ class Statements(msgspec.Struct, gc=False):
             known.members += 1
             self._again(topic, text, one)
             return
-        if known is not None:
-            del found.by_text[text]
-            self.bytes -= subscription_bytes(known.subscription)
         newest = one
         if known is not None:
+            del found.by_text[text]
+            self.bytes -= known.bytes
             newest = _with_version(one, max(one.version, known.subscription.version))
-        found.by_text[text] = _Statement(newest, 1 + (known.members if known else 0))
-        self.bytes += subscription_bytes(newest)
+        size = subscription_bytes(newest)
+        found.by_text[text] = _Statement(newest, 1 + (known.members if known else 0), size)
+        self.bytes += size
         self.in_force[topic] = newest
 
     def _withdraw(self, topic: str, text: str) -> bool:
@@ -139,7 +147,7 @@ class Statements(msgspec.Struct, gc=False):
         if statement.members:
             return False
         del found.by_text[text]
-        self.bytes -= subscription_bytes(statement.subscription)
+        self.bytes -= statement.bytes
         if not found.by_text:
             del self.topics[topic]
             del self.in_force[topic]

@@ -46,6 +46,7 @@ from aerobee.remoting.connection import Connection
 from aerobee.store.segments.results import PutResult
 from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
 from tests.fuzz.target import PIECE, Target
+from tests.inline_loop import drive
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -195,7 +196,7 @@ class Full:
             self.connections.append(heard.connection)
         for number, connection in enumerate(self.connections):
             data = HeartbeatData(f"client{number}", (PRODUCERS,), (joined,))
-            beat(Heartbeat(connection, "JAVA", 409, data))
+            drive(beat(Heartbeat(connection, "JAVA", 409, data)))
         all_groups = tuple(
             ConsumerData(name, subscriptions=(subscription,)) for name in self.groups
         )
@@ -203,7 +204,7 @@ class Full:
         self.producers = left - self.most(5_000)
         producers = tuple(f"P{number}" for number in range(self.producers))
         everything = HeartbeatData("client0", (PRODUCERS, *producers), (joined, *all_groups))
-        beat(Heartbeat(self.connections[0], "JAVA", 409, everything))
+        drive(beat(Heartbeat(self.connections[0], "JAVA", 409, everything)))
 
     def _fill_name_server(self) -> None:
         routes = self.server.routes

@@ -247,12 +247,18 @@ def test_memory_for_staged_batches_changes(serve: Serve, tmp_path: Path) -> None
 
 def test_the_permission_of_the_broker_changes(serve: Serve, tmp_path: Path) -> None:
     broker = Configured(serve, tmp_path, "[broker]\npermission = 6\n")
+    pull = {
+        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+        "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
     with Wire(broker.daemon.port) as wire:
         assert wire.send_message("T", b"x").code == 0
-        broker.change("[broker]\npermission = 4\n")
-        assert wire.send_message("T", b"x").code == ResponseCode.NO_PERMISSION
+        assert wire.call(RequestCode.PULL_MESSAGE, pull).code != ResponseCode.NO_PERMISSION
+        broker.change("[broker]\npermission = 2\n")
+        assert wire.call(RequestCode.PULL_MESSAGE, pull).code == ResponseCode.NO_PERMISSION
         broker.change("[broker]\npermission = 6\n")
-        assert wire.send_message("T", b"x").code == 0
+        assert wire.call(RequestCode.PULL_MESSAGE, pull).code != ResponseCode.NO_PERMISSION
 
 
 def test_rules_of_times_change(serve: Serve, tmp_path: Path) -> None:

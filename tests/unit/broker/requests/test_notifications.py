@@ -15,6 +15,7 @@ from aerobee.broker.requests.notifications import Notifications
 from aerobee.broker.tables.clients import ConsumerGroup, Heartbeat
 from aerobee.protocol.bodies.clients import HeartbeatData, parse_consumer_list
 from aerobee.remoting.turns import Turns
+from tests.inline_loop import drive
 from tests.unit.broker.clients_support import Clock, Endless, Peer, Tables, heartbeat_body
 from tests.unit.remoting.conftest import StepClock, eventually
 
@@ -26,7 +27,7 @@ async def test_toggles_of_a_large_group_are_folded_and_spread(tmp_path: Path) ->
     peers = [Peer(number) for number in range(1, MEMBERS + 1)]
     for number, peer in enumerate(peers):
         data = HeartbeatData.parse(heartbeat_body(f"c{number}", {"g": {"T": "*"}}))
-        clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data))
+        drive(clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data)))
     notifications = Notifications(clients, Turns(StepClock()))
     told: list[int] = []
 
@@ -60,7 +61,7 @@ class Joining:
     def join(self) -> None:
         peer = Peer(len(self.peers) + 1)
         data = HeartbeatData.parse(heartbeat_body(f"c{len(self.peers)}", {"g": {"T": "*"}}))
-        self.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data))
+        drive(self.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data)))
         self.peers.append(peer)
         self.notifications.group_changed("g")
 
@@ -109,7 +110,7 @@ def test_the_list_of_a_large_group_is_encoded_once_a_change(tmp_path: Path) -> N
     lists = MemberLists()
     for number in range(1, 121):
         data = HeartbeatData.parse(heartbeat_body(f"c{number}", {"g": {"T": "*"}}))
-        group.clients.heartbeat(Heartbeat(Peer(number).connection, "JAVA", 397, data))
+        drive(group.clients.heartbeat(Heartbeat(Peer(number).connection, "JAVA", 397, data)))
     found = group.clients.consumer_group("g")
     assert found is not None
     bodies = [ended(lists.of(found)) for _ in range(120)]

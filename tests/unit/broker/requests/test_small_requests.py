@@ -125,7 +125,7 @@ class Locking:
     def join(self, number: int, client_id: str) -> Peer:
         peer = Peer(number)
         data = HeartbeatData.parse(heartbeat_body(client_id, {"g": {"T": "*"}}))
-        self.tables.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data))
+        drive(self.tables.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data)))
         return peer
 
     def lock(self, client_id: str, *queue_ids: int, topic: str = "T") -> list[int]:

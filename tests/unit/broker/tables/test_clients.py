@@ -270,7 +270,7 @@ async def test_a_connection_in_thousands_of_groups_leaves_them_in_slices(tmp_pat
     peer = Peer(1)
     names = [f"g{number}" for number in range(300)]
     data = HeartbeatData("c1", (), tuple(map(ConsumerData, names)))
-    broker.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data))
+    drive(broker.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 397, data)))
     left: list[int] = []
 
     def look() -> None:
@@ -431,7 +431,7 @@ def test_nobody_takes_over_the_client_id_of_another_account(broker: Broker) -> N
     def beat(port: int, account: str, peer: Peer | None = None) -> Peer:
         peer = peer or Peer(port)
         data = HeartbeatData.parse(heartbeat_body("c1", {}, ["p"]))
-        broker.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data, account))
+        drive(broker.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data, account)))
         return peer
 
     def peer_of_id() -> tuple[str, int] | None:
@@ -548,7 +548,7 @@ def test_the_table_is_bounded() -> None:
     def beat(port: int, *groups: str) -> None:
         body = heartbeat_body("c", {name: {"T": "*"} for name in groups})
         peer = peers.setdefault(port, Peer(port))
-        table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, HeartbeatData.parse(body)))
+        drive(table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, HeartbeatData.parse(body))))
 
     peers: dict[int, Peer] = {}
     beat(1, "a", "b")
@@ -586,7 +586,7 @@ class Counted:
         body = heartbeat_body(client_id, groups, producers, version)
         peer = self.peers.setdefault(port, Peer(port))
         data = HeartbeatData.parse(body)
-        self.table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data))
+        drive(self.table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data)))
 
     def close(self, port: int) -> None:
         list(self.table.connection_closed(self.peers.pop(port).connection))

@@ -19,7 +19,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.names import retry_topic
 from aerobee.store.disk.owner import here
-from tests.inline_loop import made
+from tests.inline_loop import drive, made
 from tests.unit.broker.clients_support import Peer, Tables, answer, request
 
 LAST, FIRST = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"
@@ -44,7 +44,7 @@ def joins(tables: Tables, name: str, *topics: str, **of_data: Any) -> Peer:
     wanted = tuple(map(Subscription, topics))
     consumer = ConsumerData(name, subscriptions=wanted, **of_data)
     data = HeartbeatData("c1", consumers=(consumer,))
-    tables.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data))
+    drive(tables.clients.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data)))
     return peer
 
 

@@ -160,7 +160,7 @@ class Bench:
     def join(self, port: int = 1, account: str = "") -> Producer:
         producer = Producer(port)
         data = HeartbeatData(f"c{port}", (GROUP,), ())
-        self.clients.heartbeat(Heartbeat(producer.connection, "JAVA", 409, data, account))
+        drive(self.clients.heartbeat(Heartbeat(producer.connection, "JAVA", 409, data, account)))
         return producer
 
     def use_accounts(self) -> None:
