@@ -24,8 +24,9 @@ _CODE_BYTES = 32
 
 def texts_bytes(texts: Collection[str]) -> int:
     """What these texts take."""
-    width = 1 if all(map(str.isascii, texts)) else _WIDEST
-    return _TEXT_BYTES * len(texts) + width * sum(map(len, texts))
+    joined = "".join(texts)
+    width = 1 if joined.isascii() else _WIDEST
+    return _TEXT_BYTES * len(texts) + width * len(joined)
 
 
 def subscription_bytes(one: Subscription) -> int:

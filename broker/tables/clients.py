@@ -191,7 +191,7 @@ class ClientTable:
         data = heartbeat.data
         if self._entries + len(data.consumers) + len(data.producer_groups) > self._limit:
             self._check_room(heartbeat)
-        self._check_bytes(heartbeat)
+        sizes = self._check_bytes(heartbeat)
         yield None
         if heartbeat.connection.closed:
             return []
@@ -200,7 +200,7 @@ class ClientTable:
         return [
             self._consumers[consumer.group]
             for consumer in data.consumers
-            if self._note_consumer(heartbeat, consumer)
+            if self._note_consumer(heartbeat, consumer, sizes[consumer.group])
         ]
 
     def note_without_retries(self, data: ConsumerData, why: str) -> None:
@@ -336,8 +336,10 @@ class ClientTable:
                 f"the broker knows {self._entries} clients in groups, the limit is {self._limit}"
             )
 
-    def _check_bytes(self, heartbeat: Heartbeat) -> None:
-        """Refuse what would pass the limit of bytes; what adds none is always taken."""
+    def _check_bytes(self, heartbeat: Heartbeat) -> dict[str, dict[str, int]]:
+        """Refuse what would pass the limit of bytes; what adds none is always taken. By group and
+        topic the bytes of new statements."""
+        sizes: dict[str, dict[str, int]] = {}
         connection, data = heartbeat.connection, heartbeat.data
         added = 0
         for name in data.producer_groups:
@@ -352,13 +354,15 @@ class ClientTable:
             statements = group.statements if group else Statements()
             mine = members.get(id(connection))
             before = mine.subscriptions if mine is not None else {}
-            added += statements.growth(before, stated_by(consumer.subscriptions))
+            new = sizes[consumer.group] = {}
+            added += statements.growth(before, stated, stated_by(consumer.subscriptions), new)
         if added > 0 and self.bytes + added > (limit := self._limit_bytes()):
             raise BadRequest.system_error(
                 f"ids and subscriptions of clients take {self.bytes} bytes, these {added} more, "
                 f"and the limit is {limit}: subscribe to fewer topics and tags, or raise "
                 "limits.client_bytes"
             )
+        return sizes
 
     def _note_producer(self, heartbeat: Heartbeat, name: str) -> None:
         members = self._producers.get(name)
@@ -380,7 +384,9 @@ class ClientTable:
         if not known or next(iter(known)).account == member.account:
             known.setdefault(member)
 
-    def _note_consumer(self, heartbeat: Heartbeat, data: ConsumerData) -> bool:
+    def _note_consumer(
+        self, heartbeat: Heartbeat, data: ConsumerData, sizes: Mapping[str, int]
+    ) -> bool:
         group = self._consumers.get(data.group)
         if group is None:
             group = self._consumers[data.group] = ConsumerGroup(
@@ -404,18 +410,24 @@ class ClientTable:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         member = group.members[id(heartbeat.connection)]
-        changed = self._restate(group, member.subscriptions, stated_by(data.subscriptions))
+        before, subscriptions = member.subscriptions, stated_by(data.subscriptions)
+        changed = self._restate(group, before, stated, subscriptions, sizes)
         if stated != member.subscriptions:
             member.subscriptions = stated
             self._warn_of_mixed(group, member)
         return joined or changed
 
     def _restate(
-        self, group: ConsumerGroup, before: Mapping[str, str], stated: Mapping[str, Subscription]
+        self,
+        group: ConsumerGroup,
+        before: Mapping[str, str],
+        now: Mapping[str, str],
+        stated: Mapping[str, Subscription],
+        sizes: Mapping[str, int],
     ) -> bool:
         """A member's subscriptions change; True when a topic came to the group or went."""
         held = group.statements.bytes
-        changed = group.statements.restate(before, stated)
+        changed = group.statements.restate(before, now, stated, sizes)
         self.bytes += group.statements.bytes - held
         return changed
 
@@ -513,7 +525,7 @@ class ClientTable:
         if group is None or (member := group.members.pop(id(connection), None)) is None:
             return None
         group.id_changed(member.client_id, None)
-        self._restate(group, member.subscriptions, {})
+        self._restate(group, member.subscriptions, {}, {}, {})
         self.bytes -= member.bytes
         self._left(connection, self._groups_of[connection].consumers, name)
         log.info(

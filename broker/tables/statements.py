@@ -65,38 +65,51 @@ class Statements(msgspec.Struct, gc=False):
         found = self.topics.get(topic)
         return found.by_text.get(text) if found is not None else None
 
-    def restate(self, before: Mapping[str, str], stated: Mapping[str, Subscription]) -> bool:
-        """A member that stated the texts `before` now states this, or leaves with nothing; True
-        when a topic came to the group or went."""
+    def restate(
+        self,
+        before: Mapping[str, str],
+        now: Mapping[str, str],
+        stated: Mapping[str, Subscription],
+        sizes: Mapping[str, int],
+    ) -> bool:
+        """A member that stated the texts `before` states those of `now`, which are those of
+        `stated`, or leaves with nothing; True when a topic came to the group or went. `sizes` by
+        topic are those that `growth` has found, which takes as long: many tags are many texts."""
         came = gone = False
-        for topic, one in stated.items():
-            text = text_of(one)
-            was = before.get(topic)
+        for topic, text in now.items():
+            one, was = stated[topic], before.get(topic)
             if was == text:
                 self._again(topic, text, one)
                 continue
             came |= topic not in self.topics
-            self._state(topic, text, one)
+            self._state(text, one, sizes.get(topic) or subscription_bytes(one))
             if was is not None:
                 self._withdraw(topic, was)
-        for topic in before.keys() - stated.keys():
+        for topic in before.keys() - now.keys():
             gone |= self._withdraw(topic, before[topic])
         return came or gone
 
-    def growth(self, before: Mapping[str, str], stated: Mapping[str, Subscription]) -> int:
-        """How many bytes more `restate` would take."""
+    def growth(
+        self,
+        before: Mapping[str, str],
+        now: Mapping[str, str],
+        stated: Mapping[str, Subscription],
+        sizes: dict[str, int],
+    ) -> int:
+        """How many bytes more `restate` would take; into `sizes` those of each new statement."""
         grown = 0
-        for topic, one in stated.items():
-            text, was = text_of(one), before.get(topic)
+        for topic, text in now.items():
+            one, was = stated[topic], before.get(topic)
             known = self._statement(topic, text)
             if known is None:
-                grown += subscription_bytes(one)
+                sizes[topic] = subscription_bytes(one)
+                grown += sizes[topic]
             elif known.subscription.codes != one.codes:
                 grown += subscription_bytes(one) - known.bytes
             if was is not None and was != text:
                 grown -= self._freed(topic, was)
-        if before.keys() - stated.keys():
-            gone = (topic for topic in before if topic not in stated)
+        if before.keys() - now.keys():
+            gone = (topic for topic in before if topic not in now)
             grown -= sum(self._freed(topic, before[topic]) for topic in gone)
         return grown
 
@@ -119,8 +132,9 @@ class Statements(msgspec.Struct, gc=False):
         if self.in_force[topic] is known:
             self.in_force[topic] = newer
 
-    def _state(self, topic: str, text: str, one: Subscription) -> None:
+    def _state(self, text: str, one: Subscription, size: int) -> None:
         """A member says something new of a topic, or has come with it."""
+        topic = one.topic
         found = self.topics.get(topic)
         if found is None:
             found = self.topics[topic] = _Topic()
@@ -134,7 +148,6 @@ class Statements(msgspec.Struct, gc=False):
             del found.by_text[text]
             self.bytes -= known.bytes
             newest = _with_version(one, max(one.version, known.subscription.version))
-        size = subscription_bytes(newest)
         found.by_text[text] = _Statement(newest, 1 + (known.members if known else 0), size)
         self.bytes += size
         self.in_force[topic] = newest
