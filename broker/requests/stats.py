@@ -42,7 +42,7 @@ from aerobee.protocol.headers.admin import (
 )
 from aerobee.protocol.headers.client import ConsumerListHeader
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.turns import Steps
+from aerobee.remoting.turns import Gate, Steps
 from aerobee.store.message_store import MessageStore
 
 # Pairs of group and topic whose last rate is remembered; beyond it all are measured afresh.
@@ -78,6 +78,8 @@ class StatsRequests:
         self._lag = lag
         self._rates = GroupRates(stats)
         self._store = store
+        # Of all groups at once: an answer may take as much as there is room for in a frame.
+        self._large_answers = Gate(1)
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -131,6 +133,13 @@ class StatsRequests:
     def broker_consume_stats(self, connection: Connection, command: Command) -> Steps:
         """The progress of every group in every topic it has offsets in or subscribes to."""
         only_ordered = BrokerConsumeStatsHeader.from_ext(command.ext).is_order
+        yield from self._large_answers.enter()
+        try:
+            return (yield from self._of_all_groups(connection, command, only_ordered))
+        finally:
+            self._large_answers.leave()
+
+    def _of_all_groups(self, connection: Connection, command: Command, only_ordered: bool) -> Steps:
         parts: list[bytes] = []
         size = lag = 0
         for group in self._groups.all():

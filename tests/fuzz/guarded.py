@@ -144,8 +144,9 @@ class Watch:
         # All that were let pass and not handled yet: a name server's may wait for a save. Held, so
         # that none's identity becomes another's.
         self._passed: dict[int, Command] = {}
-        self._check = control.check
-        control.check = self._watched  # type: ignore[method-assign]
+        # `check` asks it too.
+        self._check = control.check_in_steps
+        control.check_in_steps = self._watched  # type: ignore[method-assign]
 
     def look_at(self, handlers: MutableMapping[int, Callable[..., Any]]) -> None:
         """Have it seen who reaches a handler."""
@@ -167,10 +168,10 @@ class Watch:
         except BadRequest:
             return ""
 
-    def _watched(self, command: Command, peer: str) -> None:
+    def _watched(self, command: Command, peer: str) -> Iterator[None]:
         why = self.why_not(command)
         try:
-            self._check(command, peer)
+            yield from self._check(command, peer)
         except AccessDenied as error:
             if not why:
                 self.wrong.append(f"code {command.code} may pass, and was refused: {error.remark}")
