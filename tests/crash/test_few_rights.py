@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -286,6 +287,13 @@ def _extent() -> Extent:
     if campaign.is_full():
         return Extent([*every, ("both", "all")], 2.0, 60.0, 1.0)
     return Extent(campaign.draw(_SUITE, every), 0.5, 0.5, 0.25)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """On a disk: files in memory are counted as the daemon's own by its control group."""
+    with tempfile.TemporaryDirectory(prefix="aerobee-") as made:
+        yield Path(made)
 
 
 @pytest.mark.drawn(_SUITE)
