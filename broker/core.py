@@ -174,7 +174,7 @@ class BrokerCore:
         light = settings.lmq_enabled
         # Not the loop's own workers: a save must not wait for what administrators have them do.
         # One for each table, of which each has one save at a time.
-        self._state_pool = ThreadPoolExecutor(6, thread_name_prefix="aerobee-state")
+        self._state_pool = ThreadPoolExecutor(7, thread_name_prefix="aerobee-state")
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
             settings,
