@@ -246,10 +246,16 @@ def receive(connection: Connection, data: bytes) -> None:
 async def _served(broker: core.BrokerCore, connections: Sequence[Connection]) -> None:
     """Until what was read is served; some of it waits for a table to be saved, none for a sync."""
     async with asyncio.timeout(60):
-        while any(one.aside or one.holds for one in connections):
+        while _waits(connections):
             await broker.topics.flush()
             await broker.groups.flush()
             await asyncio.sleep(0.001)
+
+
+def _waits(connections: Sequence[Connection]) -> bool:
+    """Whether something that was read is not served yet. A closed connection keeps its holds, and
+    nothing of it is served any more."""
+    return any((one.aside or one.holds) and not one.closed for one in connections)
 
 
 async def settled(
@@ -262,7 +268,7 @@ async def settled(
             await asyncio.sleep(0)
             await broker.topics.flush()
             await broker.groups.flush()
-            served = not any(one.aside or one.holds for one in connections)
+            served = not _waits(connections)
             # By a worker, or by a disk that takes its time: spinning would take the time of others.
             if not served or len(broker.acks):
                 await asyncio.sleep(0.001)
