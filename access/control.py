@@ -11,9 +11,10 @@ never a key.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from aerobee.access.accounts import TOPIC, Account, Need, Rules
 from aerobee.access.errors import (
@@ -25,7 +26,7 @@ from aerobee.access.errors import (
     UNKNOWN_KEY,
     AccessDenied,
 )
-from aerobee.access.needs import Needs, TopicAt, administrator, of_topic
+from aerobee.access.needs import InBody, Needs, TopicAt, administrator, of_topic
 from aerobee.access.rights import PUB, right_name
 from aerobee.protocol.codes import request_name
 from aerobee.protocol.errors import BadRequest
@@ -38,10 +39,29 @@ from aerobee.summed_log import SummedLog
 log = logging.getLogger("aerobee.access")
 
 _TRACE: Final = Need(TOPIC, TRACE_TOPIC, PUB)
+#: A judgement on the way: where a turn may end, and a reading of the body that it waits for.
+Looks: TypeAlias = Generator["asyncio.Future[Any] | None", None, None]
+T = TypeVar("T")
 # What a peer calls itself is shown so far.
 _SHOWN: Final = 64
 # Of base64, of the 20 bytes of SHA-1.
 _SIGNATURE_CHARACTERS: Final = 28
+
+
+class ReadBody(Protocol):
+    """Has a body read, and may wait for that; raises what `parse` raises."""
+
+    def __call__(
+        self, parse: Callable[[bytes], T], body: bytes
+    ) -> Generator[asyncio.Future[Any], None, T]: ...
+
+
+def read_at_once(
+    parse: Callable[[bytes], T], body: bytes
+) -> Generator[asyncio.Future[Any], None, T]:
+    """Where nobody else waits, or the body is small."""
+    yield from ()
+    return parse(body)
 
 
 class AccessControl:
@@ -136,7 +156,7 @@ class AccessControl:
         if account is None or needs is None:
             return False
         try:
-            for _ in self._judge(command, account, needs):
+            for _ in self._judge(command, account, needs, read_at_once):
                 pass
         except BadRequest:
             return False
@@ -148,18 +168,19 @@ class AccessControl:
         for _ in self.check_in_steps(command, peer):
             pass
 
-    def check_in_steps(self, command: Command, peer: str) -> Iterator[None]:
-        """The same, of a body with very many messages or groups: a turn may end at each step."""
+    def check_in_steps(self, command: Command, peer: str, read: ReadBody = read_at_once) -> Looks:
+        """The same, of a large body: a turn may end at each step. `read` reads a body of JSON,
+        and may wait for it."""
         needs = self._needs.get(command.code)
         if needs is None and self._others_open:
             return
         try:
-            yield from self._check(command, peer, needs)
+            yield from self._check(command, peer, needs, read)
         except AccessDenied as error:
             self._refuse(error, command, peer)
             raise
 
-    def _check(self, command: Command, peer: str, needs: Needs | None) -> Iterator[None]:
+    def _check(self, command: Command, peer: str, needs: Needs | None, read: ReadBody) -> Looks:
         rules = self._rules
         if rules.is_white(peer):
             return
@@ -184,9 +205,11 @@ class AccessControl:
                 f"Check signature failed for accessKey={key}: "
                 f"{_what_is_wrong(command.ext.get(SIGNATURE_FIELD))}",
             )
-        yield from self._judge(command, account, needs)
+        yield from self._judge(command, account, needs, read)
 
-    def _judge(self, command: Command, account: Account, needs: Needs | None) -> Iterator[None]:
+    def _judge(
+        self, command: Command, account: Account, needs: Needs | None, read: ReadBody
+    ) -> Looks:
         if needs is None:
             raise AccessDenied(
                 RIGHT, f"request code {command.code} is open to nobody while accounts are asked for"
@@ -201,7 +224,11 @@ class AccessControl:
             return
         if account.may_everything:
             return
-        for need in needs(command, self._topic_at):
+        if isinstance(needs, InBody):
+            asked = needs.of((yield from read(needs.parse, command.body)))
+        else:
+            asked = needs(command, self._topic_at)
+        for need in asked:
             if need is None:
                 yield None
             elif not account.has(need) and need != _TRACE:

@@ -13,7 +13,7 @@ there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from aerobee.access.accounts import GROUP, TOPIC, Need
 from aerobee.access.rights import ANY, PUB, SUB
@@ -41,6 +41,25 @@ _LISTS: Final = PROPERTY_MULTI_DISPATCH.encode()
 Needs: TypeAlias = Callable[[Command, TopicAt], Iterator[Need | None]]
 # Messages and runs of a body that are looked at between two such places, some microseconds each.
 _STEP: Final = 64
+
+
+T = TypeVar("T")
+
+
+class InBody(Generic[T]):
+    """Needs that stand in a body of JSON. They are `Needs`, and read the body at once; whoever has
+    a loop to keep free has it read elsewhere with `parse`, and asks `of` what it needs."""
+
+    __slots__ = ("of", "parse")
+
+    def __init__(
+        self, parse: Callable[[bytes], T], of: Callable[[T], Iterator[Need | None]]
+    ) -> None:
+        self.parse = parse
+        self.of = of
+
+    def __call__(self, command: Command, _topic_at: TopicAt) -> Iterator[Need | None]:
+        yield from self.of(self.parse(command.body))
 
 
 def nothing(_command: Command, _topic_at: TopicAt) -> Iterator[Need]:
@@ -138,23 +157,24 @@ def _found(command: Command, field: str, topic_at: TopicAt) -> str | None:
     return topic_at(parse_int(field, text, 64)) if text else None
 
 
-def _heartbeat(command: Command, _topic_at: TopicAt) -> Iterator[Need | None]:
-    for consumer in HeartbeatData.parse(command.body).consumers:
+def _heartbeat(data: HeartbeatData) -> Iterator[Need | None]:
+    for consumer in data.consumers:
         yield None
         yield Need(GROUP, consumer.group, SUB)
-        for subscription in consumer.subscriptions:
+        for number, subscription in enumerate(consumer.subscriptions, 1):
+            if number % _STEP == 0:
+                yield None
             yield of_topic(subscription.topic, SUB)
 
 
-def _check_client(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
-    asked = CheckClientConfig.parse(command.body)
+def _check_client(asked: CheckClientConfig) -> Iterator[Need]:
     yield Need(GROUP, asked.group, SUB)
     if asked.subscription is not None:
         yield of_topic(asked.subscription.topic, SUB)
 
 
-def _lock(command: Command, _topic_at: TopicAt) -> Iterator[Need]:
-    yield Need(GROUP, LockBatch.parse(command.body).group, SUB)
+def _lock(batch: LockBatch) -> Iterator[Need]:
+    yield Need(GROUP, batch.group, SUB)
 
 
 def _chunk(command: Command, _topic_at: TopicAt) -> Iterator[Need | None]:
@@ -198,14 +218,14 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.QUERY_MESSAGE: _TOPIC,
     RequestCode.VIEW_MESSAGE_BY_ID: _of_found("offset", SUB),
     RequestCode.QUERY_CONSUME_QUEUE: _TOPIC,
-    RequestCode.HEART_BEAT: _heartbeat,
-    RequestCode.CHECK_CLIENT_CONFIG: _check_client,
+    RequestCode.HEART_BEAT: InBody(HeartbeatData.parse, _heartbeat),
+    RequestCode.CHECK_CLIENT_CONFIG: InBody(CheckClientConfig.parse, _check_client),
     RequestCode.UNREGISTER_CLIENT: _if_there(_GROUP),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
     RequestCode.QUERY_CONSUMER_OFFSET: _PROGRESS,
     RequestCode.UPDATE_CONSUMER_OFFSET: _PULL,
-    RequestCode.LOCK_BATCH_MQ: _lock,
-    RequestCode.UNLOCK_BATCH_MQ: _lock,
+    RequestCode.LOCK_BATCH_MQ: InBody(LockBatch.parse, _lock),
+    RequestCode.UNLOCK_BATCH_MQ: InBody(LockBatch.parse, _lock),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _TOPIC_ANY,
     RequestCode.GET_MAX_OFFSET: _TOPIC_ANY,
     RequestCode.GET_MIN_OFFSET: _TOPIC_ANY,

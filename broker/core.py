@@ -480,6 +480,7 @@ class BrokerCore:
             settings.max_request_bytes,
             _patience_s(settings),
             self._control,
+            self._bodies.read,
         )
         self.admin_router = Router({**handlers, **pulls}, *serving)
         if settings.admin_port:

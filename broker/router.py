@@ -21,9 +21,10 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TypeAlias
 
 from aerobee.access.administration import not_here
-from aerobee.access.control import AccessControl
+from aerobee.access.control import AccessControl, ReadBody, read_at_once
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.unsupported import unsupported_text
+from aerobee.protocol.bodies.common import SMALL_BODY
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
@@ -36,14 +37,24 @@ log = logging.getLogger("aerobee.broker")
 
 # A code is logged once; codes come from the peer, so only so many are.
 _UNSUPPORTED_LOGGED = 100
-# What these name in their bodies, each with a right of its own, may be many.
-_NAME_MANY = frozenset(
-    {
-        *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
-        *(RequestCode.HEART_BEAT, RequestCode.STAGE_CHUNK),
-    }
-)
-_LARGE_BYTES = 16 * 1024
+# What these name in their bodies, each with a right of its own, may be many. A body that is larger
+# is looked at in steps; those of JSON are what takes long to read.
+_LOOKED_AT_ONCE: dict[int, int] = {
+    **dict.fromkeys(
+        (
+            *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2),
+            *(RequestCode.SEND_BATCH_MESSAGE, RequestCode.STAGE_CHUNK),
+        ),
+        16 * 1024,
+    ),
+    **dict.fromkeys(
+        (
+            *(RequestCode.HEART_BEAT, RequestCode.CHECK_CLIENT_CONFIG),
+            *(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
+        ),
+        SMALL_BODY,
+    ),
+}
 
 # Requests whose bodies are messages, or parts of them; those have limits of their own.
 _CARRY_MESSAGES = frozenset(
@@ -115,11 +126,14 @@ class Router(Serving):
         max_request_bytes: int,
         patience_s: Mapping[int, float],
         access: AccessControl | None = None,
+        read_body: ReadBody = read_at_once,
     ) -> None:
         """`max_request_bytes` bounds the bodies of requests that carry no messages; `patience_s`
-        says by code how long a request may have waited here; `access` who may ask for what."""
+        says by code how long a request may have waited here; `access` who may ask for what, and
+        `read_body` reads what it has to see of a large body."""
         super().__init__(turns, stats.request_served)
         self._access = access
+        self._read_body = read_body
         self._patience_s = patience_s
         self._max_request_bytes = max_request_bytes
         self._handlers = dict(handlers)
@@ -150,7 +164,8 @@ class Router(Serving):
                 f"{command.code} is {self._max_request_bytes} (limits.max_request_bytes)"
             )
         if self._access is not None:
-            if len(command.body) > _LARGE_BYTES and command.code in _NAME_MANY:
+            size = len(command.body)
+            if size > SMALL_BODY and size > _LOOKED_AT_ONCE.get(command.code, size):
                 return self._serve_checked(self._access, connection, command, handler)
             self._access.check(command, connection.peer[0])
         return handler(connection, command)
@@ -159,7 +174,7 @@ class Router(Serving):
         self, access: AccessControl, connection: Connection, command: Command, handler: Handler
     ) -> Steps:
         """Serve a request of which it takes a while to see whether it may be served."""
-        yield from access.check_in_steps(command, connection.peer[0])
+        yield from access.check_in_steps(command, connection.peer[0], self._read_body)
         answer = handler(connection, command)
         return (yield from answer) if isinstance(answer, Generator) else answer
 

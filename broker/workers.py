@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from aerobee.broker.router import known_refusal
 from aerobee.broker.stats import BrokerStats
+from aerobee.protocol.bodies.common import SMALL_BODY
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.waiting import keep_for_answer
@@ -38,10 +39,6 @@ T = TypeVar("T")
 
 #: Has work done by a worker, and the request answered then; as `WorkerAnswers` does.
 AnswerLater: TypeAlias = Callable[[Connection, Command, Callable[[], object]], bytes | None]
-
-
-# A body of so many bytes is read in some 2 ms, whatever is in it.
-_SMALL_BODY = 2048
 
 
 class BodyReader:
@@ -61,7 +58,7 @@ class BodyReader:
         self, parse: Callable[[bytes], T], body: bytes
     ) -> Generator[asyncio.Future[Any], None, T]:
         """What `parse` makes of the body; raises what it raises."""
-        if len(body) <= _SMALL_BODY:
+        if len(body) <= SMALL_BODY:
             return parse(body)
         reading = self._loop.run_in_executor(self._thread, _without_collections, parse, body)
         yield reading

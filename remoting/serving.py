@@ -61,6 +61,9 @@ class Serving(ABC):
                 if answer is not None and not isinstance(answer, bytes):
                     answer = self._first_slice(connection, command, answer, started, until)
             except _Unfinished:
+                now = clock()
+                if now - started > LONG_S:
+                    turns.note_long(now - started, command.code, connection)
                 break
             except Exception as error:  # noqa: BLE001 - the top of a request; `refuse` logs bugs
                 now = clock()

@@ -17,6 +17,8 @@ from aerobee.protocol.frames.fastjson import JsonError, dumps, loads
 # fastjson and not standard JSON has object keys: tables of queues, of five values each.
 MAX_REQUEST_VALUES = 100_000
 MAX_DIALECT_VALUES = 10_000
+#: A body of so many bytes is read in some 2 ms, whatever is in it.
+SMALL_BODY = 2048
 # Of a topic's queues on all brokers; clients read it.
 _MAX_OFFSET_VALUES = 1_000_000
 _I32_MAX = 2**31 - 1

@@ -209,7 +209,7 @@ class Rig:
 
 def _large_bodies_from(share: float) -> AbstractContextManager[object]:
     """What is a large body to a worker is one at that share too."""
-    return patch("aerobee.broker.workers._SMALL_BODY", int(workers._SMALL_BODY * share))
+    return patch("aerobee.broker.workers.SMALL_BODY", int(workers.SMALL_BODY * share))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aerobee.access.account_files import AccountFiles, differences
-from aerobee.access.control import AccessControl
+from aerobee.access.control import AccessControl, Looks, ReadBody, read_at_once
 from aerobee.access.errors import AccessDenied, AccountFileError
 from aerobee.access.needs import BROKER_NEEDS, NAME_SERVER_NEEDS
 from aerobee.access.service import AccessService
@@ -168,10 +168,10 @@ class Watch:
         except BadRequest:
             return ""
 
-    def _watched(self, command: Command, peer: str) -> Iterator[None]:
+    def _watched(self, command: Command, peer: str, read: ReadBody = read_at_once) -> Looks:
         why = self.why_not(command)
         try:
-            yield from self._check(command, peer)
+            yield from self._check(command, peer, read)
         except AccessDenied as error:
             if not why:
                 self.wrong.append(f"code {command.code} may pass, and was refused: {error.remark}")
