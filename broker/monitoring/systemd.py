@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aerobee.broker.notify")
 
+# A supervisor that does not read is waited for so long.
 _SEND_TIMEOUT_S = 0.5
 # More than recovery ever takes from one report of its progress to the next.
 _RECOVERY_EXTENSION_S = 60.0
@@ -87,8 +88,9 @@ class Notifier:
         self._send("STOPPING=1", *_status_lines(status))
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
-        self._send(*_status_lines(text))
+        """One line for `systemctl status`. A supervisor that does not read misses it: the next one
+        comes soon, and the loop that says this has others to serve."""
+        self._send(*_status_lines(text), patient=False)
 
     def extend_timeout(self, seconds: float) -> None:
         """Starting or stopping needs up to `seconds` more from now."""
@@ -103,16 +105,21 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _send(self, *lines: str) -> None:
-        if self._address is not None:
-            with self._lock:
-                self._send_datagram(self._address, lines)
+    def _send(self, *lines: str, patient: bool = True) -> None:
+        """Not `patient`: nothing is sent where that would wait."""
+        # The watchdog's thread may hold the lock, for as long as it waits itself.
+        if self._address is None or not self._lock.acquire(blocking=patient):
+            return
+        try:
+            self._send_datagram(self._address, lines, _SEND_TIMEOUT_S if patient else 0.0)
+        finally:
+            self._lock.release()
 
-    def _send_datagram(self, address: str | bytes, lines: Sequence[str]) -> None:
+    def _send_datagram(self, address: str | bytes, lines: Sequence[str], wait_s: float) -> None:
         try:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._socket.settimeout(_SEND_TIMEOUT_S)
+            self._socket.settimeout(wait_s)
             self._socket.sendto("\n".join(lines).encode(), address)
         except OSError as error:
             if not self._failed:

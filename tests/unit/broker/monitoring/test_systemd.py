@@ -3,10 +3,12 @@
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from aerobee.broker.monitoring import systemd
 from aerobee.broker.monitoring.systemd import Notifier, progress_text
 
 Supervisor = tuple[socket.socket, str]
@@ -72,6 +74,31 @@ def test_supervisor_that_went_away_is_logged_once_and_stops_nothing(
     notifier.ready()
     notifier.watchdog()
     assert len(caplog.records) == 1
+    notifier.close()
+
+
+def test_status_waits_neither_for_a_supervisor_that_does_not_read_nor_for_a_thread(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop says it. With the wait of half a second that other messages have, everybody's
+    requests stood still for as long, every ten seconds."""
+    listening, name = supervisor
+    # Whoever waited for room would wait until the test is cut off.
+    monkeypatch.setattr(systemd, "_SEND_TIMEOUT_S", None)
+    notifier = Notifier({"NOTIFY_SOCKET": name})
+    for number in range(10_000):
+        notifier.status(f"status {number}")
+    received_first = [received(listening) for _ in range(2)]
+    assert received_first == ["STATUS=status 0", "STATUS=status 1"]
+    notifier.status("once more")
+    with notifier._lock:
+        notifier.status("never")
+    listening.setblocking(False)
+    texts = []
+    with suppress(BlockingIOError):
+        while True:
+            texts.append(received(listening))
+    assert texts[-1] == "STATUS=once more"
     notifier.close()
 
 
