@@ -254,6 +254,9 @@ async def query(parsed: argparse.Namespace) -> int:
         found = await (_by_key(admin, parsed) if parsed.key else _by_id(admin, parsed))
     printer = Printer(json=parsed.json, full=parsed.full)
     for message in found[: parsed.max]:
+        if parsed.topic and message.topic != parsed.topic:
+            # A broker's id says a place in a log, whatever lies there.
+            say(f"{parsed.id} is the id of a message of {message.topic}, not of {parsed.topic}")
         printer.print(message)
     return OK
 
