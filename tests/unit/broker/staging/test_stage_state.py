@@ -300,6 +300,52 @@ def test_damaged_files_are_kept_aside_and_all_of_the_log_is_read(desk: Desk) -> 
     later.close()
 
 
+def test_what_a_damaged_line_held_is_read_from_the_stage_log_again(desk: Desk) -> None:
+    for number in range(3):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q1"', b'"qX"'))
+    found = opened(desk.path, sets_aside=True)
+    assert found.staging.table.finished.queries.keys() == {"q0", "q1", "q2"}
+    found.close()
+
+
+def test_after_a_damaged_log_of_changes_all_that_is_known_is_written(desk: Desk) -> None:
+    """The log was moved aside with its whole lines, and the table had none of them: the start after
+    the next one knew only what had changed since."""
+    for number in range(3):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q1"', b'"qX"'))
+    found = opened(desk.path, sets_aside=True)
+    found.save()
+    table_now = json.loads(files(found)["stages.json"])
+    assert table_now["queries"].keys() == {"q0", "q1", "q2"}
+    finish(found, ("q3", 0), [])
+    found.save()
+    later = again(found)
+    assert later.staging.table.finished.queries.keys() == {"q0", "q1", "q2", "q3"}
+    later.close()
+
+
+def test_without_its_table_all_of_the_stage_log_is_read_whatever_changes_say(desk: Desk) -> None:
+    finish(desk, ("table", 0), [])
+    desk.staging.file._starts_over = True
+    desk.save()
+    finish(desk, ("line", 0), [])
+    desk.save()
+    desk.close()
+    for name in ("stages.json", "stages.json.bak"):
+        (desk.path / "config" / name).write_text("damaged\n")
+    found = opened(desk.path, sets_aside=True)
+    assert found.staging.table.finished.queries.keys() == {"table", "line"}
+    found.close()
+
+
 # --- turns ---------------------------------------------------------------------------------------
 
 
