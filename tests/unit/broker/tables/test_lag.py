@@ -70,12 +70,15 @@ def judged(tables: Tables) -> dict[tuple[str, str], int]:
     return found
 
 
-def asked(tables: Tables, name: str, where: str = "T", queue_id: int = 0) -> int:
+def asked(
+    tables: Tables, name: str, where: str = "T", queue_id: int = 0, by: Peer | None = None
+) -> int:
     """The code of the answer to a group that asks for its offset, as each member does that takes a
-    queue up."""
+    queue up; by default from a connection that is no member's."""
     requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
     ext = {"consumerGroup": name, "topic": where, "queueId": queue_id}
-    return answer(requests.query(Peer(9), request(RequestCode.QUERY_CONSUMER_OFFSET, ext))).code
+    asker = (by or Peer(9)).connection
+    return answer(requests.query(asker, request(RequestCode.QUERY_CONSUMER_OFFSET, ext))).code
 
 
 def test_a_group_that_never_committed_is_behind_by_all_it_would_start_with(tables: Tables) -> None:
@@ -153,6 +156,20 @@ def test_a_group_that_begins_at_the_end_is_behind_from_where_it_asked(tables: Ta
     assert lag(tables, "g") == [4]
     tables.offsets.commit("g", "T", 0, 156)
     assert lag(tables, "g") == [1]
+
+
+def test_a_tool_that_asks_later_does_not_move_where_a_member_began(tables: Tables) -> None:
+    """A dashboard that looks at offsets made a group whose listener hangs be behind by nothing."""
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    member = joins(tables, "g", "T", consume_from_where=LAST)
+    assert asked(tables, "g", by=member) == ResponseCode.QUERY_NOT_FOUND
+    tables.queues.put("T", 0, range(107), min_offset=50)
+    assert asked(tables, "g", by=Peer(9)) == ResponseCode.QUERY_NOT_FOUND
+    assert lag(tables, "g") == [7]
+    # A member that takes the queue up anew begins there.
+    assert asked(tables, "g", by=member) == ResponseCode.QUERY_NOT_FOUND
+    assert lag(tables, "g") == [0]
 
 
 def test_where_it_began_before_this_run_is_unknown_and_never_said_to_be_the_end(
