@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -402,6 +403,22 @@ def test_who_was_answered_in_time_is_not_kept_until_his_time_is_over(
         finish(desk, (f"q{number}", 0), [])
         assert len(desk.staging.answers._by_deadline) <= 8
     assert desk.staging.answers._by_batch == {}
+
+
+def test_intents_that_were_answered_late_are_not_kept_until_the_disk_moves(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs: each driver asks again and again, and each time is over."""
+    monkeypatch.setattr(answers, "_KEPT", 5)
+    hanging = SimpleNamespace(durable=0, sync_soon=lambda: None)
+    monkeypatch.setattr(desk.staging.answers, "_store", hanging)
+    part = desk.stage(KEY, 0, rows("a", 5))
+    for _ in range(50):
+        desk.intent(KEY, [part])
+        desk.loop.now += 6
+        desk.staging.answers.send_ready()
+        assert len(desk.staging.answers._by_end) <= 8
+    assert len(desk.staging.answers) == 0
 
 
 def test_too_many_may_not_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
