@@ -459,6 +459,18 @@ def test_more_silent_stages_than_a_record_can_name_expire_in_steps(
     found.close()
 
 
+def test_what_is_published_is_passed_over_in_steps(desk: Desk) -> None:
+    """A person who asked what waits had 100,000 published stages looked at in one step."""
+    for number in range(3):
+        desk.stage(KEY, number, rows("a", 9))
+    stages = list(desk.staging.table.stages.values())
+    for stage in stages:
+        stage.published = stage.rows
+    stages[1].published -= 1
+    waiting = [stages[1].chunks[2].log_offset]
+    assert list(desk.staging.waiting().places()) == [*[None] * 5, *waiting, *[None] * 3]
+
+
 def test_a_stage_that_is_added_to_is_not_silent(desk: Desk) -> None:
     part = desk.stage(KEY, 0, rows("a", 4))
     later = desk.stage(KEY, 1, rows("b", 4))
