@@ -220,6 +220,16 @@ def test_what_is_noted_of_beginnings_is_bounded(
     assert tables.stats._began_count == 0
 
 
+def test_where_a_group_began_just_now_is_not_what_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stats, "MOST_BEGINNINGS", 2)
+    counters = stats.BrokerStats()
+    for name, queue_id in (("first", 0), ("other", 0), ("first", 1)):
+        counters.begins(name, "T", queue_id, 150)
+    assert (counters.began("first", "T"), counters.began("other", "T")) == ({0: 150, 1: 150}, {})
+
+
 def test_what_a_group_began_with_is_forgotten_with_the_topic(tables: Tables) -> None:
     topic(tables, "T")
     tables.queues.put("T", 0, range(100), min_offset=50)
