@@ -4,8 +4,8 @@ The stage log forgets with its segments. That a batch was published must be reme
 because a stream that was stopped begins by committing its last batch again. So the file has what
 `finished.py` remembers, and from where a start reads the stage log. Like the progress of delayed
 delivery it says nothing that is not durable: what is to be saved is taken as it is now, and written
-when the durable mark has passed it. Without the file, or with one of another store, a start reads
-all of the stage log that there is.
+when the durable mark has passed it. Without the file, with one of another store, or where some of
+what the files held is damaged, a start reads all of the stage log that there is.
 
 A save writes what has changed (broker/tables/change_log.py). The worker that saves keeps all values
 of its own, and writes the table from them when the log of changes has grown long.
