@@ -643,7 +643,8 @@ class BrokerCore:
         forgetting = Forgetting(
             self.turns, self.deleted_topics, self._waits, lambda: store.dispatched
         )
-        every(_FORGET_S, "deletions", forgetting.look)
+        saved_s = settings.flush_delay_offset_interval_ms / 1000
+        every(max(_FORGET_S, 2 * saved_s), "deletions", forgetting.look)
         counting = Spread(self.turns, self.retries.step)
         every(1.0, "retries that wait", counting.go_on, first_s=0.0)
         every(1.0, "rates", store.stats_service.sample)

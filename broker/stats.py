@@ -324,7 +324,8 @@ class BrokerStats:
     def begins(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note where a group begins in a queue before it commits an offset there
         (`tables/lag.py`)."""
-        queues = self._began.setdefault((group, topic), {})
+        # Behind all others: the oldest are forgotten.
+        queues = self._began[group, topic] = self._began.pop((group, topic), {})
         if queue_id not in queues:
             self._began_count += 1
         queues[queue_id] = queue_offset

@@ -522,7 +522,7 @@ class MessageStore:
     # --- state ------------------------------------------------------------------------------
 
     def look_whether_there(self) -> None:
-        """Stop if the directory was taken away or replaced; to be called about twice a second, from
+        """Stop if the directory was taken away or replaced; to be called some times a second, from
         any thread."""
         self._place.look()
 

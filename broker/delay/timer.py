@@ -537,7 +537,7 @@ class TimerService:
             deliver_ms = deliver_ms_of(message)
             if action_ms < deliver_ms:
                 # Also if that has come by now: only its own hour knows of its recall.
-                if self._second_step.drops(TIMED, real_queue(message.properties)[0], message):
+                if self._is_dropped(message):
                     return None
                 result = self._roll(message, deliver_ms, now_ms)
             elif recalled_digest(message.properties) in self._recalls_of(action_ms):
@@ -554,6 +554,14 @@ class TimerService:
             return None
         self._failures = 0
         return None if result is None else result.end
+
+    def _is_dropped(self, message: Message) -> bool:
+        """Whether its topic was deleted meanwhile. A recall is no message, and is dropped in
+        silence with the one that it means."""
+        topic, _ = real_queue(message.properties)
+        if PROPERTY_TIMER_DEL_UNIQUE_KEY in message.properties:
+            return self._second_step.is_deleted(topic, message.log_offset)
+        return self._second_step.drops(TIMED, topic, message)
 
     def _roll(self, message: Message, deliver_ms: int, now_ms: int) -> PutResult:
         action_ms = next_action_ms(deliver_ms, now_ms, self._rules.window_ms())

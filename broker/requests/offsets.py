@@ -48,7 +48,7 @@ class OffsetRequests:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
         }
 
-    def query(self, _connection: Connection, command: Command) -> bytes:
+    def query(self, connection: Connection, command: Command) -> bytes:
         """The group's next offset in a queue, 0 for a fresh queue, else QUERY_NOT_FOUND."""
         header = QueryConsumerOffsetHeader.from_ext(command.ext)
         topic, queue_id = header.topic, header.queue_id
@@ -58,7 +58,7 @@ class OffsetRequests:
                 offset = self._lag.start(header.consumer_group, topic, queue_id)
                 return encode_success(command, ext={"offset": str(offset)})
             if not self._lag.is_fresh(topic, queue_id):
-                self._lag.note_asked(header.consumer_group, topic, queue_id)
+                self._lag.note_asked(connection, header.consumer_group, topic, queue_id)
                 remark = "not found: the group has no offset in this queue; it may be new"
                 return encode_response(command, ResponseCode.QUERY_NOT_FOUND, remark, {})
             offset = 0

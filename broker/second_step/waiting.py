@@ -94,7 +94,11 @@ def count_waiting(
 
 class Forgetting:
     """Forgets deletions before which nothing waits any more. `dispatched`: what lies behind it may
-    wait and not be seen yet."""
+    wait and not be seen yet.
+
+    What does not wait any more waits again after a kill, as long as the progress that says so is
+    not on the disk. So a deletion goes when two rounds have found nothing before it: `look` is
+    called less often than progress is saved."""
 
     def __init__(
         self,
@@ -107,6 +111,8 @@ class Forgetting:
         self._sources = tuple(sources)
         self._dispatched = dispatched
         self._round: Iterator[None] | None = None
+        # What the last round has found.
+        self._oldest = 0
         self._spread = Spread(turns, self._step)
 
     def look(self) -> None:
@@ -130,4 +136,5 @@ class Forgetting:
                 if log_offset is not None:
                     oldest = min(oldest, log_offset)
                 yield None
-        self._deleted.forget_up_to(oldest)
+        self._deleted.forget_up_to(min(oldest, self._oldest))
+        self._oldest = oldest

@@ -32,7 +32,8 @@ from aerobee.store.message_store import MessageStore
 
 #: Drivers wait, one or two requests a query.
 MAX_WAITING = 10_000
-# Answered ones that may stand among those that wait for their time, besides as many as wait.
+# Answered ones that may stand among those that wait for their time, or for the durable mark,
+# besides as many as wait.
 _KEPT = 1_000
 
 
@@ -181,10 +182,15 @@ class StageAnswers:
         return bool(self._by_deadline) and self._by_deadline[0][0] <= self._clock()
 
     def _forget_answered(self) -> None:
-        """Of who was answered in time nothing is kept until his time would be over."""
-        if len(self._by_deadline) > 2 * self._waiting + _KEPT:
+        """An answer that has left is not kept until its time would be over, or, when it was late,
+        until a disk that hangs goes on."""
+        most = 2 * self._waiting + _KEPT
+        if len(self._by_deadline) > most:
             self._by_deadline = [one for one in self._by_deadline if one[2].code is None]
             heapq.heapify(self._by_deadline)
+        if len(self._by_end) > most:
+            self._by_end = [one for one in self._by_end if one[2].code is None]
+            heapq.heapify(self._by_end)
 
     def _send(self, one: _WaitingAnswer, code: int) -> None:
         if one.code is not None:

@@ -4,8 +4,8 @@ The stage log forgets with its segments. That a batch was published must be reme
 because a stream that was stopped begins by committing its last batch again. So the file has what
 `finished.py` remembers, and from where a start reads the stage log. Like the progress of delayed
 delivery it says nothing that is not durable: what is to be saved is taken as it is now, and written
-when the durable mark has passed it. Without the file, or with one of another store, a start reads
-all of the stage log that there is.
+when the durable mark has passed it. Without the file, with one of another store, or where some of
+what the files held is damaged, a start reads all of the stage log that there is.
 
 A save writes what has changed (broker/tables/change_log.py). The worker that saves keeps all values
 of its own, and writes the table from them when the log of changes has grown long.
@@ -74,7 +74,8 @@ class StageFile:
     def load(self, end: int) -> int:
         """Take the last batches over. Returns the queue offset at which reading is to begin.
 
-        `end` is the end of the stage log; reading begins at 0 if the files name a later place.
+        `end` is the end of the stage log; reading begins at 0 if the files name a later place, or
+        if some of what they held is lost: the stage log may still have it.
 
         Raises StateFileError, OSError.
         """
@@ -96,14 +97,17 @@ class StageFile:
             newest = max(newest, change.generation)
             replay_from = change.replay_from
             _change(self._saved, change.queries)
+        is_damaged = self._file.is_lost or self._log.is_damaged
         is_whole = self._file.loaded_from == self._file.path and newest == self._generation
-        self._starts_over = self._file.is_lost or (found is not nothing and not is_whole)
+        self._starts_over = is_damaged or (found is not nothing and not is_whole)
         self._generation = newest
         for query, known in self._saved.items():
             self._finished.load(query, known)
         self._finished.changed.clear()
-        # What was put together from a backup is written at once.
+        # What was put together from a backup, or from what is left, is written at once.
         self._replay_from = -1 if self._starts_over else replay_from
+        if is_damaged:
+            return 0
         if replay_from > end:
             log.warning(
                 "the stage log is shorter than config/stages.json says, all of it is read "

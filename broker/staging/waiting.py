@@ -33,7 +33,7 @@ class StagedWaiting:
             if found is not None or number % _STEP == 0:
                 yield None if found is None else found.log_offset
 
-    def places(self) -> Iterator[int]:
+    def places(self) -> Iterator[int | None]:
         """As `Waits.places`."""
         for stage in list(self._table.stages.values()):
             yield from _unpublished(stage)
@@ -54,10 +54,10 @@ class StagedWaiting:
             return ()
 
 
-def _unpublished(stage: Stage) -> Iterator[int]:
+def _unpublished(stage: Stage) -> Iterator[int | None]:
+    """The chunks' log offsets, None for each whose rows are all published."""
     behind = 0
     for number in sorted(stage.chunks):
         chunk = stage.chunks[number]
         behind += chunk.rows
-        if behind > stage.published:
-            yield chunk.log_offset
+        yield chunk.log_offset if behind > stage.published else None

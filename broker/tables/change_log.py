@@ -45,6 +45,9 @@ class ChangeLog:
         self._check = check
         # Of whole lines; what a failed append has left behind them is cut off by the next one.
         self._size = 0
+        #: Whether `read` has kept a file aside: then changes may be missing, and the lines that are
+        #: whole have no file any more until the table is written again.
+        self.is_damaged = False
 
     def is_longer_than(self, table_bytes: int) -> bool:
         """Whether the table, of so many bytes, had better be written anew: by then as much has
@@ -99,6 +102,7 @@ class ChangeLog:
         self._size = 0
 
     def _put_aside(self, path: Path, why: str) -> None:
+        self.is_damaged = True
         aside = free_name(path)
         path.rename(aside)
         sync_directory(path.parent, sync=sync_all)

@@ -281,11 +281,6 @@ class ClientTable:
         """The group if it has a live member."""
         return self._consumers.get(group)
 
-    def consumer_ids(self, group: str) -> list[str]:
-        """The client ids of a group's live members."""
-        found = self._consumers.get(group)
-        return found.client_ids() if found else []
-
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """The subscription of a live group to a topic."""
         found = self._consumers.get(group)

@@ -45,6 +45,7 @@ from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.clients import BROADCASTING, FROM_FIRST_OFFSET, FROM_TIMESTAMP
 from aerobee.protocol.names import RETRY_PREFIX, is_retry_topic, retry_topic
+from aerobee.remoting.connection import Connection
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.plan import OffsetsByQueue
@@ -233,12 +234,18 @@ class ConsumerLag:
             return False
         return store.max_offset(topic, queue_id) <= 0 or store.is_in_memory(topic, queue_id, 0)
 
-    def note_asked(self, group: str, topic: str, queue_id: int) -> None:
+    def note_asked(self, connection: Connection, group: str, topic: str, queue_id: int) -> None:
         """A group is about to be told that it has no offset in a queue, and begins where it
-        chooses: note that place if it is the end. Strangers' questions leave nothing."""
+        chooses: note that place if it is the end. Only a member's own question takes the place of
+        an earlier note: tools ask, too. A client may ask by another connection than it sends its
+        heartbeats by, so the first question counts, whoever asks. Nothing is noted of a group that
+        is not online."""
         live = self._clients.consumer_group(group)
         config = self._topics.get(topic) if live and topic in live.subscriptions else None
         if live is None or config is None or not 0 <= queue_id < config.read_queues:
+            return
+        is_member = id(connection) in live.members
+        if not is_member and queue_id in self._stats.began(group, topic):
             return
         if _begins_at_end(live, topic):
             self._stats.begins(live.name, config.name, queue_id, self._end(topic, queue_id))

@@ -385,8 +385,3 @@ def _range(store: MessageStore, topic: str, offset: int | None) -> tuple[int, in
     """Where to begin in a queue of ours, and its end."""
     first, end = store.min_offset(topic, QUEUE), store.max_offset(topic, QUEUE)
     return (first if offset is None else min(max(offset, first), end)), end
-
-
-def is_transaction_topic(topic: str) -> bool:
-    """Whether it is one that transactions keep their own messages in."""
-    return topic in (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)

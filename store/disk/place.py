@@ -2,7 +2,7 @@
 
 A directory that is removed, moved away or covered by another mount takes nothing from a process
 that has its files open: it would go on acknowledging messages that nobody can ever read again. So
-what the paths name is compared, about twice a second, with what was opened: the lock file and the
+what the paths name is compared, some times a second, with what was opened: the lock file and the
 segment that is written by their descriptors, directories by what they were at first. When they
 differ the store stops as after a failed sync, and nothing is written to those paths any more:
 whatever stands there now is somebody else's.

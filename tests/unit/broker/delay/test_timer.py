@@ -650,6 +650,17 @@ def test_a_recall_far_ahead_outlives_a_long_downtime(bench: Bench) -> None:
     assert bodies(bench.store) == [b"other"]
 
 
+def test_a_recall_of_a_deleted_topic_is_no_message_that_was_dropped(bench: Bench) -> None:
+    """It is to be stored again, as its message is. It was counted, and named in the log."""
+    bench.window_ms = 8 * HOUR_MS
+    bench.recall(b"recalled", bench.send(b"recalled", 30 * HOUR_MS))
+    bench.deleted.add("Orders", bench.store.written)
+    bench.pass_ms(31 * HOUR_MS)
+    assert bodies(bench.store) == []
+    assert bench.timer._second_step.counts.dropped["timed"] == 1
+    assert bench.timer.pending() == 0
+
+
 def test_a_recall_for_a_time_that_has_passed_is_refused(bench: Bench) -> None:
     deliver_ms = bench.send(b"x", 1000)
     bench.pass_ms(2000)

@@ -112,15 +112,33 @@ def test_a_deletion_is_forgotten_when_nothing_waits_from_before_it(tmp_path: Pat
     table.add("U", 900)
     forgetting = Forgetting(turns, table, [waits], lambda: 1_000)
     forgetting.look()
+    forgetting.look()
     assert (table.offset_of("T"), table.offset_of("U")) == (None, 900)
     # What is not visible yet may wait.
     waits.found = (None, None)
-    Forgetting(turns, table, [waits], lambda: 899).look()
+    not_visible = Forgetting(turns, table, [waits], lambda: 899)
+    not_visible.look()
+    not_visible.look()
     assert table.offset_of("U") == 900
+    forgetting.look()
     forgetting.look()
     assert len(table) == 0
     assert saved(table).offset_of("U") is None
     assert len(DeletedTopics(file_of(tmp_path), END)) == 0
+
+
+def test_what_was_dropped_just_now_may_wait_again_after_a_kill(tmp_path: Path) -> None:
+    """A deletion was forgotten, on the disk too, before the progress of what it concerned was
+    saved: after a kill those messages were delivered again, into the topic made anew."""
+    waits, table = Places(700), DeletedTopics(file_of(tmp_path), 0)
+    table.add("T", 800)
+    forgetting = Forgetting(Endless(), table, [waits], lambda: 1_000)
+    forgetting.look()
+    waits.found = (None,)
+    forgetting.look()
+    assert table.offset_of("T") == 800
+    forgetting.look()
+    assert table.offset_of("T") is None
 
 
 def test_a_table_at_its_limit_is_read_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -300,6 +301,52 @@ def test_damaged_files_are_kept_aside_and_all_of_the_log_is_read(desk: Desk) -> 
     later.close()
 
 
+def test_what_a_damaged_line_held_is_read_from_the_stage_log_again(desk: Desk) -> None:
+    for number in range(3):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q1"', b'"qX"'))
+    found = opened(desk.path, sets_aside=True)
+    assert found.staging.table.finished.queries.keys() == {"q0", "q1", "q2"}
+    found.close()
+
+
+def test_after_a_damaged_log_of_changes_all_that_is_known_is_written(desk: Desk) -> None:
+    """The log was moved aside with its whole lines, and the table had none of them: the start after
+    the next one knew only what had changed since."""
+    for number in range(3):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q1"', b'"qX"'))
+    found = opened(desk.path, sets_aside=True)
+    found.save()
+    table_now = json.loads(files(found)["stages.json"])
+    assert table_now["queries"].keys() == {"q0", "q1", "q2"}
+    finish(found, ("q3", 0), [])
+    found.save()
+    later = again(found)
+    assert later.staging.table.finished.queries.keys() == {"q0", "q1", "q2", "q3"}
+    later.close()
+
+
+def test_without_its_table_all_of_the_stage_log_is_read_whatever_changes_say(desk: Desk) -> None:
+    finish(desk, ("table", 0), [])
+    desk.staging.file._starts_over = True
+    desk.save()
+    finish(desk, ("line", 0), [])
+    desk.save()
+    desk.close()
+    for name in ("stages.json", "stages.json.bak"):
+        (desk.path / "config" / name).write_text("damaged\n")
+    found = opened(desk.path, sets_aside=True)
+    assert found.staging.table.finished.queries.keys() == {"table", "line"}
+    found.close()
+
+
 # --- turns ---------------------------------------------------------------------------------------
 
 
@@ -358,6 +405,22 @@ def test_who_was_answered_in_time_is_not_kept_until_his_time_is_over(
     assert desk.staging.answers._by_batch == {}
 
 
+def test_intents_that_were_answered_late_are_not_kept_until_the_disk_moves(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs: each driver asks again and again, and each time is over."""
+    monkeypatch.setattr(answers, "_KEPT", 5)
+    hanging = SimpleNamespace(durable=0, sync_soon=lambda: None)
+    monkeypatch.setattr(desk.staging.answers, "_store", hanging)
+    part = desk.stage(KEY, 0, rows("a", 5))
+    for _ in range(50):
+        desk.intent(KEY, [part])
+        desk.loop.now += 6
+        desk.staging.answers.send_ready()
+        assert len(desk.staging.answers._by_end) <= 8
+    assert len(desk.staging.answers) == 0
+
+
 def test_too_many_may_not_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_WAITING", 2)
     desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5))])
@@ -394,6 +457,18 @@ def test_more_silent_stages_than_a_record_can_name_expire_in_steps(
     assert fresh.stage in found.staging.table.stages
     assert found.staging.table.dropped.keys() == desk.staging.table.dropped.keys()
     found.close()
+
+
+def test_what_is_published_is_passed_over_in_steps(desk: Desk) -> None:
+    """A person who asked what waits had 100,000 published stages looked at in one step."""
+    for number in range(3):
+        desk.stage(KEY, number, rows("a", 9))
+    stages = list(desk.staging.table.stages.values())
+    for stage in stages:
+        stage.published = stage.rows
+    stages[1].published -= 1
+    waiting = [stages[1].chunks[2].log_offset]
+    assert list(desk.staging.waiting().places()) == [*[None] * 5, *waiting, *[None] * 3]
 
 
 def test_a_stage_that_is_added_to_is_not_silent(desk: Desk) -> None:

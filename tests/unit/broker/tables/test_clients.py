@@ -67,7 +67,8 @@ class Broker:
         assert answer(data).code == ResponseCode.SUCCESS
 
     def ids(self, group: str) -> list[str]:
-        return self.clients.consumer_ids(group)
+        found = self.clients.consumer_group(group)
+        return found.client_ids() if found else []
 
     def in_force(self, group: str) -> set[str]:
         """The tags of topic T that count for who is no member."""

@@ -70,12 +70,15 @@ def judged(tables: Tables) -> dict[tuple[str, str], int]:
     return found
 
 
-def asked(tables: Tables, name: str, where: str = "T", queue_id: int = 0) -> int:
+def asked(
+    tables: Tables, name: str, where: str = "T", queue_id: int = 0, by: Peer | None = None
+) -> int:
     """The code of the answer to a group that asks for its offset, as each member does that takes a
-    queue up."""
+    queue up; by default from a connection that is no member's."""
     requests = OffsetRequests(tables.offsets, tables.lag, tables.queues)
     ext = {"consumerGroup": name, "topic": where, "queueId": queue_id}
-    return answer(requests.query(Peer(9), request(RequestCode.QUERY_CONSUMER_OFFSET, ext))).code
+    asker = (by or Peer(9)).connection
+    return answer(requests.query(asker, request(RequestCode.QUERY_CONSUMER_OFFSET, ext))).code
 
 
 def test_a_group_that_never_committed_is_behind_by_all_it_would_start_with(tables: Tables) -> None:
@@ -155,6 +158,20 @@ def test_a_group_that_begins_at_the_end_is_behind_from_where_it_asked(tables: Ta
     assert lag(tables, "g") == [1]
 
 
+def test_a_tool_that_asks_later_does_not_move_where_a_member_began(tables: Tables) -> None:
+    """A dashboard that looks at offsets made a group whose listener hangs be behind by nothing."""
+    topic(tables, "T")
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    member = joins(tables, "g", "T", consume_from_where=LAST)
+    assert asked(tables, "g", by=member) == ResponseCode.QUERY_NOT_FOUND
+    tables.queues.put("T", 0, range(107), min_offset=50)
+    assert asked(tables, "g", by=Peer(9)) == ResponseCode.QUERY_NOT_FOUND
+    assert lag(tables, "g") == [7]
+    # A member that takes the queue up anew begins there.
+    assert asked(tables, "g", by=member) == ResponseCode.QUERY_NOT_FOUND
+    assert lag(tables, "g") == [0]
+
+
 def test_where_it_began_before_this_run_is_unknown_and_never_said_to_be_the_end(
     tables: Tables,
 ) -> None:
@@ -201,6 +218,16 @@ def test_what_is_noted_of_beginnings_is_bounded(
     tables.stats.forget_group("g2")
     tables.stats.forget_topic("T3")
     assert tables.stats._began_count == 0
+
+
+def test_where_a_group_began_just_now_is_not_what_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stats, "MOST_BEGINNINGS", 2)
+    counters = stats.BrokerStats()
+    for name, queue_id in (("first", 0), ("other", 0), ("first", 1)):
+        counters.begins(name, "T", queue_id, 150)
+    assert (counters.began("first", "T"), counters.began("other", "T")) == ({0: 150, 1: 150}, {})
 
 
 def test_what_a_group_began_with_is_forgotten_with_the_topic(tables: Tables) -> None:

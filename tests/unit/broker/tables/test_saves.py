@@ -345,7 +345,9 @@ async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_pat
     assert threading.get_ident() not in world.topics_file.threads | world.groups_file.threads
     assert world.topics.get("%RETRY%g499") == TopicConfig("%RETRY%g499", 1, 1)
     assert len(peer.notified()) == 500
-    assert tables.clients.consumer_ids("g499") == ["c1"]
+    live = tables.clients.consumer_group("g499")
+    assert live is not None
+    assert live.client_ids() == ["c1"]
     saves = world.topics_file.saves
     await serve(requests.heartbeat(peer.connection, request(34, body=body)))
     assert world.topics_file.saves == saves
@@ -369,7 +371,7 @@ async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> 
     members: list[int] = []
     for step in requests.heartbeat(Peer(1).connection, request(34, body=body)):
         assert step is None or step.done()
-        members.append(sum(bool(tables.clients.consumer_ids(f"g{n}")) for n in range(80)))
+        members.append(sum(tables.clients.consumer_group(f"g{n}") is not None for n in range(80)))
     grown = [after - before for before, after in pairwise(members)]
     assert max(grown) == 8
 
@@ -395,7 +397,7 @@ async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: W
     peer.closed = True
     await world.topics.flush()
     assert await serve(steps) is None
-    assert tables.clients.consumer_ids("g") == []
+    assert tables.clients.consumer_group("g") is None
 
 
 async def test_a_table_that_could_not_be_saved_says_so_until_it_can(world: World) -> None:
