@@ -112,6 +112,8 @@ class FrameDecoder:
         self._at += size
         self.buffered -= size
         self._needed = 4
+        if not self.buffered:
+            self.drop()
 
     def drop(self) -> None:
         """Forget what was added."""
