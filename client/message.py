@@ -284,7 +284,8 @@ class UnreadableMessage(ReceivedMessage):
     @property
     def body(self) -> bytes:
         """Nothing that a program could use."""
-        raise self.why
+        # Else it would keep the frames of each who has asked.
+        raise self.why.with_traceback(None)
 
     @body.setter
     def body(self, stored: bytes) -> None:

@@ -164,6 +164,15 @@ def test_a_body_that_cannot_be_read_is_never_given_out_as_if_it_were_plain(
         _ = message.body
 
 
+def test_asking_again_for_a_body_that_cannot_be_read_keeps_no_more_frames(stored) -> None:
+    message = received(decode_record(stored("T", 0, 0, b"no zlib", sys_flag=1)), "a")
+    assert isinstance(message, UnreadableMessage)
+    for _ in range(3):
+        with pytest.raises(UnreadableBody) as raised:
+            _ = message.body
+        assert len(raised.traceback) == 2
+
+
 def test_an_answers_bodies_have_one_bound_and_the_rest_is_left_for_the_next_pull(
     stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
