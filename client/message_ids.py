@@ -64,12 +64,12 @@ async def find_by_offset_id(
 
 @dataclass(slots=True)
 class _Search:
-    """Where a message was looked for."""
+    """Where a message was looked for: `asked` are places with their addresses."""
 
     session: Session
     msg_id: str
     log_offset: int
-    asked: list[str] = field(default_factory=list)
+    asked: dict[str, str] = field(default_factory=dict)
     failed: dict[str, ClientError] = field(default_factory=dict)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
@@ -87,15 +87,15 @@ class _Search:
             with reading(address):
                 message = received(decode_record(answer.body), name)
         except PeerFailed:
-            self.asked.append(place)
+            self.asked[place] = address
             return None
         except BadAnswer:  # RocketMQ's broker hands out what lies there, record or not
-            self.asked.append(place)
+            self.asked[place] = address
             return None
         except (NetworkError, PeerError) as error:
             self.failed[f"{name} ({error})"] = error
             return None
-        self.asked.append(place)
+        self.asked[place] = address
         return message if message.offset_msg_id == self.msg_id else None
 
     def failure(self, what: str) -> ClientError:
@@ -110,7 +110,7 @@ class _Search:
         if self.failed:
             text += f"; could not be asked: {_list(self.failed)}"
         code = int(ResponseCode.SYSTEM_ERROR)
-        return PeerFailed(text, address=self.asked[0], code=code, remark=None)
+        return PeerFailed(text, address=next(iter(self.asked.values())), code=code, remark=None)
 
 
 def _list(places: Collection[str]) -> str:

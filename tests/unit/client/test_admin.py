@@ -198,8 +198,11 @@ async def test_a_message_that_is_nowhere_is_an_error_that_says_where_it_was_look
 ) -> None:
     has_nothing(two["a"])
     has_at_149(two["b"], b"another", 10912)
-    with pytest.raises(PeerFailed, match=r"looked at a at 127.0.0.1:\d+, b at 127.0.0.1:\d+$"):
+    with pytest.raises(
+        PeerFailed, match=r"looked at a at 127.0.0.1:\d+, b at 127.0.0.1:\d+$"
+    ) as failed:
         await admin.view("7F00000100002A9F" + f"{149:016X}")
+    assert failed.value.address in (f"127.0.0.1:{one.server.port}" for one in two.values())
     await two["b"].stop()
     with pytest.raises(PeerFailed, match=r"looked at a at .*; could not be asked: b \(.*"):
         await admin.view("7F00000100002A9F" + f"{149:016X}")
