@@ -319,9 +319,10 @@ def received(
 
 
 def received_until_full(
-    records: Iterable[StoredMessage], broker_name: str, most: int
+    records: Iterable[StoredMessage], queue: MessageQueue, most: int
 ) -> tuple[list[ReceivedMessage], int | None]:
-    """The messages of a pull, `most` of them, and the queue offset to go on from when more came.
+    """The messages of a pull from `queue`, `most` of them, and the offset there to go on from when
+    more came.
 
     What the bodies of one answer become is bounded as well, and those that are left over are no
     worse than the first: the next pull brings them. At least one message comes, readable or not.
@@ -331,19 +332,27 @@ def received_until_full(
     inflater = Inflater()
     for stored in records:
         if len(messages) == most:
-            return messages, stored.queue_offset
+            return messages, _offset_in(queue, stored)
         if not stored.sys_flag & SYS_COMPRESSED:
-            messages.append(_made(ReceivedMessage, stored, broker_name, stored.body))
+            messages.append(_made(ReceivedMessage, stored, queue.broker_name, stored.body))
             continue
         try:
             body = inflater.plain(stored.body, stored.sys_flag)
         except CannotInflate as error:
             if isinstance(error, TooLarge) and inflater.is_used:
-                return messages, stored.queue_offset
-            messages.append(unreadable(stored, broker_name, error))
+                return messages, _offset_in(queue, stored)
+            messages.append(unreadable(stored, queue.broker_name, error))
         else:
-            messages.append(_made(ReceivedMessage, stored, broker_name, body))
+            messages.append(_made(ReceivedMessage, stored, queue.broker_name, body))
     return messages, None
+
+
+def _offset_in(queue: MessageQueue, stored: StoredMessage) -> int:
+    """The place of a message in the queue that it was read from, which may be a further one."""
+    if stored.topic == queue.topic:
+        return stored.queue_offset
+    further = dict(names.further_queues(stored.properties))
+    return further.get(queue.topic, stored.queue_offset)
 
 
 def unreadable(stored: StoredMessage, broker_name: str, why: CannotInflate) -> UnreadableMessage:
