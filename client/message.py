@@ -264,7 +264,7 @@ class ReceivedMessage:
 
     @property
     def held_bytes(self) -> int:
-        """What it costs to hold it: a body that was made plain is more than its record."""
+        """Bytes that it holds: a body that was made plain is more than its record."""
         return max(self.size, len(self.body))
 
 
@@ -293,7 +293,7 @@ class UnreadableMessage(ReceivedMessage):
 
     @property
     def held_bytes(self) -> int:
-        """What it costs to hold it."""
+        """Bytes that it holds."""
         return self.size
 
     def __repr__(self) -> str:

@@ -74,7 +74,7 @@ class _Search:
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def at(self, places: Mapping[str, str]) -> ReceivedMessage | None:
-        """What the first of these brokers has under the id."""
+        """The message that the first of these brokers has under the id, None if none has it."""
         found = await asyncio.gather(*(self._ask(name, at) for name, at in places.items()))
         return next((message for message in found if message is not None), None)
 

@@ -19,7 +19,7 @@ cdef class PullRoute:
 
 cdef class Pulls:
     cdef dict routes
-    # What these take, at most.
+    # Bytes that these take, at most.
     cdef Py_ssize_t route_bytes
     cdef object log, find_route, checked_below, served, commit
     cdef list names, json_parts, binary_parts

@@ -37,8 +37,8 @@ cdef enum:
 cdef enum:
     KEY_BYTES = 1024
     MOST_ROUTES = 20_000
-    # Of all routes: another version makes it another pull, of 300 tags of its own, or of a
-    # subscription of 1,000 that the group has no longer.
+    # All routes together have no more bytes: another version makes another pull, and each may
+    # have 300 tags of its own, or keep a subscription of 1,000 that the group has no longer.
     MOST_ROUTE_BYTES = 32 << 20
     # The objects of one, and at most what a tag takes in a subscription.
     ROUTE_BYTES = 600

@@ -17,7 +17,7 @@ from aerobee.protocol.frames.fastjson import JsonError, dumps, loads
 # fastjson and not standard JSON has object keys: tables of queues, of five values each.
 MAX_REQUEST_VALUES = 100_000
 MAX_DIALECT_VALUES = 10_000
-# Of a topic's queues on all brokers; clients read it.
+# A table of all queues of a topic, which clients read.
 _MAX_OFFSET_VALUES = 1_000_000
 _I32_MAX = 2**31 - 1
 _I64_MAX = 2**63 - 1
