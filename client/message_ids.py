@@ -19,7 +19,6 @@ from typing import Final
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import (
     BadAnswer,
-    CallerError,
     ClientError,
     ConnectFailed,
     NetworkError,
@@ -29,7 +28,6 @@ from aerobee.client.errors import (
     reading,
 )
 from aerobee.client.message import ReceivedMessage, received
-from aerobee.client.options import split_address
 from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers.client import ViewMessageHeader
@@ -56,13 +54,6 @@ async def find_by_offset_id(
         host, port, log_offset = parse_offset_msg_id(text)
     search = _Search(session, text.upper(), log_offset)
     places = {name: _address(one) for name, one in brokers.items() if one.addresses}
-    for name, at in tuple(places.items()):
-        try:
-            split_address(at)
-        except CallerError as error:
-            # Any peer may have registered that.
-            search.failed[f"{name} ({error})"] = error
-            del places[name]
     there = {name for name, at in places.items() if await _is_at(at, host, port)}
     for names in (sorted(there), sorted(places.keys() - there)):
         found = await search.at({name: places[name] for name in names})

@@ -201,6 +201,8 @@ async def test_an_address_that_is_none_hides_no_message_of_another_broker(two, a
     brokers = dict((await admin.cluster()).brokers)
     for number, address in enumerate(("a b:10911", f"{'a' * 70}.x:10911", "\0:10911", "nothing")):
         brokers[f"bad{number}"] = BrokerRoute(f"bad{number}", "C", {0: address})
+        with pytest.raises(ConnectFailed):
+            await admin._session.call(address, VIEW)
     msg_id = "7F00000100002A9F" + f"{149:016X}"
     assert (await find_by_offset_id(admin._session, brokers, msg_id)).body == b"x"
     for broker in two.values():
