@@ -110,7 +110,7 @@ def parse_account_file(path: str, content: bytes, pauses: Pauses = NO_PAUSES) ->
 
 
 class _Said:
-    """What is said of a part of a file: faults, one of each account, right or address."""
+    """Warnings and faults of a part of a file; an account, a right or an address has one fault."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -147,7 +147,7 @@ class _Reader:
             )
             if name != _ACCOUNTS:
                 continue
-            # What is said of the rest comes first, wherever it stands.
+            # The report begins with the rest of the file, wherever the accounts stand in it.
             before, self._said = self._said, of_accounts
             try:
                 accounts.extend(self._accounts(value))
@@ -211,7 +211,7 @@ class _Reader:
         return list(node.value)
 
     def _key(self, key: yaml.Node, found: Mapping[str, object]) -> str:
-        """The name of a member that is none of those `found`."""
+        """The name of a member; a fault if it is among those `found`."""
         if key.tag == _MERGE:
             # No warning: RocketMQ reads them, and what is merged may take rights away.
             raise self._wrong(key, "merges (<<) are not read; write out what is merged")

@@ -23,7 +23,7 @@ from aerobee.access.errors import AccountFileError
 
 # A file of accounts has six levels.
 _MAX_DEPTH: Final = 32
-# What a parser quotes from the file: a secret that begins with * or ! is an alias or a tag to it.
+# Finds the quotes of a parser: a secret that begins with * or ! is an alias or a tag to it.
 _QUOTED: Final = re.compile(r"""(['"]).{2,}\1""")
 
 
@@ -55,7 +55,7 @@ class _Shallow(yaml.composer.Composer):
 
 
 class _Loader(_Shallow, yaml.SafeLoader):
-    """Of PyYAML without libyaml."""
+    """The loader where PyYAML has no libyaml."""
 
 
 def _loader() -> Any:
@@ -72,7 +72,7 @@ def _loader() -> Any:
 
 
 _LOADER: Final = _loader()
-# What libyaml calls the same.
+# The words of libyaml for the same.
 _LIBYAML: Final = {"exceeded maximum nesting depth": _TooDeep.problem}
 
 
@@ -175,7 +175,7 @@ def _no_yaml(path: str, content: bytes) -> Iterator[None]:
         problem = _QUOTED.sub("...", _LIBYAML.get(problem, problem))
         raise NoYaml(f"{path}{line}: no YAML: {problem}") from None
     except (ValueError, OverflowError) as error:
-        # Numbers of escapes and versions that are none.
+        # Escapes and versions whose numbers mean nothing.
         raise NoYaml(f"{path}: no YAML: {type(error).__name__}") from None
 
 

@@ -23,7 +23,7 @@ TOPIC, GROUP = "topic", "group"
 LONGER_THAN = 6
 # Answers that are remembered: an address has one while the rules are the same.
 _KNOWN_ADDRESSES = 4096
-# Of 700 bytes each.
+# Signers that are remembered, 700 bytes each.
 _KNOWN_SIGNERS = 4096
 
 

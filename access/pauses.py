@@ -16,7 +16,7 @@ _PAUSE_S: Final = 0.0002
 
 
 class Pauses:
-    """Of one thread's work; `take` is called often, each some tens of microseconds."""
+    """The pauses of one thread's work, which calls `take` every some tens of microseconds."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()

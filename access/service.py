@@ -97,7 +97,7 @@ class AccessService:
         self.loaded = loaded
         self._seen: Stamp = loaded.stamp
         self._warn(loaded)
-        # What the thread has given last, for what changes with the next.
+        # The files as the thread has read them last: the next are compared with them.
         self._given = loaded
 
     def look(self) -> None:

@@ -2,17 +2,20 @@
 
 A name, a remark or a body must not move somebody's cursor, set a title, or show itself in another
 order than it has. So control characters (C0, DEL, C1), marks of direction, separators of lines,
-invisible format characters and lone halves of surrogate pairs are written as escapes.
+invisible format characters and lone halves of surrogate pairs are written as escapes. Characters
+that join two others stay (U+200C, U+200D): whole scripts need them, and so do many emoji.
 """
 
 import re
 from typing import Final
 
 # C0, DEL and C1; Arabic letter mark; marks, embeddings, overrides and isolates of direction;
-# separators of lines and paragraphs; invisible operators, byte order mark, annotations, tags.
+# separators of lines and paragraphs; soft hyphen, separators without width, invisible operators,
+# byte order mark, annotations, marks of shorthand and music, tags.
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+    "\ud800-\udfff\U000e0000-\U000e007f"
+    "\xad\u180e\u200b\U0001bca0-\U0001bca3\U0001d173-\U0001d17a]"
 )
 
 

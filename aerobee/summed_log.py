@@ -25,7 +25,7 @@ EVERY_S: Final = 60.0
 MOST_KINDS: Final = 1_000
 # How often a timer looks in that time.
 _LOOKS: Final = 4
-# What comes from outside stands in a line so far.
+# Characters of a text from outside that a line shows.
 _SHOWN: Final = 512
 _EACH: Final = {"each": True}
 _COUNTED: Final = " unlogged=%d"
@@ -33,7 +33,7 @@ _COUNTED: Final = " unlogged=%d"
 
 @dataclass(slots=True)
 class _Sum:
-    """What is known of a kind since its last line."""
+    """The events of a kind since its last line."""
 
     said_at: float
     logger: logging.Logger
@@ -44,7 +44,7 @@ class _Sum:
 
 
 class Timer(Protocol):
-    """What a loop's `call_later` gives."""
+    """The handle that a loop's `call_later` returns."""
 
     def cancel(self) -> object:
         """It will not be called."""

@@ -24,7 +24,8 @@ else:
         public = import_module(_PUBLIC)
         if name != "__all__" and name not in public.__all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(public, name)
+        found = globals()[name] = getattr(public, name)
+        return found
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *import_module(_PUBLIC).__all__})

@@ -264,7 +264,7 @@ class ReceivedMessage:
 
     @property
     def held_bytes(self) -> int:
-        """What it costs to hold it: a body that was made plain is more than its record."""
+        """Bytes that it holds: a body that was made plain is more than its record."""
         return max(self.size, len(self.body))
 
 
@@ -284,7 +284,8 @@ class UnreadableMessage(ReceivedMessage):
     @property
     def body(self) -> bytes:
         """Nothing that a program could use."""
-        raise self.why
+        # Else it would keep the frames of each who has asked.
+        raise self.why.with_traceback(None)
 
     @body.setter
     def body(self, stored: bytes) -> None:
@@ -292,7 +293,7 @@ class UnreadableMessage(ReceivedMessage):
 
     @property
     def held_bytes(self) -> int:
-        """What it costs to hold it."""
+        """Bytes that it holds."""
         return self.size
 
     def __repr__(self) -> str:
@@ -318,9 +319,10 @@ def received(
 
 
 def received_until_full(
-    records: Iterable[StoredMessage], broker_name: str, most: int
+    records: Iterable[StoredMessage], queue: MessageQueue, most: int
 ) -> tuple[list[ReceivedMessage], int | None]:
-    """The messages of a pull, `most` of them, and the queue offset to go on from when more came.
+    """The messages of a pull from `queue`, `most` of them, and the offset there to go on from when
+    more came.
 
     What the bodies of one answer become is bounded as well, and those that are left over are no
     worse than the first: the next pull brings them. At least one message comes, readable or not.
@@ -330,19 +332,27 @@ def received_until_full(
     inflater = Inflater()
     for stored in records:
         if len(messages) == most:
-            return messages, stored.queue_offset
+            return messages, _offset_in(queue, stored)
         if not stored.sys_flag & SYS_COMPRESSED:
-            messages.append(_made(ReceivedMessage, stored, broker_name, stored.body))
+            messages.append(_made(ReceivedMessage, stored, queue.broker_name, stored.body))
             continue
         try:
             body = inflater.plain(stored.body, stored.sys_flag)
         except CannotInflate as error:
             if isinstance(error, TooLarge) and inflater.is_used:
-                return messages, stored.queue_offset
-            messages.append(unreadable(stored, broker_name, error))
+                return messages, _offset_in(queue, stored)
+            messages.append(unreadable(stored, queue.broker_name, error))
         else:
-            messages.append(_made(ReceivedMessage, stored, broker_name, body))
+            messages.append(_made(ReceivedMessage, stored, queue.broker_name, body))
     return messages, None
+
+
+def _offset_in(queue: MessageQueue, stored: StoredMessage) -> int:
+    """The place of a message in the queue that it was read from, which may be a further one."""
+    if stored.topic == queue.topic:
+        return stored.queue_offset
+    further = dict(names.further_queues(stored.properties))
+    return further.get(queue.topic, stored.queue_offset)
 
 
 def unreadable(stored: StoredMessage, broker_name: str, why: CannotInflate) -> UnreadableMessage:

@@ -52,9 +52,9 @@ async def find_by_offset_id(
     """
     with checking_arguments():
         host, port, log_offset = parse_offset_msg_id(text)
+    search = _Search(session, text.upper(), log_offset)
     places = {name: _address(one) for name, one in brokers.items() if one.addresses}
     there = {name for name, at in places.items() if await _is_at(at, host, port)}
-    search = _Search(session, text.upper(), log_offset)
     for names in (sorted(there), sorted(places.keys() - there)):
         found = await search.at({name: places[name] for name in names})
         if found is not None:
@@ -64,17 +64,17 @@ async def find_by_offset_id(
 
 @dataclass(slots=True)
 class _Search:
-    """Where a message was looked for."""
+    """Where a message was looked for: `asked` are places with their addresses."""
 
     session: Session
     msg_id: str
     log_offset: int
-    asked: list[str] = field(default_factory=list)
+    asked: dict[str, str] = field(default_factory=dict)
     failed: dict[str, ClientError] = field(default_factory=dict)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def at(self, places: Mapping[str, str]) -> ReceivedMessage | None:
-        """What the first of these brokers has under the id."""
+        """The message that the first of these brokers has under the id, None if none has it."""
         found = await asyncio.gather(*(self._ask(name, at) for name, at in places.items()))
         return next((message for message in found if message is not None), None)
 
@@ -87,15 +87,15 @@ class _Search:
             with reading(address):
                 message = received(decode_record(answer.body), name)
         except PeerFailed:
-            self.asked.append(place)
+            self.asked[place] = address
             return None
         except BadAnswer:  # RocketMQ's broker hands out what lies there, record or not
-            self.asked.append(place)
+            self.asked[place] = address
             return None
         except (NetworkError, PeerError) as error:
             self.failed[f"{name} ({error})"] = error
             return None
-        self.asked.append(place)
+        self.asked[place] = address
         return message if message.offset_msg_id == self.msg_id else None
 
     def failure(self, what: str) -> ClientError:
@@ -110,7 +110,7 @@ class _Search:
         if self.failed:
             text += f"; could not be asked: {_list(self.failed)}"
         code = int(ResponseCode.SYSTEM_ERROR)
-        return PeerFailed(text, address=self.asked[0], code=code, remark=None)
+        return PeerFailed(text, address=next(iter(self.asked.values())), code=code, remark=None)
 
 
 def _list(places: Collection[str]) -> str:
@@ -134,6 +134,6 @@ async def _is_at(address: str, host: str, port: int) -> bool:
         found = await asyncio.get_running_loop().getaddrinfo(
             name.strip("[]"), port, type=socket.SOCK_STREAM
         )
-    except OSError:
+    except (OSError, ValueError):
         return False
     return any(entry[4][0] == host for entry in found)

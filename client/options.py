@@ -184,7 +184,8 @@ def local_ip(peer: str) -> str:
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
-    except OSError:
+    except (OSError, ValueError):
+        # The second of a text that is no host; connecting to it says so.
         return "127.0.0.1"
 
 

@@ -22,6 +22,7 @@ BOUNDED: Final[Containers] = {
     "limits.connections": {
         "broker/requests/clients.py": "ClientRequests._leaving",
         "broker/tables/clients.py": "ClientTable._groups_of",
+        "native/sockets.pyx": "Sockets.ended Sockets.open_sockets Sockets.owed Sockets.ready",
         "remoting/arrivals.py": "Arrivals._addresses Arrivals._here Arrivals._opening "
         "Arrivals._to_shake",
         "remoting/budget.py": "InboundBudget._big InboundBudget._paused",
@@ -92,12 +93,12 @@ BOUNDED: Final[Containers] = {
         "ConfigTable._unsaved _Batch.changes _Batch.told",
         "broker/tables/entry_text.py": "TableText._block_of TableText._blocks _Block.texts",
         "broker/tables/topics.py": "TopicTable._leaving TopicTable._ordered",
-        "native/pulls.pyx": "Pulls.routes",
         "native/sends.pyx": "Sends.routes",
         "store/index/service.py": "IndexService._prefixes",
         "store/scrub/index_entries.py": "IndexEntryCheck._prefixes",
     },
     "limits.max_queues": {
+        "native/sends.pyx": "Route.queues",
         "store/disk/descriptors.py": "DescriptorCache._changed_directories DescriptorCache._open "
         "DescriptorCache.dirty DescriptorCache.rewritten",
         "store/queues/consume_queue.py": "ConsumeQueue.odd_sizes",
@@ -133,6 +134,8 @@ BOUNDED: Final[Containers] = {
         "remoting/calls.py": "PendingCalls._waiting",
     },
     "white addresses": {"access/accounts.py": "Rules._white"},
+    "rights that were asked for": {"native/guard.pyx": "Guard.allowed Guard.white"},
+    "routes of plain pulls": {"native/pulls.pyx": "Pulls.routes"},
     # --- counters
     "counters": {
         "broker/stats.py": "BrokerStats._consumers BrokerStats._topics ConsumerStats.pulled",
@@ -202,6 +205,7 @@ BOUNDED: Final[Containers] = {
     },
     "client, trace": {"client/producing/tracing.py": "MessageTrace._waiting"},
     "files of accounts": {
+        "native/guard.pyx": "Guard.signers",
         "access/service.py": "_Changed.lines",
         "access/account_file.py": "_Reader._names _Said.causes _Said.faults _Said.warnings",
     },

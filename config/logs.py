@@ -25,7 +25,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final, Self, TextIO
 
 from aerobee.printable import printable, printable_json
@@ -238,7 +238,8 @@ class JsonFormatter(logging.Formatter):
     """One object a line: ts, level, event, logger, then the event's `key=value` pairs.
 
     What is plainly a number, True or False has that type; in quotes it is a text. A pair whose key
-    is one of ours, or stands twice, is not lost: it gets a `_` behind its key.
+    is one of ours, or stands twice, is not lost: it gets a `_` behind its key, and further ones a
+    number as well.
     """
 
     def __init__(self, part: str = "") -> None:
@@ -258,11 +259,21 @@ class JsonFormatter(logging.Formatter):
             fields["suppressed"] = record.suppressed
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
+        # A peer's text may hold thousands of pairs with one key: the last number of each is known.
+        numbers: dict[str, int] = {}
         for key, value in _FIELD.findall(text):
-            while key in fields:
-                key += "_"
-            fields[key] = _json_value(value)
+            fields[_free_key(key, fields, numbers)] = _json_value(value)
         return printable_json(json.dumps(fields, ensure_ascii=False))
+
+
+def _free_key(key: str, taken: Container[str], numbers: dict[str, int]) -> str:
+    if key not in taken:
+        return key
+    free = f"{key}_"
+    while free in taken:
+        numbers[key] = numbers.get(key, 1) + 1
+        free = f"{key}_{numbers[key]}"
+    return free
 
 
 def _name(record: logging.LogRecord, part: str) -> str:

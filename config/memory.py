@@ -234,6 +234,20 @@ FIXED: Final = (
               bytes_each=150),
     ),
     Fixed(
+        "rights that were asked for",
+        20_000,
+        "answers",
+        Limit("what accounts may do, and which addresses are white, in the compiled form",
+              "asked anew", "-", bytes_each=1_300, times=("acl_enabled",)),
+    ),
+    Fixed(
+        "routes of plain pulls",
+        32 * _MIB,
+        "bytes",
+        Limit("what pulls that are alike get, with the tags that they want, in the compiled form",
+              "found anew", "-", bytes_each=1),
+    ),
+    Fixed(
         "remembered texts",
         21_000,
         "texts",

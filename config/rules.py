@@ -19,7 +19,7 @@ Values = dict[str, Any]
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;,\[\]]+):([0-9]{1,5})")
 _HOST: Final = re.compile(r"[^\s;,/]*")
 _LEVEL: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
-# Of a topic.
+# The name of a topic.
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 # The pool counts as empty when none is free (store/FORMAT.md 3.5).
 _TOO_FEW_BUFFERS: Final = (

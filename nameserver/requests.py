@@ -111,7 +111,7 @@ class Requests:
         self._options = options or RequestOptions()
         # The number of changes of the KV table that it goes with, and the body.
         self._order_body = (-1, b"")
-        # What is made of a body may be a hundred megabytes (docs/limits.md counts one).
+        # A body may become a hundred megabytes of objects; docs/limits.md counts one of them.
         self._large_registrations = Gate(1)
         self._handlers: dict[int, Callable[[object, Command], bytes | Steps]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,

@@ -178,7 +178,7 @@ class NameServer(Serving):
         self._unsaved: list[_UnsavedAnswer] = []
         # Of each connection that waits for such answers how many, and what is done with the last.
         self._waiting: dict[Connection, _WaitingAnswers] = {}
-        # What the saves that are done have covered, each with what went wrong; some leave a turn.
+        # Answers that finished saves have covered, with the error of each save; some leave a turn.
         self._covered: deque[tuple[deque[_UnsavedAnswer], BaseException | None]] = deque()
         self._answering = Spread(self._turns, self._answer_some)
         # How many wait, for a save or for their turn.

@@ -6,6 +6,9 @@ from aerobee.native.sha1 cimport Key
 cdef enum:
     # A request with more bytes in its fields is for the plain path.
     FIELD_BYTES = 16384
+    # Room for an account, the longest topic and the longest group; names that are longer are nobody's,
+    # and the plain path says so.
+    QUESTION_BYTES = 1024
 
 
 cdef class Guard:
@@ -17,8 +20,7 @@ cdef class Guard:
     cdef bytes last_name, last_question
     cdef Key last_key
     cdef uint8_t scratch[FIELD_BYTES]
-    # Of fields that fit into `scratch`, and three numbers.
-    cdef uint8_t question[FIELD_BYTES + 16]
+    cdef uint8_t question[QUESTION_BYTES]
     cdef bint passes(self, Header *header, const uint8_t *body, int size, bytes host) except -1
     cdef bint _is_white(self, bytes host) except -1
     cdef int _lay_out(self, Header *header, const uint8_t *order, int count) noexcept nogil

@@ -157,6 +157,8 @@ cdef class Guard:
         cdef int size = sizeof(head) + head[1] + topic.size + group.size
         cdef uint8_t *to = self.question
         cdef bytes question
+        if size > QUESTION_BYTES:
+            return False
         memcpy(to, head, sizeof(head))
         to += sizeof(head)
         memcpy(to, PyBytes_AS_STRING(self.last_name), head[1])

@@ -37,6 +37,12 @@ cdef enum:
 cdef enum:
     KEY_BYTES = 1024
     MOST_ROUTES = 20_000
+    # All routes together have no more bytes: another version makes another pull, and each may
+    # have 300 tags of its own, or keep a subscription of 1,000 that the group has no longer.
+    MOST_ROUTE_BYTES = 32 << 20
+    # The objects of one, and at most what a tag takes in a subscription.
+    ROUTE_BYTES = 600
+    TAG_BYTES = 256
 
 cdef int COMMITS = pull_headers.PULL_COMMIT_OFFSET
 
@@ -82,7 +88,7 @@ cdef class Pulls:
         """
         self.log, self.find_route, self.checked_below = log, find_route, checked_below
         self.served, self.commit = served, commit
-        self.routes = {}
+        self.forget_routes()
         self.names = names
         self.json_parts, self.binary_parts = json_parts, binary_parts
         self.reply_bytes = 160 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
@@ -94,7 +100,8 @@ cdef class Pulls:
 
     def forget_routes(self):
         """A topic, a group or a queue has changed."""
-        self.routes.clear()
+        self.routes = {}
+        self.route_bytes = 0
 
     cdef bint serve(self, Header *header, Output *out) except -1:
         """Put the answer to a pull behind what `out` has; False if it is not plain, and nothing
@@ -155,11 +162,14 @@ cdef class Pulls:
         for index in range(FIELDS):
             if fields[index].at != NULL:
                 ext[(<bytes> self.names[index]).decode()] = text_of(&fields[index])
-        made = self.find_route(ext)
+        cdef PullRoute made = self.find_route(ext)
         if made is not None:
-            if len(self.routes) >= MOST_ROUTES:
-                self.routes.clear()
+            if len(self.routes) >= MOST_ROUTES or self.route_bytes >= MOST_ROUTE_BYTES:
+                self.forget_routes()
             self.routes[found_by] = made
+            self.route_bytes += ROUTE_BYTES + size
+            if made.codes is not None:
+                self.route_bytes += TAG_BYTES * len(made.codes)
         return made
 
     cdef bint _read(self, PullRoute route, Header *header, int64_t offset, int64_t most,

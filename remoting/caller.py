@@ -82,6 +82,9 @@ class Caller:
         except OSError as error:
             reason = connect_failure(error, host, over_tls=tls is not None)
             raise RemotingConnectError(f"cannot connect to {where}: {reason}") from error
+        except ValueError as error:
+            # A text that no resolver takes: too long between two dots, a NUL, half a character.
+            raise RemotingConnectError(f"cannot connect to {where}: {error}") from error
         if caller.closed:
             raise RemotingConnectError(f"cannot connect to {where}: closed at once")
         return caller

@@ -45,7 +45,7 @@ _OWNER = 4
 _ASIDE = 8
 # So much of a peer's input waits for a slice before the peer is not read any more.
 _ASIDE_BYTES = 64 * 1024
-# What has waited longer goes the long way, where requests that are too old are refused.
+# Bytes that have waited longer go the long way, where requests that are too old are refused.
 _FRESH_S = 0.1
 # Answers that are taken in a slice, some microseconds each.
 _ANSWERS = 128

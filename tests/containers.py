@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -32,10 +33,7 @@ _DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetCom
 #: Not `add` and `update`: much else has these, and sets are known by how they are made.
 _ADDING = ("append", "appendleft", "extend", "setdefault", "insert")
 _REMEMBERS = ("cache", "lru_cache")
-_LINE = re.compile(
-    r"    +(?:cdef (?:public |readonly )?(?P<type>dict|list|set|bytearray) (?P<names>\w[\w, ]*)$"
-    r"|self\.(?P<name>\w+) = (?:\{\}|\[\]|(?:dict|list|set|deque|bytearray|OrderedDict)\())"
-)
+_MEMBERS = re.compile(r"    cdef (?:public |readonly )?(?:dict|list|set|bytearray) (\w[\w, ]*)$")
 
 
 def found(path: Path) -> set[str]:
@@ -181,9 +179,15 @@ def _of_lines(text: str) -> Iterator[str]:
             kept = opened[1] or opened[2]
         elif line and not line[0].isspace():
             kept = ""
-        match = _LINE.match(line)
-        if kept and match:
-            if match["name"]:
-                yield f"{kept}.{match['name']}"
-            elif line.startswith("    cdef"):
-                yield from (f"{kept}.{name.strip()}" for name in match["names"].split(","))
+        if not kept:
+            continue
+        if members := _MEMBERS.match(line):
+            yield from (f"{kept}.{name.strip()}" for name in members[1].split(","))
+        elif line.lstrip().startswith("self."):
+            yield from (f"{kept}.{name}" for name in _given(line.strip()))
+
+
+def _given(line: str) -> Iterator[str]:
+    """Containers that a line gives to its object; none of one that only C understands."""
+    with suppress(SyntaxError):
+        yield from _assigned(ast.parse(line).body[0], "self")

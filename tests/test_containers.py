@@ -157,10 +157,13 @@ def test_the_reader_finds_what_compiled_classes_keep(tmp_path: Path) -> None:
             def __init__(self):
                 self.later = deque()
                 self.number = 1
+                self.one, self.two = [], deque()
+                self.pair = self.more, self.mine = given, {}
 
         cdef int free(object given):
             cdef list local = []
             return 1
         """
     kept = {"Owner._known", "Owner.first", "Owner.second", "Owner.later"}
+    kept |= {"Owner.one", "Owner.two", "Owner.mine"}
     assert _names(tmp_path, text, ".pyx") == kept

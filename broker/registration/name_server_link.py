@@ -33,6 +33,8 @@ _RETRY_FIRST_S = 0.5
 _RETRY_LAST_S = 10.0
 # A stop does not wait longer for a name server to confirm.
 _UNREGISTER_S = 1.0
+# Characters of what a name server says of a refusal: a frame would hold 256 KiB, for each line.
+_REMARK_SHOWN = 500
 
 
 class RegistrationRefused(Exception):
@@ -183,7 +185,8 @@ class NameServerLink:
         answer = await caller.call(request, self._options.timeout_s)
         self._answered = True
         if answer.code != ResponseCode.SUCCESS:
-            raise RegistrationRefused(f"refused with code {answer.code}: {answer.remark}")
+            remark = (answer.remark or "no reason given")[:_REMARK_SHOWN]
+            raise RegistrationRefused(f"refused with code {answer.code}: {remark}")
         if not self.registered:
             log.info("registered name_server=%s", self.server)
         self.registered = True

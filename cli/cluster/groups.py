@@ -99,7 +99,7 @@ def behind_text(lag: int | None) -> int | str:
 
 
 def retries_text(count: int) -> str:
-    """What no queue shows of a group that fails on what it gets."""
+    """The words for messages that a group gets again, and that are in none of its queues yet."""
     return f"{count} messages that it failed on wait for their next try"
 
 

@@ -1,4 +1,4 @@
-"""What waits for a topic, as commands that delete it or make it smaller say it."""
+"""How commands that delete a topic or make it smaller tell of messages that wait for it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple

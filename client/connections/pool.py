@@ -18,6 +18,7 @@ from functools import partial
 
 from aerobee.client.connections.background import TaskOwner, wait_shared
 from aerobee.client.errors import (
+    CallerError,
     CallTimeout,
     ClientBusy,
     ClientClosed,
@@ -134,7 +135,11 @@ class ConnectionPool:
 
     async def _connect(self, address: str) -> Caller:
         try:
-            host, port = split_address(address)
+            try:
+                host, port = split_address(address)
+            except CallerError as error:
+                # Those that the program gave were looked at before: a name server has told it.
+                raise ConnectFailed(f"cannot connect: {error}") from None
             caller = await Caller.connect(
                 host,
                 port,

@@ -29,7 +29,7 @@ from aerobee.protocol.errors import BadRequest
 
 log = logging.getLogger(__name__)
 
-# What file systems take of a name, and the longest that comes behind the group's.
+# The longest name of a file, and the longest ending that follows the group's name.
 _MAX_NAME_BYTES: Final = 255
 _MAX_SUFFIX_BYTES: Final = len(".json.tmp")
 

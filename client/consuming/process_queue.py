@@ -38,7 +38,8 @@ class ProcessQueue:
         self.last_pull_at: float = 0.0
         self.last_consume_at: float = 0.0
         self._waiting: deque[int] = deque()  # offsets handed out, rising
-        self._held: dict[int, int] = {}  # bytes by offset: a listener may change its messages
+        # Bytes by message, for which its identity stands: a listener may change what it has.
+        self._held: dict[int, int] = {}
         self._finished: set[int] = set()  # of those, the ones done out of turn
         self._changed = asyncio.Event()
 
@@ -46,7 +47,7 @@ class ProcessQueue:
         """Take what a pull brought; offsets rise."""
         for message in messages:
             self._waiting.append(message.queue_offset)
-            self._held[message.queue_offset] = message.held_bytes
+            self._held[id(message)] = message.held_bytes
             self.cached_bytes += message.held_bytes
         self.cached_count += len(messages)
 
@@ -54,7 +55,7 @@ class ProcessQueue:
         """These are consumed, or safely sent back; returns the offset that may be committed."""
         for message in messages:
             self._finished.add(message.queue_offset)
-            self.cached_bytes -= self._held.pop(message.queue_offset)
+            self.cached_bytes -= self._held.pop(id(message))
             self.cached_count -= 1
         last = None
         while self._waiting and self._waiting[0] in self._finished:

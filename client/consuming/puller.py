@@ -161,9 +161,7 @@ class Puller:
             header = PullMessageResponse.from_ext(answer.ext)
             if status is PullStatus.FOUND:
                 records = iterate_records(answer.body)
-                messages, left_at = received_until_full(
-                    records, queue.broker_name, pull.max_messages
-                )
+                messages, left_at = received_until_full(records, queue, pull.max_messages)
         if tags := pull.subscription.tags:
             messages = [message for message in messages if message.tags in tags]
         if header.suggest_which_broker_id != MASTER_ID:

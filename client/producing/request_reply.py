@@ -126,7 +126,7 @@ class Replies:
         return make_response(command, ResponseCode.SYSTEM_ERROR, f"unreadable reply: {why}")
 
     def _waiter(self, properties: Mapping[str, str]) -> asyncio.Future[ReceivedMessage] | None:
-        """Who waits for the reply with these properties; None, and a line of the log, if nobody."""
+        """The future that waits for a reply with these properties; None, which is logged."""
         correlation_id = properties.get(PROPERTY_CORRELATION_ID, "")
         future = self._waiting.get(correlation_id)
         if future is not None and not future.done():

@@ -186,7 +186,7 @@ class Setting(NamedTuple):
 
 
 class _Declared(NamedTuple):
-    """What `setting` was told, until the section has read it."""
+    """The arguments of `setting`, until the section has read them."""
 
     default: Value
     options: Mapping[str, Any]

@@ -112,7 +112,7 @@ class Form:
 
 
 class TooMuchTogether(Exception):
-    """What the compressed bodies of several rows become is too much for one batch."""
+    """Compressed bodies of several rows become too much for one batch."""
 
 
 def decode_parts(

@@ -19,7 +19,7 @@ MAX_REQUEST_VALUES = 100_000
 MAX_DIALECT_VALUES = 10_000
 #: A body of so many bytes is read in some 2 ms, whatever is in it.
 SMALL_BODY = 2048
-# Of a topic's queues on all brokers; clients read it.
+# A table of all queues of a topic, which clients read.
 _MAX_OFFSET_VALUES = 1_000_000
 _I32_MAX = 2**31 - 1
 _I64_MAX = 2**63 - 1

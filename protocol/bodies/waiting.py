@@ -38,7 +38,7 @@ class WaitingMessages(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, body: bytes) -> WaitingMessages:
-        """Raises ValueError for what is none."""
+        """Raises ValueError for a body that is no such answer."""
         try:
             value: Mapping[str, Any] = parse_body(body, "answer about waiting messages")
             counts = {
@@ -47,4 +47,6 @@ class WaitingMessages(msgspec.Struct, frozen=True):
             }
             return cls(counts, int(value["unlooked"]))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the answer about waiting messages is none: {error!r}") from error
+            raise ValueError(
+                f"the answer about waiting messages cannot be read: {error!r}"
+            ) from error

@@ -106,9 +106,9 @@ def _escapes(data: bytes | str) -> int:
 
 
 def _with_quoted_keys(data: bytes | str, max_values: int) -> bytes:
-    """The document with bare whole numbers as keys in quotes. ValueError if it has none, if it has
-    more texts than `max_values` and their keys are, or what is in quotes cannot be told from what
-    is not by looking at quotes alone.
+    """The document with bare whole numbers as keys in quotes. ValueError if it has no such key, if
+    it has more texts than `max_values` values with their keys can be, or if quotes alone do not
+    tell what is in a text from what is not.
 
     It may be no JSON before or after this. If it is JSON after, it says what the reader of the
     dialect would have read: outside of texts a digit before a colon ends a key.

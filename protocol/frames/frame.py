@@ -46,7 +46,7 @@ class FrameDecoder:
         self.added = 0
         self._max_total = max_frame_bytes - 4
         self._max_header_bytes = max_header_bytes
-        # What is cut from `_at` on, and what came behind it meanwhile.
+        # Frames are cut from `_at` on; the bytes in `_behind` came meanwhile.
         self._chunk = b""
         self._at = 0
         self._behind = bytearray()
@@ -112,6 +112,8 @@ class FrameDecoder:
         self._at += size
         self.buffered -= size
         self._needed = 4
+        if not self.buffered:
+            self.drop()
 
     def drop(self) -> None:
         """Forget what was added."""
@@ -134,7 +136,7 @@ class FrameDecoder:
     # --- inside
 
     def _join(self) -> None:
-        """What lies in two pieces becomes one."""
+        """The two pieces become one."""
         self._chunk = b"".join((memoryview(self._chunk)[self._at :], self._behind))
         self._at = 0
         self._behind = bytearray()

@@ -1,4 +1,4 @@
-"""What a request that waits for its answer keeps, and what that takes.
+"""A request that waits for its answer: what it keeps, and how many bytes that takes.
 
 A pull that finds nothing, a send that waits for its sync, a question to another client: each may
 wait for seconds, thousands at a time, and its peer decides how long its texts are. An answer needs
@@ -31,12 +31,12 @@ def keep_for_answer(request: Command) -> None:
 
 
 def text_bytes(text: str) -> int:
-    """What a text takes."""
+    """Bytes that a text takes."""
     return _TEXT_BYTES + len(text) * (1 if text.isascii() else _WIDEST)
 
 
 def request_bytes(request: Command) -> int:
-    """What a request takes as it came."""
+    """Bytes that a request takes as it came."""
     fields = sum(
         _FIELD_BYTES + text_bytes(key) + text_bytes(value) for key, value in request.ext.items()
     )

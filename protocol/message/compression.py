@@ -27,11 +27,11 @@ from aerobee.protocol.message.record_layout import (
 
 #: Installs what reads LZ4 and ZSTD.
 EXTRA: Final = "pip install 'aerobee[compression]'"
-# Of ZSTD's memory beside the output. 8 MiB is the window of its level 19; above that are `--ultra`
+# ZSTD's memory beside the output. 8 MiB is the window of its level 19; above that are `--ultra`
 # levels, and headers that claim what they do not need.
 _ZSTD_WINDOW_BYTES: Final = 64 * 1024 * 1024
-# What is fed at once. A block of 128 KiB may be 4 bytes long, so the output passes its limit by 16
-# MiB at most before that is seen.
+# Bytes that are fed at once. A block of 128 KiB may be 4 bytes long, so the output passes its limit
+# by 16 MiB at most before that is seen.
 _ZSTD_BITE_BYTES: Final = 512
 
 
@@ -40,7 +40,7 @@ class CannotInflate(ValueError):
 
 
 class NoCodec(CannotInflate):
-    """What the body is compressed with cannot be read here; the text says what to install."""
+    """The compression of the body cannot be read here; the text says what to install."""
 
 
 class TooLarge(CannotInflate):

@@ -89,8 +89,15 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
 
 DANGEROUS = (
     "\x00\x07\x1b[2J\x7f\x9b31m\u061c\u200e\u200f\u2028\u202e\u2066\u2069\ufeff\ud800\U000e0041"
+    "\xad\u180e\u200b\U0001d173"
 )
 _OBEYED = re.compile(f"[{DANGEROUS.replace('[2J', '').replace('31m', '')}]")
+
+
+def test_characters_that_join_others_are_left_alone() -> None:
+    """Words of Persian and of Hindi need them, and so do faces made of several."""
+    joined = "\u0645\u06cc\u200c\u062e \u0915\u094d\u200d\u0937 \U0001f469\u200d\U0001f680"
+    assert printable(joined) == joined
 
 
 def test_nothing_that_a_terminal_obeys_passes_the_door(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,11 @@ from aerobee.client.errors import (
     PeerFailed,
     RequestRefused,
 )
+from aerobee.client.message_ids import find_by_offset_id
 from aerobee.client.options import ClientOptions
 from aerobee.config.properties import parse_properties
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.routes import BrokerRoute
 from aerobee.protocol.bodies.stats import QueueOffsets, encode_topic_stats
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode
@@ -193,13 +195,32 @@ async def test_a_message_is_found_after_its_broker_has_moved(two, admin) -> None
     assert (found.body, found.queue.broker_name) == (b"the one", "b")
 
 
+async def test_an_address_that_is_none_hides_no_message_of_another_broker(two, admin) -> None:
+    """Any peer may register at a name server, under any address."""
+    has_at_149(two["b"], b"x", 10911)
+    brokers = dict((await admin.cluster()).brokers)
+    for number, address in enumerate(("a b:10911", f"{'a' * 70}.x:10911", "\0:10911", "nothing")):
+        brokers[f"bad{number}"] = BrokerRoute(f"bad{number}", "C", {0: address})
+        with pytest.raises(ConnectFailed):
+            await admin._session.call(address, VIEW)
+    msg_id = "7F00000100002A9F" + f"{149:016X}"
+    assert (await find_by_offset_id(admin._session, brokers, msg_id)).body == b"x"
+    for broker in two.values():
+        has_nothing(broker)
+    with pytest.raises(PeerFailed, match=r"could not be asked: bad0 .*, bad1 .*, bad2 .*, bad3 "):
+        await find_by_offset_id(admin._session, brokers, msg_id)
+
+
 async def test_a_message_that_is_nowhere_is_an_error_that_says_where_it_was_looked_for(
     two, admin
 ) -> None:
     has_nothing(two["a"])
     has_at_149(two["b"], b"another", 10912)
-    with pytest.raises(PeerFailed, match=r"looked at a at 127.0.0.1:\d+, b at 127.0.0.1:\d+$"):
+    with pytest.raises(
+        PeerFailed, match=r"looked at a at 127.0.0.1:\d+, b at 127.0.0.1:\d+$"
+    ) as failed:
         await admin.view("7F00000100002A9F" + f"{149:016X}")
+    assert failed.value.address in (f"127.0.0.1:{one.server.port}" for one in two.values())
     await two["b"].stop()
     with pytest.raises(PeerFailed, match=r"looked at a at .*; could not be asked: b \(.*"):
         await admin.view("7F00000100002A9F" + f"{149:016X}")

@@ -19,8 +19,11 @@ from aerobee.client.message import (
     received,
     received_until_full,
 )
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.message.record import decode_record
 from aerobee.protocol.message.record_layout import SYS_COMPRESSED
+
+QUEUE = MessageQueue("T", "a", 0)
 
 
 @pytest.mark.parametrize(
@@ -164,22 +167,44 @@ def test_a_body_that_cannot_be_read_is_never_given_out_as_if_it_were_plain(
         _ = message.body
 
 
+def test_asking_again_for_a_body_that_cannot_be_read_keeps_no_more_frames(stored) -> None:
+    message = received(decode_record(stored("T", 0, 0, b"no zlib", sys_flag=1)), "a")
+    assert isinstance(message, UnreadableMessage)
+    for _ in range(3):
+        with pytest.raises(UnreadableBody) as raised:
+            _ = message.body
+        assert len(raised.traceback) == 2
+
+
 def test_an_answers_bodies_have_one_bound_and_the_rest_is_left_for_the_next_pull(
     stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "MAX_INFLATED_BYTES", 10_000)
     packed = zlib.compress(bytes(6_000))
     records = [decode_record(stored("T", 0, offset, packed, sys_flag=1)) for offset in (5, 6, 7)]
-    found, left_at = received_until_full(records, "a", 32)
+    found, left_at = received_until_full(records, QUEUE, 32)
     assert ([len(one.body) for one in found], left_at) == ([6_000], 6)
-    found, left_at = received_until_full(records[2:], "a", 32)
+    found, left_at = received_until_full(records[2:], QUEUE, 32)
     assert ([one.queue_offset for one in found], left_at) == ([7], None)
 
 
 def test_a_pull_brings_no_more_messages_than_were_asked_for(stored) -> None:
     records = [decode_record(stored("T", 0, offset, b"x")) for offset in range(5)]
-    found, left_at = received_until_full(records, "a", 3)
+    found, left_at = received_until_full(records, QUEUE, 3)
     assert ([one.queue_offset for one in found], left_at) == ([0, 1, 2], 3)
+
+
+def test_what_is_left_of_a_light_queue_has_its_place_there(stored) -> None:
+    """Its messages carry the offsets of the queues that they were sent to: the next pull would have
+    begun at one of those, and passed over messages."""
+    lists = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02INNER_MULTI_QUEUE_OFFSET\x019,{}"
+    records = [
+        decode_record(stored("T", 0, 70 - offset, b"x", properties=lists.format(offset)))
+        for offset in range(3)
+    ]
+    light = MessageQueue("%LMQ%b", "a", 0)
+    found, left_at = received_until_full(records, light, 2)
+    assert ([one.queue_offset for one in found], left_at) == ([70, 69], 2)
 
 
 def test_a_compressed_body_comes_out_plain(stored) -> None:

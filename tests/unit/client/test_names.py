@@ -24,6 +24,12 @@ def test_every_public_name_is_there() -> None:
     assert [name for name in client.__all__ if not hasattr(client, name)] == []
 
 
+def test_a_name_is_looked_for_once() -> None:
+    """To look whether there is a module of that name takes 12 us, at each `client.Message(...)`."""
+    found = client.Message
+    assert vars(client)["Message"] is found
+
+
 def test_any_module_may_be_the_first_that_a_program_imports() -> None:
     """`from aerobee.client.consuming.push_consumer import PushConsumer`, as a program's first line,
     was a circular import: modules below ask the package for one another before they are there."""

@@ -20,7 +20,7 @@ from aerobee.client import (
     blocking,
 )
 from aerobee.client.errors import CallerError
-from aerobee.client.options import split_address
+from aerobee.client.options import local_ip, split_address
 
 SERVER = "127.0.0.1:9876"
 
@@ -101,3 +101,9 @@ def test_two_addresses_are_not_taken_for_one(text: str) -> None:
 def test_a_port_of_thousands_of_digits_is_an_address_that_is_none() -> None:
     with pytest.raises(CallerError, match="an address must be host:port"):
         split_address("127.0.0.1:" + "9" * 5000)
+
+
+@pytest.mark.parametrize("host", ["a" * 70 + ".x", "a..b"])
+def test_a_host_that_no_resolver_takes_is_no_error_before_it_is_connected_to(host: str) -> None:
+    """`aerobee -n HOST:9876` ended with a traceback."""
+    assert local_ip(f"{host}:9876") == "127.0.0.1"

@@ -294,3 +294,15 @@ def test_a_started_frame_is_seen() -> None:
 def test_codes_beyond_16_bits_do_not_fit_the_binary_header() -> None:
     with pytest.raises(ValueError, match="200050"):
         make_request(200050, serialization=1).encode()
+
+
+def test_frames_that_another_has_served_are_let_go() -> None:
+    """Else an idle connection kept its last read, and it counted as unfinished input."""
+    decoder = FrameDecoder()
+    decoder.add(frame() * 3)
+    decoder.skip(2 * len(frame()))
+    assert (decoder.buffered, decoder.held) == (len(frame()), 3 * len(frame()))
+    decoder.skip(len(frame()))
+    assert (decoder.buffered, decoder.held, decoder.chunk) == (0, 0, (b"", 0))
+    [command] = decoder.feed(frame())
+    assert command.code == 34

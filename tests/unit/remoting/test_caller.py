@@ -33,6 +33,13 @@ async def test_many_calls_at_once_get_their_own_answers(bench):
     assert caller.closed
 
 
+@pytest.mark.parametrize("host", ["a" * 70 + ".x", "a..b", "a\0b", "\ud800"])
+async def test_a_text_that_is_no_host_is_a_connect_error(host: str):
+    """Hosts come from name servers, where any peer may have registered them."""
+    with pytest.raises(RemotingConnectError, match=r"^cannot connect to .*:10911: "):
+        await Caller.connect(host, 10911, 5)
+
+
 async def test_nobody_listening_is_a_connect_error_with_the_address(free_port):
     with pytest.raises(RemotingConnectError, match=f"127.0.0.1:{free_port}.*refused"):
         await Caller.connect("127.0.0.1", free_port, 5)

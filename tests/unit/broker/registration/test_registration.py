@@ -359,6 +359,14 @@ async def test_the_compressed_form_says_the_same(world):
     assert queues["TBW102"] == QueueData(8, 8, 7, 0)
 
 
+async def test_a_long_reason_of_a_refusal_is_cut(world):
+    """Each try logs it, and a frame holds 256 KiB of it."""
+    server, address = await world.scripted()
+    server.answer = lambda c: encode_response(c, 1, "x" * 50_000)
+    registrar = await world.registrar(address)
+    assert len(registrar.errors[address]) < 600
+
+
 async def test_a_refusal_shows_its_reason_and_is_tried_again(world):
     server, address = await world.scripted()
     server.answer = lambda c: encode_response(c, 1, "crc32 not match")

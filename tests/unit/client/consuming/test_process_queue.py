@@ -39,6 +39,18 @@ def test_counts_and_bytes_follow_what_is_cached(messages) -> None:
     assert (queue.cached_count, queue.cached_bytes, queue.span) == (0, 0, 0)
 
 
+def test_messages_of_one_offset_are_finished_one_by_one(stored) -> None:
+    """Those of a light queue have the offsets of the queues that they were sent to: a second one
+    ended the worker that consumed it."""
+    one, other = (received(decode_record(stored("T", 0, 7, body)), "a") for body in (b"x", b"yy"))
+    queue = assigned(7)
+    queue.add([one, other])
+    assert queue.finish([other]) == 7
+    assert (queue.cached_count, queue.cached_bytes) == (1, one.size)
+    assert queue.finish([one]) == 8
+    assert (queue.cached_count, queue.cached_bytes) == (0, 0)
+
+
 def test_span_is_from_the_oldest_unfinished_to_the_newest(messages) -> None:
     queue = assigned()
     queue.add(messages)
