@@ -528,7 +528,9 @@ class Connection(asyncio.BufferedProtocol):
                 taken = self._short_way.serve_kept(chunk, position)
                 decoder.skip(taken)
                 self.aside = decoder.buffered > 0
-                if taken and (not self.aside or turns.clock() >= turns.until):
+                # Its answers may have filled the output, or met a peer that has left.
+                ended = not self.aside or self.holds & ~_ASIDE or self.closed
+                if taken and (ended or turns.clock() >= turns.until):
                     return True
         return self._serve()
 

@@ -204,6 +204,45 @@ async def test_input_put_aside_behind_a_full_output_is_served_once_the_peer_read
     assert [reply.body for reply in await answers(reader, len(bodies))] == bodies
 
 
+class ShortWay:
+    """Serves one frame of what was put aside, and its answer fills the output."""
+
+    def __init__(self, connection: Connection, frame: int) -> None:
+        self._connection = connection
+        self._frame = frame
+
+    def serve_kept(self, _chunk: bytes, _position: int) -> int:
+        self._connection.hold_reading()
+        return self._frame
+
+
+async def test_nothing_is_served_behind_a_short_way_that_has_filled_the_output(bench, until):
+    served: list[int] = []
+    connections: list[Connection] = []
+
+    def answer(connection: Connection, command: Command) -> None:
+        served.append(command.code)
+        connections.append(connection)
+
+    bench.handler.answer = answer
+    server = await bench.server()
+    _, writer = await bench.stream(server)
+    writer.write(make_request(9).encode())
+    await until(lambda: served == [9])
+    (connection,) = connections
+    first, second = (make_request(code).encode() for code in (10, 11))
+    connection._short_way = ShortWay(connection, len(first))
+    connection.decoder.add(first + second)
+    connection._put_aside()
+    await until(lambda: connection.holds)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert served == [9]
+    connection._short_way = None
+    connection.release_reading()
+    await until(lambda: served == [9, 11])
+
+
 async def test_a_request_in_work_that_was_held_for_memory_is_read_again(bench, until):
     # Two requests in steps fill the budget; the one that is held for it shrinks when it has ended.
     doors = {code: asyncio.get_running_loop().create_future() for code in (11, 12)}
