@@ -38,9 +38,14 @@ NUMBER_BYTES = 400
 _STEP = 100
 
 
+def part_bytes(broker: str) -> int:
+    """What a stage of that broker that an intent names takes in memory."""
+    return PART_BYTES + len(broker)
+
+
 def parts_bytes(parts: Iterable[StagePart]) -> int:
     """What stages that an intent names take in memory."""
-    return sum([PART_BYTES + len(part.broker) for part in parts])
+    return sum([part_bytes(part.broker) for part in parts])
 
 
 @dataclass(frozen=True, slots=True)

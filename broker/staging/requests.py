@@ -32,13 +32,12 @@ from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.table import (
-    CHUNK_BYTES,
-    STAGE_BYTES,
+    OPEN_SHARE,
+    STAGES_SHARE,
     Decision,
     Stage,
     StageTable,
     in_steps,
-    topics_bytes,
 )
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader
@@ -163,8 +162,8 @@ class StageRequests:
         given_up = self._table.state(key) != NONE or header.stage in self._table.dropped
         if self._is_known(stage, header) or given_up:
             return False
-        memory = CHUNK_BYTES + topics_bytes(topics) + (0 if stage is not None else STAGE_BYTES)
-        self._check_room(size, memory)
+        self._check_room(size)
+        self._check_memory(self._table.chunk_memory(header.stage, topics), STAGES_SHARE)
         return True
 
     def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
@@ -183,7 +182,7 @@ class StageRequests:
             )
         return False
 
-    def _check_room(self, size: int, memory: int) -> None:
+    def _check_room(self, size: int) -> None:
         limit = self._settings.stage_max_bytes
         if size > self._settings.max_message_bytes:
             raise BadRequest.illegal_message(
@@ -197,16 +196,15 @@ class StageRequests:
                 f"limit is {limit} (stage.max_bytes); try again when batches were committed or "
                 "aborted",
             )
-        self._check_memory(memory)
 
-    def _check_memory(self, memory: int) -> None:
-        """Raises BadRequest where stages and open intents would take more than their half."""
-        room = self._settings.stage_state_bytes // 2
+    def _check_memory(self, memory: int, share: float) -> None:
+        """Raises BadRequest where stages and open intents would take more than their share."""
+        room = int(self._settings.stage_state_bytes * share)
         if self._table.bytes + memory > room:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
                 f"what is known of staged chunks and open batches takes {self._table.bytes} bytes, "
-                f"with this it would be {self._table.bytes + memory} of {room} (half of "
+                f"with this it would be {self._table.bytes + memory} of {room} ({share} of "
                 "limits.stage_state_bytes); try again when batches were published or aborted, or "
                 "stage larger chunks",
             )
@@ -253,7 +251,7 @@ class StageRequests:
             yield from self._check_topics(connection, command, sorted(decision.topics))
             if not table.stands(decision):
                 continue  # what was found good has changed since: it is looked at again
-            self._check_memory(decision.memory)
+            self._check_memory(decision.memory, OPEN_SHARE)
             self._log.intent(decision)
             self._appended()
             self._publisher.add(table.open[key])

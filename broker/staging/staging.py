@@ -24,7 +24,7 @@ from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.requests import StageRequests
 from aerobee.broker.staging.rows import ChunkCheck, StagedRows
-from aerobee.broker.staging.table import StageTable
+from aerobee.broker.staging.table import FINISHED_SHARE, StageTable
 from aerobee.broker.staging.waiting import StagedWaiting
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -117,7 +117,7 @@ class Staging:
         """What is staged and was decided, as the file and the stage log have it."""
         store = self._store
         finished = FinishedBatches(
-            lambda: settings.stage_state_bytes // 2,
+            lambda: int(settings.stage_state_bytes * FINISHED_SHARE),
             lambda: settings.stage_remember_ms,
             clock_ms,
         )

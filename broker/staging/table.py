@@ -19,7 +19,9 @@ for longer than the log has its segments.
 
 All of it is bounded by bytes: half of what `limits.stage_state_bytes` allows is for stages and open
 intents, which are refused beyond it, half for finished batches, of which the dearest are forgotten
-beyond it.
+beyond it. Only intents free what stages take, so stages must not fill the room of intents: a stage
+is charged for its part of the intent that will name it when it begins, and a quarter of the first
+half is left to intents, for what they take besides.
 
 Loop thread only.
 """
@@ -32,7 +34,13 @@ from itertools import islice
 from operator import attrgetter, is_
 from typing import NamedTuple, TypeVar
 
-from aerobee.broker.staging.finished import BatchKey, FinishedBatches, LastBatch, parts_bytes
+from aerobee.broker.staging.finished import (
+    BatchKey,
+    FinishedBatches,
+    LastBatch,
+    part_bytes,
+    parts_bytes,
+)
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
 #: Stages given up that are remembered, so that an intent on its way can no longer name them.
@@ -44,6 +52,11 @@ CHUNK_BYTES = 320
 STAGE_BYTES = 1_200
 INTENT_BYTES = 800
 _TOPIC_BYTES = 120
+# Parts of `limits.stage_state_bytes`: what stages and open intents may take when a chunk comes, and
+# when an intent comes. At the default the difference is 16 MiB; the largest intent that a frame of
+# 4 MiB holds names some 32,000 stages on other brokers, which take 10 MiB.
+STAGES_SHARE = 3 / 8
+OPEN_SHARE = FINISHED_SHARE = 1 / 2
 
 T = TypeVar("T")
 
@@ -87,7 +100,7 @@ class Stage:
     at_first: int = 0
     #: Of its rows.
     topics: frozenset[str] = frozenset()
-    #: What it takes in memory.
+    #: What it takes in memory, its part of an intent included.
     memory: int = STAGE_BYTES
 
     def chunk_at(self, row: int) -> tuple[Chunk, int]:
@@ -129,7 +142,7 @@ class Decision:
     #: Of its stages those on other brokers, and what they take in memory.
     others: list[StagePart] = field(default_factory=list)
     others_bytes: int = 0
-    #: What it takes in memory when it is decided.
+    #: What it takes in memory when it is decided, besides what its stages were charged for.
     memory: int = INTENT_BYTES
 
 
@@ -179,6 +192,7 @@ class StageTable:
 
     def __init__(self, broker: str, finished: FinishedBatches) -> None:
         self._broker = broker
+        self._stage_bytes = STAGE_BYTES + part_bytes(broker)
         self.stages: dict[str, Stage] = {}
         self.open: dict[BatchKey, Intent] = {}
         self.finished = finished
@@ -206,7 +220,9 @@ class StageTable:
         its rows."""
         stage = self.stages.get(name)
         if stage is None:
-            stage = self.stages[name] = Stage(key, partition, name, queue_offset, now_ms)
+            stage = self.stages[name] = Stage(
+                key, partition, name, queue_offset, now_ms, memory=self._stage_bytes
+            )
             self.bytes += stage.memory
         if number in stage.chunks:
             return
@@ -294,6 +310,12 @@ class StageTable:
 
     # --- questions --------------------------------------------------------------------------
 
+    def chunk_memory(self, name: str, topics: Iterable[str]) -> int:
+        """What a chunk with rows for these topics takes in memory at most, and its stage where that
+        begins with it."""
+        began = 0 if name in self.stages else self._stage_bytes
+        return CHUNK_BYTES + topics_bytes(topics) + began
+
     def look(self, decision: Decision) -> Generator[None, None, None]:
         """Fill in what a decision means here, in steps."""
         for some in in_steps(decision.parts):
@@ -304,13 +326,14 @@ class StageTable:
             for part in some:
                 if part.broker == self._broker:
                     decision.expected += 1
-                    decision.memory += parts_bytes((part,))
                     decision.rows += part.rows
                     stage = self.stages.get(part.stage)
-                    if stage is not None and stage.key == decision.key:
-                        decision.own[part.stage] = stage
-                        decision.size += stage.size
-                        decision.topics |= stage.topics
+                    if stage is None or stage.key != decision.key:
+                        decision.memory += part_bytes(part.broker)
+                        continue
+                    decision.own[part.stage] = stage
+                    decision.size += stage.size
+                    decision.topics |= stage.topics
             yield None
         decision.memory += decision.others_bytes
 

@@ -19,10 +19,17 @@ from aerobee.access.errors import AccessDenied
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.access.rights import DENY, PUB, SUB
 from aerobee.broker.staging import answers, finished, table
+from aerobee.broker.staging.table import Stage
 from aerobee.broker.tables import change_log
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.headers.stages import StageBatchHeader, StagePart, encode_names, encode_parts
+from aerobee.protocol.headers.stages import (
+    StageBatchHeader,
+    StagePart,
+    encode_names,
+    encode_parts,
+    stage_checksum,
+)
 from tests.inline_loop import drive
 from tests.unit.broker.clients_support import request
 from tests.unit.broker.staging_support import BROKER, Desk, rows, texts
@@ -57,6 +64,19 @@ def finish(desk: Desk, key: tuple[str, int], parts: list[StagePart]) -> None:
     desk.settle()
 
 
+def decide_many(desk: Desk) -> None:
+    """Decide batches without stages here until that is refused."""
+    for number in range(100):
+        desk.intent((f"more{number}", 1), elsewhere(100))
+
+
+def named(stage: Stage) -> StagePart:
+    """What an intent says of a stage that is whole."""
+    checksum = stage_checksum([chunk.crc for chunk in stage.chunks.values()])
+    count = len(stage.chunks)
+    return StagePart(BROKER, stage.partition, stage.name, count, stage.rows, checksum)
+
+
 def fill(desk: Desk) -> None:
     """Stage until that is refused."""
     for number in range(1000):
@@ -80,19 +100,43 @@ def files(desk: Desk) -> dict[str, bytes]:
 def test_what_is_known_of_stages_and_intents_is_bounded_by_bytes(tmp_path: Path) -> None:
     """150,000 stages of a row each took what they liked; intents ended in out of memory."""
     desk = opened(tmp_path / "store", stage_state_bytes=1 << 20)
-    room = (1 << 20) // 2
     with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes") as refused:
         fill(desk)
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
-    held = desk.staging.table.bytes
-    assert room - 2_000 < held <= room
+    room = (1 << 20) * 3 // 8
+    assert room - 3_000 < desk.staging.table.bytes <= room
+    for number in range(3):
+        desk.intent((f"open{number}", 1), elsewhere(100))
     with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes"):
-        desk.intent(("other", 1), elsewhere(100))
-    assert desk.state(("other", 1)) == "none"
+        decide_many(desk)
+    room = (1 << 20) // 2
+    assert room - 40_000 < desk.staging.table.bytes <= room
+    assert desk.state(("more99", 1)) == "none"
+    desk.settle()
     desk.abort(KEY, list(desk.staging.table.stages))
     assert desk.staging.table.bytes == 0
-    finish(desk, ("other", 1), elsewhere(100))
+    finish(desk, ("more99", 1), elsewhere(100))
     assert desk.staging.table.bytes == 0
+    desk.close()
+
+
+def test_whatever_others_have_staged_a_batch_of_stages_that_are_there_is_decided(
+    tmp_path: Path,
+) -> None:
+    """Chunks filled the room of intents too: nothing was published, and so nothing freed, until
+    somebody gave up or a day was over."""
+    desk = opened(tmp_path / "store", stage_state_bytes=1 << 20)
+    job = ("job", 1)
+    parts = [desk.stage(job, number, rows("b", 1)) for number in range(60)]
+    with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes"):
+        fill(desk)
+    finish(desk, job, [*parts, *elsewhere(60)])
+    assert desk.state(job) == "done"
+    desk.stage(KEY, 0, rows("c", 1))
+    # And all of it in one batch.
+    given = list(desk.staging.table.stages.values())
+    finish(desk, KEY, [named(stage) for stage in given])
+    assert (desk.state(KEY), desk.staging.table.bytes) == ("done", 0)
     desk.close()
 
 
