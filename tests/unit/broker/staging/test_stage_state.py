@@ -19,6 +19,7 @@ from aerobee.access.errors import AccessDenied
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.access.rights import DENY, PUB, SUB
 from aerobee.broker.staging import answers, finished, table
+from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.table import Stage
 from aerobee.broker.tables import change_log
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -355,6 +356,65 @@ def test_what_a_damaged_line_held_is_read_from_the_stage_log_again(desk: Desk) -
     found = opened(desk.path, sets_aside=True)
     assert found.staging.table.finished.queries.keys() == {"q0", "q1", "q2"}
     found.close()
+
+
+def test_a_start_that_is_killed_before_it_saves_leaves_the_next_one_as_much(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The damaged log was renamed by the first of them: its whole lines were lost for the second,
+    where the stage log has not got these batches any more."""
+    for number in range(3):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q1"', b'"qX"'))
+    starts: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(StageLog, "replay", lambda _log, start: starts.append(start))
+        for _ in range(3):
+            found = opened(desk.path, sets_aside=True)
+            assert found.staging.table.finished.queries.keys() == {"q0", "q2"}
+            found.close()
+    assert starts == [0, 0, 0]
+    assert [name for name in files(desk) if ".damaged" in name] == ["stages.log.damaged"]
+
+
+def test_whichever_text_of_the_table_is_left_after_a_damaged_log_all_is_known(desk: Desk) -> None:
+    """No whole lines lead from the backup before to the end."""
+    for number in range(4):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+        desk.staging.file._starts_over = number == 0
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q2"', b'"qX"'))
+    found = opened(desk.path, sets_aside=True)
+    found.save()
+    found.close()
+    (desk.path / "config" / "stages.json").unlink()
+    assert "stages.log.old" not in files(found)
+    later = opened(desk.path, sets_aside=True)
+    assert later.staging.file._saved.keys() == {"q0", "q1", "q2", "q3"}
+    later.close()
+
+
+def test_a_table_that_an_earlier_start_found_damaged_still_has_all_of_the_log_read(
+    desk: Desk,
+) -> None:
+    """That start was killed before it saved, and the lines say less than the table did."""
+    finish(desk, ("table", 0), [])
+    desk.staging.file._starts_over = True
+    desk.save()
+    finish(desk, ("line", 0), [])
+    desk.save()
+    desk.close()
+    for name in ("stages.json", "stages.json.bak"):
+        (desk.path / "config" / name).write_text("damaged\n")
+    for _ in range(2):
+        found = opened(desk.path, sets_aside=True)
+        assert found.staging.table.finished.queries.keys() == {"table", "line"}
+        found.close()
 
 
 def test_after_a_damaged_log_of_changes_all_that_is_known_is_written(desk: Desk) -> None:
