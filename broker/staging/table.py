@@ -45,6 +45,8 @@ from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_c
 
 #: Stages given up that are remembered, so that an intent on its way can no longer name them.
 DROPPED_KEPT = 100_000
+# Of them those that were never here: whoever may send to some topic can name any number of them.
+_UNSEEN_KEPT = DROPPED_KEPT // 2
 # Stages that are looked at in one step.
 _STEP = 500
 # What a chunk, a stage and an intent take, in memory, besides their texts.
@@ -196,7 +198,9 @@ class StageTable:
         self.stages: dict[str, Stage] = {}
         self.open: dict[BatchKey, Intent] = {}
         self.finished = finished
-        self.dropped: dict[str, None] = {}
+        # Names of stages that were given up: those that were here, and those that were not.
+        self._dropped: dict[str, None] = {}
+        self._dropped_unseen: dict[str, None] = {}
         self._touched: dict[str, None] = {}
         self.staged_bytes = 0
         self.chunks = 0
@@ -294,12 +298,13 @@ class StageTable:
         """Stages are given up, known here or not; those that an intent names stay."""
         for name in names:
             stage = self.stages.get(name)
-            if stage is None or not self.is_named(stage):
-                self.dropped[name] = None
-                if stage is not None:
-                    self._forget(stage)
-        for name in list(islice(self.dropped, max(0, len(self.dropped) - DROPPED_KEPT))):
-            del self.dropped[name]
+            if stage is None:
+                self._dropped_unseen[name] = None
+            elif not self.is_named(stage):
+                self._dropped[name] = None
+                self._forget(stage)
+        _forget_oldest(self._dropped_unseen, _UNSEEN_KEPT)
+        _forget_oldest(self._dropped, DROPPED_KEPT - _UNSEEN_KEPT)
 
     def _forget(self, stage: Stage) -> None:
         if self.stages.pop(stage.name, None) is not None:
@@ -346,8 +351,13 @@ class StageTable:
             and len(own) == decision.expected
             and all(map(is_, map(self.stages.get, own), own.values()))
             and sum(map(attrgetter("size"), own.values())) == decision.size
-            and self.dropped.keys().isdisjoint(decision.names)
+            and self._dropped.keys().isdisjoint(decision.names)
+            and self._dropped_unseen.keys().isdisjoint(decision.names)
         )
+
+    def is_dropped(self, name: str) -> bool:
+        """Whether a stage was given up, as far as that is remembered."""
+        return name in self._dropped or name in self._dropped_unseen
 
     def is_named(self, stage: Stage) -> bool:
         """Whether an open intent names it."""
@@ -385,6 +395,11 @@ class StageTable:
         offsets = [stage.queue_offset for stage in islice(self.stages.values(), 1)]
         offsets += [intent.queue_offset for intent in islice(self.open.values(), 1)]
         return min(offsets, default=end)
+
+
+def _forget_oldest(names: dict[str, None], kept: int) -> None:
+    for name in list(islice(names, max(0, len(names) - kept))):
+        del names[name]
 
 
 def topics_bytes(topics: Iterable[str]) -> int:

@@ -7,8 +7,10 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -31,6 +33,7 @@ from aerobee.protocol.headers.stages import (
     encode_parts,
     stage_checksum,
 )
+from aerobee.remoting.turns import Steps
 from tests.inline_loop import drive
 from tests.unit.broker.clients_support import request
 from tests.unit.broker.staging_support import BROKER, Desk, rows, texts
@@ -556,10 +559,10 @@ def test_more_silent_stages_than_a_record_can_name_expire_in_steps(
         steps.append(len(desk.staging.table.stages))
     assert steps == [6, 4, 3, 2]
     assert desk.staging.table.stages.keys() == {fresh.stage, named.stage}
-    assert other.stage in desk.staging.table.dropped
+    assert desk.staging.table.is_dropped(other.stage)
     found = again(desk)
     assert fresh.stage in found.staging.table.stages
-    assert found.staging.table.dropped.keys() == desk.staging.table.dropped.keys()
+    assert found.staging.table._dropped.keys() == desk.staging.table._dropped.keys()
     found.close()
 
 
@@ -583,7 +586,7 @@ def test_a_stage_that_is_added_to_is_not_silent(desk: Desk) -> None:
     desk.chunk(KEY, 0, part.stage, 1, rows("c", 1))
     desk.staging._expire()
     assert desk.staging.table.stages.keys() == {part.stage}
-    assert later.stage in desk.staging.table.dropped
+    assert desk.staging.table.is_dropped(later.stage)
 
 
 # --- rights --------------------------------------------------------------------------------------
@@ -634,7 +637,7 @@ def test_who_may_send_to_no_topic_has_nothing_to_do_with_batches(
     with pytest.raises(AccessDenied, match=f"some topic: accessKey={who} needs PUB"):
         ask(guarded, who, code, body)
     assert guarded.store.written == end
-    assert guarded.staging.table.dropped == {}
+    assert not guarded.staging.table.is_dropped("0" * 32)
 
 
 def test_an_intent_needs_the_right_to_each_topic_that_its_stages_go_to(guarded: Desk) -> None:
@@ -651,6 +654,44 @@ def test_an_intent_needs_the_right_to_each_topic_that_its_stages_go_to(guarded: 
     ask(guarded, "both", RequestCode.STAGE_INTENT, encode_parts(parts))
     guarded.settle()
     assert guarded.bodies() == texts(rows("a", 3) + rows("b", 3, "Audit"))
+
+
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_a_stage_that_begins_while_an_abort_looks_is_not_dropped_unjudged(
+    guarded: Desk, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Rights were asked in a first pass and stages dropped in a second."""
+    monkeypatch.setattr(table, "_STEP", 1)
+    parts = [guarded.stage(KEY, number, rows("a", 1)) for number in range(3)]
+    late = uuid.uuid4().hex
+    command = request(
+        RequestCode.STAGE_ABORT, {**StageBatchHeader(*KEY).to_ext(), "AccessKey": "orders"}
+    )
+    command.body = encode_names([*[part.stage for part in parts], late])
+    handler = guarded.staging.handlers()[RequestCode.STAGE_ABORT]
+    begun = cast("Steps", handler(guarded.peer.connection, command))
+    assert list(islice(begun, steps)) == [None] * steps
+    guarded.chunk(KEY, 9, late, 0, rows("b", 3, "Audit"))
+    with pytest.raises(AccessDenied, match="topic:Audit: accessKey=orders needs PUB"):
+        drive(begun)
+    assert late in guarded.staging.table.stages
+    assert not guarded.staging.table.is_dropped(late)
+
+
+def test_names_of_no_stage_do_not_push_out_those_of_stages_given_up(
+    guarded: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need no right to a topic, and are given up all the same: a stage may lie elsewhere."""
+    monkeypatch.setattr(table, "DROPPED_KEPT", 6)
+    monkeypatch.setattr(table, "_UNSEEN_KEPT", 3)
+    parts = [guarded.stage(KEY, number, rows("a", 1)) for number in range(3)]
+    given_up = [part.stage for part in parts]
+    ask(guarded, "orders", RequestCode.STAGE_ABORT, encode_names(given_up))
+    unseen = [uuid.uuid4().hex for _ in range(10)]
+    for name in unseen:
+        ask(guarded, "orders", RequestCode.STAGE_ABORT, encode_names([name]))
+    is_dropped = guarded.staging.table.is_dropped
+    assert [name for name in given_up + unseen if is_dropped(name)] == given_up + unseen[-3:]
 
 
 def test_rights_are_asked_of_stages_that_a_start_has_read(guarded: Desk) -> None:

@@ -619,7 +619,7 @@ def test_a_batch_may_be_published_before_its_failed_tries_are_gone(desk: Desk) -
     assert desk.staging.table.stages
     assert ended(begun) == "decided"
     assert desk.staging.table.stages == {}
-    assert list(desk.staging.table.dropped) == [failed.stage for failed in tries]
+    assert list(desk.staging.table._dropped) == [failed.stage for failed in tries]
     assert (desk.staging.table.staged_bytes, desk.staging.table.chunks) == (0, 0)
 
 
@@ -643,7 +643,7 @@ def test_an_intent_between_two_steps_of_an_abort_has_all_it_names_or_nothing(
     again = Desk(desk.path).start()
     again.settle()
     assert again.bodies() == expected
-    assert again.staging.table.dropped.keys() == desk.staging.table.dropped.keys()
+    assert again.staging.table._dropped.keys() == desk.staging.table._dropped.keys()
     again.close()
 
 
