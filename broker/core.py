@@ -343,6 +343,7 @@ class BrokerCore:
             control=self._control,
             pool=self._state_pool,
             second_step=self.second_step,
+            sums=self._sums,
         )
 
     def _build_timer(self) -> None:

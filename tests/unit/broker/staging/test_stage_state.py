@@ -188,6 +188,26 @@ def test_numbers_of_the_longest_silent_queries_go_for_good_at_last(
     assert list(known.queries) == ["q2", "q3", "q4", "q5"]
 
 
+def test_what_is_forgotten_for_want_of_room_is_summed_in_the_log(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There was a line for each, as many as a peer liked."""
+    monkeypatch.setattr(desk.staging.table.finished, "_room", lambda: 2_500)
+    for number in range(20):
+        finish(desk, (f"q{number}", 0), elsewhere(10))
+    said = [line for line in caplog.messages if "for want of room" in line]
+    assert said == [
+        "finished batch forgotten for want of room query=q0 batch=0 stages=10",
+        "last batch forgotten for good for want of room query=q0",
+    ]
+    desk.sums.close()
+    said = [line for line in caplog.messages if "for want of room" in line]
+    assert said[2:] == [
+        "finished batch forgotten for want of room query=q19 batch=0 stages=10 unlogged=19",
+        "last batch forgotten for good for want of room query=q13 unlogged=13",
+    ]
+
+
 # --- forgetting ----------------------------------------------------------------------------------
 
 
