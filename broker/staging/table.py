@@ -28,6 +28,7 @@ Loop thread only.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -94,7 +95,7 @@ class Stage:
     rows: int = 0
     size: int = 0
     published: int = 0
-    missing: list[int] = field(default_factory=list)
+    missing: deque[int] = field(default_factory=deque)
     lost: int = 0
     last_slice: Slice | None = None
     # The chunk that publishing has come to, and the number of its first row.
