@@ -52,7 +52,7 @@ from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.requests.waiting import WaitingRequests
 from aerobee.broker.router import Handler, Router, taken_elsewhere
-from aerobee.broker.scheduler import Saver, Scheduler
+from aerobee.broker.scheduler import Saver, Scheduler, save_all
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
 from aerobee.broker.second_step.waiting import Forgetting, Waits
@@ -343,6 +343,7 @@ class BrokerCore:
             control=self._control,
             pool=self._state_pool,
             second_step=self.second_step,
+            sums=self._sums,
         )
 
     def _build_timer(self) -> None:
@@ -711,7 +712,7 @@ class BrokerCore:
 
     async def close(self) -> None:
         """Answer the held pulls, write what is only in memory. The servers are closed already.
-        Raises OSError when the offsets cannot be written."""
+        Raises the first error (OSError where a file cannot be written) when all was tried."""
         if self.access is not None:
             await self.access.close()
         self.delays.close()
@@ -721,16 +722,21 @@ class BrokerCore:
         self.transactions.close()
         self._reput.run()
         try:
-            await self.save_tables()
-            await self.transactions.save_progress()
-            # The places that become durable from now on are written by the store at its end.
-            await self._progress_saver.close()
-            await self._timer_saver.close()
-            await self._filters_saver.close()
-            await self._deleted_saver.close()
-            await self.staging.saver.close()
+            await save_all(
+                (
+                    self.save_tables,
+                    self.transactions.save_progress,
+                    # The places that become durable from now on are written by the store at its
+                    # end.
+                    self._progress_saver.close,
+                    self._timer_saver.close,
+                    self._filters_saver.close,
+                    self._deleted_saver.close,
+                    self.staging.saver.close,
+                    self._offsets_saver.close,
+                )
+            )
         finally:
-            await self._offsets_saver.close()
             self._state_pool.shutdown()
             self._sums.close()
             self._bodies.close()

@@ -400,8 +400,8 @@ class Daemon:
         self.health.add(
             "tables",
             saving_probe(tables, self.core.table_failures),
-            "give that disk room, or mend what the reason names; what clients commit meanwhile is "
-            "served, but a restart would forget it. Topics and groups that cannot be kept are "
+            "give that disk room, or repair what the reason names; what clients commit meanwhile "
+            "is served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",
         )
         self.health.note(
@@ -417,7 +417,7 @@ class Daemon:
             self.health.note(
                 "certificates",
                 certificates.probe,
-                "mend the file that the reason names; it is read again when it changes",
+                "repair the file that the reason names; it is read again when it changes",
             )
             self.health.note(
                 "certificate holds",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -98,6 +98,22 @@ class Scheduler:
     def _failed(self, task: _Task, error: BaseException) -> None:
         task.failures += 1
         log.error("duty failed name=%s", task.name, exc_info=error)
+
+
+async def save_all(saves: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Run all of them one after the other, whichever fails: a table that cannot be written takes no
+    other with it. Raises the first error, at the end; those that follow it are logged."""
+    first: Exception | None = None
+    for save in saves:
+        try:
+            await save()
+        except Exception as error:  # noqa: BLE001 - raised or logged
+            if first is None:
+                first = error
+            else:
+                state_log.error("another table could not be saved at the end", exc_info=error)
+    if first is not None:
+        raise first
 
 
 class Savable(Protocol[C]):

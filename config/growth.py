@@ -232,7 +232,7 @@ BOUNDED: Final[Containers] = {
         "broker/staging/file.py": "StageFile._log StageFile._saved",
     },
     "stages given up": {
-        "broker/staging/table.py": "StageTable.dropped",
+        "broker/staging/table.py": "StageTable._dropped StageTable._dropped_unseen",
     },
     "beginnings of groups": {
         "broker/stats.py": "BrokerStats._began",

@@ -281,8 +281,10 @@ class ScheduleMessageService:
             reached = look.next_offset
             level.passed_over += look.passed_over
             self._wait_for_next(level, look, now_ms)
-            if look.passed_over or level.due_ms is None:
+            if level.due_ms is None:
                 self._retries.recount(level.number, reached, self._queues.end(level.number))
+            elif look.passed_over:
+                self._retries.passed_over(level.number, level.offset, reached, look.passed_over)
         except StoreError as error:
             self._put_failed(level, reached, error)
         finally:

@@ -21,6 +21,7 @@ from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions, Number
 from aerobee.broker.staging.staging import Staging
+from aerobee.broker.staging.table import FINISHED_SHARE, STAGES_SHARE
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
@@ -143,7 +144,10 @@ def add_limits(
         "held_pulls": lambda: len(core.held),
         "held_pull_bytes": lambda: core.held.bytes,
         "client_bytes": lambda: core.clients.bytes,
-        "stage_state_bytes": lambda: 2 * max(staged.bytes, staged.finished.bytes),
+        # Chunks are refused at a smaller share than intents.
+        "stage_state_bytes": lambda: max(
+            staged.bytes / STAGES_SHARE, staged.finished.bytes / FINISHED_SHARE
+        ),
         "client_calls": lambda: max(len(core.client_calls), core.client_calls.requests),
         "pending_transactions": lambda: core.transactions.pending,
         "sql_filter_bytes": lambda: max(core.filters.bytes, core.expressions.bytes),

@@ -97,7 +97,10 @@ class StageFile:
             newest = max(newest, change.generation)
             replay_from = change.replay_from
             _change(self._saved, change.queries)
-        is_damaged = self._file.is_lost or self._log.is_damaged
+        # Without a table, lines that follow one: a start that found it damaged has kept it aside,
+        # and was killed before it wrote another.
+        is_gone = found is nothing and (newest > 0 or self._log.follows_a_table)
+        is_damaged = self._file.is_lost or self._log.is_damaged or is_gone
         is_whole = self._file.loaded_from == self._file.path and newest == self._generation
         self._starts_over = is_damaged or (found is not nothing and not is_whole)
         self._generation = newest
@@ -151,6 +154,8 @@ class StageFile:
         self._generation += 1
         text = self._table_text(changes.replay_from)
         self._file.save(text)
+        if self._log.is_damaged:
+            self._file.save(text)  # its backup
         self._table_bytes = sum(map(len, text))
         self._log.start_over()
         self._starts_over = False

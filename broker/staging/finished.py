@@ -24,6 +24,7 @@ from itertools import islice
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import StagePart
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.stages")
 
@@ -38,9 +39,14 @@ NUMBER_BYTES = 400
 _STEP = 100
 
 
+def part_bytes(broker: str) -> int:
+    """What a stage of that broker that an intent names takes in memory."""
+    return PART_BYTES + len(broker)
+
+
 def parts_bytes(parts: Iterable[StagePart]) -> int:
     """What stages that an intent names take in memory."""
-    return sum([PART_BYTES + len(part.broker) for part in parts])
+    return sum([part_bytes(part.broker) for part in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,13 @@ class FinishedBatches:
     """The last batches by query. `changed` are the queries that are not saved as they are."""
 
     def __init__(
-        self, room: Callable[[], int], remember_ms: Callable[[], int], clock_ms: Callable[[], int]
+        self,
+        room: Callable[[], int],
+        remember_ms: Callable[[], int],
+        clock_ms: Callable[[], int],
+        sums: SummedLog,
     ) -> None:
+        self._sums = sums
         self._room = room
         self._remember_ms = remember_ms
         self._clock_ms = clock_ms
@@ -163,7 +174,7 @@ class FinishedBatches:
         while self.bytes > room and self._dear:
             _, _, query, last = heapq.heappop(self._dear)
             if self.queries.get(query) is last:
-                log.warning(
+                self._say(
                     "finished batch forgotten for want of room query=%s batch=%d stages=%d",
                     query, last.batch, len(last.others),
                 )  # fmt: skip
@@ -174,9 +185,13 @@ class FinishedBatches:
             heapq.heapify(self._dear)
         while self.bytes > room and (self.forgotten or self.queries):
             query = next(iter(self.forgotten or self.queries))
-            log.warning("last batch forgotten for good for want of room query=%s", query)
+            self._say("last batch forgotten for good for want of room query=%s", query)
             self._take_out(query)
             self.changed[query] = None
+
+    def _say(self, text: str, *values: object) -> None:
+        """Beyond the room each batch has one forgotten: a peer must not write a line with each."""
+        self._sums.add(log, logging.WARNING, "room", text, *values)
 
 
 def _bytes_of(query: str, last: LastBatch) -> int:

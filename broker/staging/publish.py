@@ -270,15 +270,21 @@ class Publisher:
         # What is dropped ends a slice, as what is passed over does (`_put_run`).
         self._stages.slice(stage, stage.published, sum(piece.rows for piece in alive))
         for piece in alive:
-            before, run = stage.published, piece.run
-            queue_id = self._second_step.queue_of_rows(run.topic, run.queue_id)
-            whole = self._put_plain(stage, chunk, piece, queue_id) or self._put_rows(
+            if not self._put_piece(stage, chunk, piece):
+                return
+
+    def _put_piece(self, stage: Stage, chunk: _OpenChunk, piece: _Piece) -> bool:
+        """Put the rows of a piece where they go now. False as `_put_run`."""
+        run, published, lost = piece.run, stage.published, stage.lost
+        queue_id = self._second_step.queue_of_rows(run.topic, run.queue_id)
+        try:
+            return self._put_plain(stage, chunk, piece, queue_id) or self._put_rows(
                 stage, chunk, piece, queue_id
             )
-            put = stage.published - before
+        finally:
+            # Not those that were passed over; and those before one that the store did not take.
+            put = stage.published - published - (stage.lost - lost)
             self._second_step.rows_stored(run.topic, run.queue_id, queue_id, put, stage.name)
-            if not whole:
-                return
 
     def _is_deleted(self, chunk: _OpenChunk, piece: _Piece) -> bool:
         return self._second_step.is_deleted(piece.run.topic, chunk.log_offset)
@@ -333,19 +339,22 @@ class Publisher:
         return True
 
     def _put_missing(self, stage: Stage) -> None:
-        """Put the first of the rows that a gap of the log has taken. It has no mark: a start after
-        a gap looks for every row."""
+        """Put the first of the rows that a gap of the log has taken, or pass over all of its chunk.
+        It has no mark: a start after a gap looks for every row."""
         row = stage.missing[0]
         place, first = stage.chunk_at(row)
         chunk = self._open(place)
         if chunk is None:
-            self._lose(stage, row, 1, "its chunk is lost")
-        else:
-            try:
-                self._put_one(stage, chunk, chunk.messages[row - first])
-            except (MessageIllegal, PropertiesTooLarge) as error:
-                self._lose(stage, row, 1, str(error))
-        del stage.missing[0]
+            rows = sum(1 for _ in takewhile((first + place.rows).__gt__, stage.missing))
+            self._lose(stage, row, rows, "its chunk is lost")
+            for _ in range(rows):
+                stage.missing.popleft()
+            return
+        try:
+            self._put_one(stage, chunk, chunk.messages[row - first])
+        except (MessageIllegal, PropertiesTooLarge) as error:
+            self._lose(stage, row, 1, str(error))
+        stage.missing.popleft()
 
     def _put_one(self, stage: Stage, chunk: _OpenChunk, row: StoreMessage) -> None:
         second_step, topic, asked_for = self._second_step, row.topic, row.queue_id
@@ -528,7 +537,7 @@ def _take_stock(stage: Stage, absent: dict[int, int | None], elsewhere: Counter[
     stage.published = sum(chunk.rows for chunk in stage.chunks.values())
     while missing and missing[-1] == stage.published - 1:
         stage.published = missing.pop()
-    stage.missing = missing
+    stage.missing = deque(missing)
 
 
 def _place(row: StoreMessage) -> _Place:

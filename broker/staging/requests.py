@@ -32,13 +32,12 @@ from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.table import (
-    CHUNK_BYTES,
-    STAGE_BYTES,
+    OPEN_SHARE,
+    STAGES_SHARE,
     Decision,
     Stage,
     StageTable,
     in_steps,
-    topics_bytes,
 )
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader
@@ -160,11 +159,11 @@ class StageRequests:
         """Whether the chunk is to be stored. Raises BadRequest if it cannot be."""
         stage = self._table.stages.get(header.stage)
         key = (header.query, header.batch)
-        given_up = self._table.state(key) != NONE or header.stage in self._table.dropped
+        given_up = self._table.state(key) != NONE or self._table.is_dropped(header.stage)
         if self._is_known(stage, header) or given_up:
             return False
-        memory = CHUNK_BYTES + topics_bytes(topics) + (0 if stage is not None else STAGE_BYTES)
-        self._check_room(size, memory)
+        self._check_room(size)
+        self._check_memory(self._table.chunk_memory(header.stage, topics), STAGES_SHARE)
         return True
 
     def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
@@ -183,7 +182,7 @@ class StageRequests:
             )
         return False
 
-    def _check_room(self, size: int, memory: int) -> None:
+    def _check_room(self, size: int) -> None:
         limit = self._settings.stage_max_bytes
         if size > self._settings.max_message_bytes:
             raise BadRequest.illegal_message(
@@ -197,16 +196,15 @@ class StageRequests:
                 f"limit is {limit} (stage.max_bytes); try again when batches were committed or "
                 "aborted",
             )
-        self._check_memory(memory)
 
-    def _check_memory(self, memory: int) -> None:
-        """Raises BadRequest where stages and open intents would take more than their half."""
-        room = self._settings.stage_state_bytes // 2
+    def _check_memory(self, memory: int, share: float) -> None:
+        """Raises BadRequest where stages and open intents would take more than their share."""
+        room = int(self._settings.stage_state_bytes * share)
         if self._table.bytes + memory > room:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
                 f"what is known of staged chunks and open batches takes {self._table.bytes} bytes, "
-                f"with this it would be {self._table.bytes + memory} of {room} (half of "
+                f"with this it would be {self._table.bytes + memory} of {room} ({share} of "
                 "limits.stage_state_bytes); try again when batches were published or aborted, or "
                 "stage larger chunks",
             )
@@ -253,7 +251,7 @@ class StageRequests:
             yield from self._check_topics(connection, command, sorted(decision.topics))
             if not table.stands(decision):
                 continue  # what was found good has changed since: it is looked at again
-            self._check_memory(decision.memory)
+            self._check_memory(decision.memory, OPEN_SHARE)
             self._log.intent(decision)
             self._appended()
             self._publisher.add(table.open[key])
@@ -295,7 +293,7 @@ class StageRequests:
             yield None
 
     def _problem_with(self, key: BatchKey, part: StagePart) -> str | None:
-        if part.stage in self._table.dropped:
+        if self._table.is_dropped(part.stage):
             return "it was given up"
         if part.broker != self._settings.broker_name:
             return None
@@ -320,19 +318,21 @@ class StageRequests:
 
     def abort(self, connection: Connection, command: Command) -> Steps:
         """Give stages up that no intent names. Many are several records, each with what it changes:
-        so an intent that comes between finds each stage given up, in the log too, or there."""
+        so an intent that comes between finds each stage given up, in the log too, or there.
+
+        All are judged before the first is dropped, and each again in the turn that drops it: a
+        stage may have begun since, or have got rows for another topic."""
         key = self._key_of(command)
         self._check_sender(connection, command)
         names = yield from self._bodies.read(decode_names, command.body)
         table = self._table
+        judged: set[str] = set()
         if table.state(key) == NONE:
             for some in in_steps(names):
-                known = self._known_of(key, some)
-                stages = [self._table.stages.get(name) for name in known]
-                topics = {topic for one in stages if one is not None for topic in one.topics}
-                yield from self._check_topics(connection, command, sorted(topics))
+                yield from self._judge(connection, command, key, some, judged)
                 yield None
             for some in in_steps(names):
+                yield from self._judge(connection, command, key, some, judged)
                 known = self._known_of(key, some)
                 if known and table.state(key) == NONE:
                     self._log.drop(key, known)
@@ -342,9 +342,27 @@ class StageRequests:
             command, key, ResponseCode.SUCCESS, existed=table.state(key) != NONE
         )
 
+    def _judge(
+        self,
+        connection: Connection,
+        command: Command,
+        key: BatchKey,
+        names: list[str],
+        judged: set[str],
+    ) -> Generator[None, None, None]:
+        """Check the right to give these stages up as they are at its end; `judged` are the topics
+        that were checked. Raises AccessDenied, BadRequest."""
+        while topics := self._topics_of(key, names) - judged:
+            yield from self._check_topics(connection, command, sorted(topics))
+            judged |= topics
+
+    def _topics_of(self, key: BatchKey, names: list[str]) -> set[str]:
+        stages = [self._table.stages.get(name) for name in self._known_of(key, names)]
+        return {topic for stage in stages if stage is not None for topic in stage.topics}
+
     def _known_of(self, key: BatchKey, names: list[str]) -> list[str]:
         """Those that are not given up yet. Raises `BadRequest` for one of another batch."""
-        known = [name for name in names if name not in self._table.dropped]
+        known = [name for name in names if not self._table.is_dropped(name)]
         for name in known:
             stage = self._table.stages.get(name)
             if stage is not None and stage.key != key:

@@ -24,7 +24,7 @@ from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.requests import StageRequests
 from aerobee.broker.staging.rows import ChunkCheck, StagedRows
-from aerobee.broker.staging.table import StageTable
+from aerobee.broker.staging.table import FINISHED_SHARE, StageTable
 from aerobee.broker.staging.waiting import StagedWaiting
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -35,6 +35,7 @@ from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.stages")
 
@@ -62,13 +63,14 @@ class Staging:
         delays: ScheduleMessageService | None = None,
         *,
         second_step: SecondStep,
+        sums: SummedLog,
         control: AccessControl | None = None,
         pool: Executor | None = None,
     ) -> None:
         """Without `control` everybody may do everything; the file is written in `pool`."""
         self._loop = loop
         self._store = store
-        self._build_state(settings, file, store_host, clock_ms)
+        self._build_state(settings, file, store_host, clock_ms, sums)
         self.saver: Saver[StageChanges] = Saver(loop, "staged batches", self.file, _SAVE_S, pool)
         self.answers = StageAnswers(store, self.table, stats, loop.time, turns)
         self.publisher = Publisher(
@@ -113,13 +115,15 @@ class Staging:
         file: JsonStateFile,
         store_host: bytes,
         clock_ms: Callable[[], int],
+        sums: SummedLog,
     ) -> None:
         """What is staged and was decided, as the file and the stage log have it."""
         store = self._store
         finished = FinishedBatches(
-            lambda: settings.stage_state_bytes // 2,
+            lambda: int(settings.stage_state_bytes * FINISHED_SHARE),
             lambda: settings.stage_remember_ms,
             clock_ms,
+            sums,
         )
         self.table = StageTable(settings.broker_name, finished)
         self._log = StageLog(store, self.table, store_host, clock_ms)

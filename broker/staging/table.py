@@ -19,24 +19,35 @@ for longer than the log has its segments.
 
 All of it is bounded by bytes: half of what `limits.stage_state_bytes` allows is for stages and open
 intents, which are refused beyond it, half for finished batches, of which the dearest are forgotten
-beyond it.
+beyond it. Only intents free what stages take, so stages must not fill the room of intents: a stage
+is charged for its part of the intent that will name it when it begins, and a quarter of the first
+half is left to intents, for what they take besides.
 
 Loop thread only.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter, is_
 from typing import NamedTuple, TypeVar
 
-from aerobee.broker.staging.finished import BatchKey, FinishedBatches, LastBatch, parts_bytes
+from aerobee.broker.staging.finished import (
+    BatchKey,
+    FinishedBatches,
+    LastBatch,
+    part_bytes,
+    parts_bytes,
+)
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
 #: Stages given up that are remembered, so that an intent on its way can no longer name them.
 DROPPED_KEPT = 100_000
+# Of them those that were never here: whoever may send to some topic can name any number of them.
+_UNSEEN_KEPT = DROPPED_KEPT // 2
 # Stages that are looked at in one step.
 _STEP = 500
 # What a chunk, a stage and an intent take, in memory, besides their texts.
@@ -44,6 +55,11 @@ CHUNK_BYTES = 320
 STAGE_BYTES = 1_200
 INTENT_BYTES = 800
 _TOPIC_BYTES = 120
+# Parts of `limits.stage_state_bytes`: what stages and open intents may take when a chunk comes, and
+# when an intent comes. At the default the difference is 16 MiB; the largest intent that a frame of
+# 4 MiB holds names some 32,000 stages on other brokers, which take 10 MiB.
+STAGES_SHARE = 3 / 8
+OPEN_SHARE = FINISHED_SHARE = 1 / 2
 
 T = TypeVar("T")
 
@@ -79,7 +95,7 @@ class Stage:
     rows: int = 0
     size: int = 0
     published: int = 0
-    missing: list[int] = field(default_factory=list)
+    missing: deque[int] = field(default_factory=deque)
     lost: int = 0
     last_slice: Slice | None = None
     # The chunk that publishing has come to, and the number of its first row.
@@ -87,7 +103,7 @@ class Stage:
     at_first: int = 0
     #: Of its rows.
     topics: frozenset[str] = frozenset()
-    #: What it takes in memory.
+    #: What it takes in memory, its part of an intent included.
     memory: int = STAGE_BYTES
 
     def chunk_at(self, row: int) -> tuple[Chunk, int]:
@@ -129,7 +145,7 @@ class Decision:
     #: Of its stages those on other brokers, and what they take in memory.
     others: list[StagePart] = field(default_factory=list)
     others_bytes: int = 0
-    #: What it takes in memory when it is decided.
+    #: What it takes in memory when it is decided, besides what its stages were charged for.
     memory: int = INTENT_BYTES
 
 
@@ -179,10 +195,13 @@ class StageTable:
 
     def __init__(self, broker: str, finished: FinishedBatches) -> None:
         self._broker = broker
+        self._stage_bytes = STAGE_BYTES + part_bytes(broker)
         self.stages: dict[str, Stage] = {}
         self.open: dict[BatchKey, Intent] = {}
         self.finished = finished
-        self.dropped: dict[str, None] = {}
+        # Names of stages that were given up: those that were here, and those that were not.
+        self._dropped: dict[str, None] = {}
+        self._dropped_unseen: dict[str, None] = {}
         self._touched: dict[str, None] = {}
         self.staged_bytes = 0
         self.chunks = 0
@@ -206,7 +225,9 @@ class StageTable:
         its rows."""
         stage = self.stages.get(name)
         if stage is None:
-            stage = self.stages[name] = Stage(key, partition, name, queue_offset, now_ms)
+            stage = self.stages[name] = Stage(
+                key, partition, name, queue_offset, now_ms, memory=self._stage_bytes
+            )
             self.bytes += stage.memory
         if number in stage.chunks:
             return
@@ -278,12 +299,13 @@ class StageTable:
         """Stages are given up, known here or not; those that an intent names stay."""
         for name in names:
             stage = self.stages.get(name)
-            if stage is None or not self.is_named(stage):
-                self.dropped[name] = None
-                if stage is not None:
-                    self._forget(stage)
-        for name in list(islice(self.dropped, max(0, len(self.dropped) - DROPPED_KEPT))):
-            del self.dropped[name]
+            if stage is None:
+                self._dropped_unseen[name] = None
+            elif not self.is_named(stage):
+                self._dropped[name] = None
+                self._forget(stage)
+        _forget_oldest(self._dropped_unseen, _UNSEEN_KEPT)
+        _forget_oldest(self._dropped, DROPPED_KEPT - _UNSEEN_KEPT)
 
     def _forget(self, stage: Stage) -> None:
         if self.stages.pop(stage.name, None) is not None:
@@ -293,6 +315,12 @@ class StageTable:
             self.bytes -= stage.memory
 
     # --- questions --------------------------------------------------------------------------
+
+    def chunk_memory(self, name: str, topics: Iterable[str]) -> int:
+        """What a chunk with rows for these topics takes in memory at most, and its stage where that
+        begins with it."""
+        began = 0 if name in self.stages else self._stage_bytes
+        return CHUNK_BYTES + topics_bytes(topics) + began
 
     def look(self, decision: Decision) -> Generator[None, None, None]:
         """Fill in what a decision means here, in steps."""
@@ -304,13 +332,14 @@ class StageTable:
             for part in some:
                 if part.broker == self._broker:
                     decision.expected += 1
-                    decision.memory += parts_bytes((part,))
                     decision.rows += part.rows
                     stage = self.stages.get(part.stage)
-                    if stage is not None and stage.key == decision.key:
-                        decision.own[part.stage] = stage
-                        decision.size += stage.size
-                        decision.topics |= stage.topics
+                    if stage is None or stage.key != decision.key:
+                        decision.memory += part_bytes(part.broker)
+                        continue
+                    decision.own[part.stage] = stage
+                    decision.size += stage.size
+                    decision.topics |= stage.topics
             yield None
         decision.memory += decision.others_bytes
 
@@ -323,8 +352,13 @@ class StageTable:
             and len(own) == decision.expected
             and all(map(is_, map(self.stages.get, own), own.values()))
             and sum(map(attrgetter("size"), own.values())) == decision.size
-            and self.dropped.keys().isdisjoint(decision.names)
+            and self._dropped.keys().isdisjoint(decision.names)
+            and self._dropped_unseen.keys().isdisjoint(decision.names)
         )
+
+    def is_dropped(self, name: str) -> bool:
+        """Whether a stage was given up, as far as that is remembered."""
+        return name in self._dropped or name in self._dropped_unseen
 
     def is_named(self, stage: Stage) -> bool:
         """Whether an open intent names it."""
@@ -362,6 +396,11 @@ class StageTable:
         offsets = [stage.queue_offset for stage in islice(self.stages.values(), 1)]
         offsets += [intent.queue_offset for intent in islice(self.open.values(), 1)]
         return min(offsets, default=end)
+
+
+def _forget_oldest(names: dict[str, None], kept: int) -> None:
+    for name in list(islice(names, max(0, len(names) - kept))):
+        del names[name]
 
 
 def topics_bytes(topics: Iterable[str]) -> int:

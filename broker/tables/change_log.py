@@ -11,7 +11,9 @@ texts a start can read, the lines of its generation and of later ones lead from 
 
 A line says what values are, never by how much they moved, so one that is read twice does no harm.
 It has a CRC-32C; a last line that is not whole was being written when the process ended, and was
-told to nobody. A line that is damaged further up is passed over, and its file kept aside.
+told to nobody. A line that is damaged further up is passed over. Its file is copied aside, and
+stays in force until the table is written: for its whole lines, and as the sign of the damage. So a
+start that is killed before that leaves the next one as much.
 
 One thread at a time.
 """
@@ -23,7 +25,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from aerobee.file_replacement import free_name, sync_directory
+from aerobee.file_replacement import free_name, set_aside_of, sync_directory, write_synced
 from aerobee.protocol.checksum import crc32c
 from aerobee.store.disk.syncs import sync_all
 
@@ -45,8 +47,8 @@ class ChangeLog:
         self._check = check
         # Of whole lines; what a failed append has left behind them is cut off by the next one.
         self._size = 0
-        #: Whether `read` has kept a file aside: then changes may be missing, and the lines that are
-        #: whole have no file any more until the table is written again.
+        #: Whether changes may be missing of what was read: until the table and its backup are
+        #: written again, and `start_over` takes the damaged files away.
         self.is_damaged = False
 
     def is_longer_than(self, table_bytes: int) -> bool:
@@ -54,22 +56,28 @@ class ChangeLog:
         changed as that writes."""
         return self._size > max(LEAST_BYTES, table_bytes)
 
+    @property
+    def follows_a_table(self) -> bool:
+        """Whether there is a log from before a table was written."""
+        return self._old.exists()
+
     def read(self) -> Iterator[bytes]:
-        """The lines, oldest first. What is damaged is named and kept aside. Raises OSError."""
+        """The lines, oldest first. What is damaged is named and copied aside. Raises OSError."""
         for path in (self._old, self._path):
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
                 continue
             except IsADirectoryError:
-                self._put_aside(path, "it is a directory")
+                self._put_aside(path)
                 continue
             lines, damaged, size = _whole_lines(content)
-            yield from lines
             if damaged:
-                self._put_aside(path, f"{damaged} of its {damaged + len(lines)} lines are damaged")
-            elif path is self._path:
+                why = f"{damaged} of its {damaged + len(lines)} lines are damaged"
+                self._copy_aside(path, content, why)
+            if path is self._path:
                 self._size = size
+            yield from lines
 
     def append(self, line: bytes) -> None:
         """Put a line, without an end of its own, behind the others; returns once it is on the disk.
@@ -94,19 +102,37 @@ class ChangeLog:
         self._size = start + len(data)
 
     def start_over(self) -> None:
-        """The table was written with all that the log says. Raises OSError."""
+        """The table was written with all that the log says; so was its backup if `is_damaged`, and
+        then no lines have to lead from that to the end. Raises OSError."""
         self._check()
-        if self._path.exists():
+        if self.is_damaged:
+            self._old.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+        elif self._path.exists():
             os.replace(self._path, self._old)
-            sync_directory(self._path.parent, sync=sync_all)
+        else:
+            return
+        sync_directory(self._path.parent, sync=sync_all)
         self._size = 0
+        self.is_damaged = False
 
-    def _put_aside(self, path: Path, why: str) -> None:
+    def _copy_aside(self, path: Path, content: bytes, why: str) -> None:
+        self.is_damaged = True
+        size = len(content)
+        kept = [one for one in set_aside_of(path) if one.is_file() and one.stat().st_size == size]
+        aside = next((one for one in kept if one.read_bytes() == content), None)
+        if aside is None:  # else an earlier start has kept it
+            aside = free_name(path)
+            write_synced(aside, content, new=True, mode=_MODE, sync=sync_all)
+            sync_directory(path.parent, sync=sync_all)
+        log.error("damaged log of changes kept aside path=%s why=%s", aside, why)
+
+    def _put_aside(self, path: Path) -> None:
         self.is_damaged = True
         aside = free_name(path)
         path.rename(aside)
         sync_directory(path.parent, sync=sync_all)
-        log.error("damaged log of changes kept aside path=%s why=%s", aside, why)
+        log.error("damaged log of changes kept aside path=%s why=it is a directory", aside)
 
 
 def _whole_lines(content: bytes) -> tuple[list[bytes], int, int]:

@@ -11,7 +11,9 @@ its end as it was then:
 
 So a message between `position` and `end` that is delivered was not counted, and is not taken off.
 What could not be read is passed over, and nobody knows whose it was: then the level is counted anew
-in the same way (`recount`). Nothing is read where nothing waits.
+in the same way, unless the count could not read it either. A count that goes on is not broken off
+for that, or one of a level with much damage would never end: the next one begins when it is over.
+Nothing is read where nothing waits.
 
 What was accepted before its topic was deleted is nobody's: it is dropped when it is due.
 
@@ -38,17 +40,25 @@ _MARK = f"{PROPERTY_REAL_TOPIC}\x01{RETRY_PREFIX}".encode()
 class _Level:
     """What is known of one level; queue offsets from `position` up to `end` are to be counted."""
 
-    __slots__ = ("counts", "end", "is_failing", "position")
+    __slots__ = ("again", "counts", "end", "is_failing", "place", "position", "unread")
 
     def __init__(self, position: int = 0, end: int = 0) -> None:
         self.counts: dict[str, int] = {}
         self.position = position
         self.end = end
+        self.place = position  # its next message
+        self.unread = 0  # slots that the count could not read, and that were not passed over since
+        self.again = False  # it is counted anew when this count is over
         self.is_failing = False  # its queue could not be read, and the log says so
 
     @property
     def is_counted(self) -> bool:
         return self.position >= self.end
+
+    @property
+    def may_be_wrong(self) -> bool:
+        """Not where no retries are known and all was counted."""
+        return bool(self.counts) or not self.is_counted
 
 
 class RetriesWaiting:
@@ -84,11 +94,23 @@ class RetriesWaiting:
         self._levels[number] = _Level(offset, end)
 
     def recount(self, number: int, offset: int, end: int) -> None:
-        """As `begin`, for a level that has come to an end or has passed something over; one of
-        which no retries are known has none that could be wrong."""
+        """As `begin`, for a level that has come to an end."""
         level = self._levels.get(number)
-        if level is not None and (level.counts or not level.is_counted):
+        if level is not None and level.may_be_wrong:
             self.begin(number, offset, end)
+
+    def passed_over(self, number: int, first: int, behind: int, count: int) -> None:
+        """Between these queue offsets a level has passed so many messages over."""
+        level = self._levels.get(number)
+        if level is None or not level.may_be_wrong:
+            return
+        level.place = behind
+        if level.position <= first and behind <= level.end:
+            return  # none of them was counted
+        known = min(count, level.unread)
+        level.unread -= known
+        level.again = level.again or known < count
+        self._go_on(number, level)
 
     def waits(self, number: int, topic: str) -> None:
         """A message for a retry topic was stored in a level."""
@@ -112,8 +134,11 @@ class RetriesWaiting:
     def reached(self, number: int, offset: int) -> None:
         """A level has come to a queue offset: nothing below it is counted any more."""
         level = self._levels.get(number)
-        if level is not None and not level.is_counted:
-            level.position = max(level.position, offset)
+        if level is not None:
+            level.place = offset
+            if not level.is_counted:
+                level.position = max(level.position, offset)
+                self._go_on(number, level)
 
     def forget(self, topic: str) -> None:
         """A topic was deleted, and that is remembered: what waits for it is dropped when due."""
@@ -141,6 +166,9 @@ class RetriesWaiting:
             if behind <= level.position:
                 return False
             topic = None if log_offset is None else self._retry_topic_at(number, log_offset)
+            is_unread = log_offset is None and behind == level.position + 1
+        except CorruptRecord:
+            topic, is_unread = None, True
         except OSError as error:
             if not level.is_failing:
                 log.error(
@@ -150,21 +178,29 @@ class RetriesWaiting:
             level.is_failing = True
             return False
         level.position = behind
+        level.unread += is_unread
         if topic is not None:
             level.counts[topic] = level.counts.get(topic, 0) + 1
+        self._go_on(number, level)
         return True
 
+    def _go_on(self, number: int, level: _Level) -> None:
+        """Begin the count that was put off, if it is time."""
+        if level.again and level.is_counted:
+            self.begin(number, level.place, self._queues.end(number))
+
     def _retry_topic_at(self, number: int, log_offset: int) -> str | None:
-        """The retry topic that the message there waits for in a level."""
+        """The retry topic that the message there waits for in a level, if it does. Raises
+        CorruptRecord for what the level will pass over."""
         record = self._record_at(log_offset)
-        if record is None or _MARK not in record:
+        if record is None:
+            raise CorruptRecord("there is no record")
+        if _MARK not in record:
             return None
-        try:
-            message = decode_record(record)
-            topic, _ = real_queue(message.properties)
-        except CorruptRecord:
-            return None
-        is_here = (message.topic, message.queue_id) == (SCHEDULE_TOPIC, number - 1)
-        if not is_here or not is_retry_topic(topic) or log_offset < self._deleted_at(topic, 0):
+        message = decode_record(record)
+        topic, _ = real_queue(message.properties)
+        if (message.topic, message.queue_id) != (SCHEDULE_TOPIC, number - 1):
+            raise CorruptRecord("the record is another queue's")
+        if not is_retry_topic(topic) or log_offset < self._deleted_at(topic, 0):
             return None
         return topic

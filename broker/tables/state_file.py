@@ -155,7 +155,7 @@ class JsonStateFile:
             if not is_full(error):
                 raise StoreNotWritable(
                     f"{self.path} cannot be written ({error}). Nothing was changed; changes are "
-                    "taken again when that is mended."
+                    "taken again when that is repaired."
                 ) from error
             raise StoreNotWritable(
                 f"the disk is full: {self.path} cannot be written ({error.strerror}). Changes are "

@@ -362,9 +362,10 @@ class LimitSettings(Section):
         128 * _MIB,
         within=(1 * _MIB, I32_MAX),
         why="""Memory for what is known of staged batches: one half for stages and open batches,
-        some 320 bytes a chunk and 1.2 KB a stage, one half for the last batch of each query and
-        the stages that it had on other brokers. Jobs are told to try again when the first is
-        full; of the second the dearest are forgotten but for their numbers.""",
+        some 320 bytes a chunk and 1.5 KB a stage, one half for the last batch of each query and
+        the stages that it had on other brokers. Of the first, stages leave a quarter to open
+        batches; jobs are told to try again when it is full. Of the second the dearest are
+        forgotten but for their numbers.""",
         live=True,
         limit=Limit(
             "staged chunks, open batches, and the last batch of each query",

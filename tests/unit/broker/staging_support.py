@@ -37,6 +37,7 @@ from aerobee.protocol.message.properties import encode_properties
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.remoting.turns import Steps, Turns
 from aerobee.store.message_store import MessageStore
+from aerobee.summed_log import SummedLog
 from tests.inline_loop import INLINE, drive
 from tests.unit.broker.clients_support import BODIES, NOW_MS, Peer, request
 from tests.unit.broker.second_step_support import deletions, retries_of, second_step
@@ -112,6 +113,7 @@ class Desk:
         self.loop = Loop()
         self.turns = Turns()
         self.turns._loop = cast("asyncio.AbstractEventLoop", self.loop)
+        self.sums = SummedLog(self.loop.time)
         self.store = MessageStore.open(settings)
         self.topics = TopicTable(
             Settings.for_tests(
@@ -139,6 +141,7 @@ class Desk:
             self.turns,
             self._delays() if delays else None,
             second_step=self.second_step,
+            sums=self.sums,
             control=control,
         )
         self._handlers = self.staging.handlers()

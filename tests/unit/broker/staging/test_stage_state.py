@@ -7,8 +7,10 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -19,10 +21,19 @@ from aerobee.access.errors import AccessDenied
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.access.rights import DENY, PUB, SUB
 from aerobee.broker.staging import answers, finished, table
+from aerobee.broker.staging.log import StageLog
+from aerobee.broker.staging.table import Stage
 from aerobee.broker.tables import change_log
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.headers.stages import StageBatchHeader, StagePart, encode_names, encode_parts
+from aerobee.protocol.headers.stages import (
+    StageBatchHeader,
+    StagePart,
+    encode_names,
+    encode_parts,
+    stage_checksum,
+)
+from aerobee.remoting.turns import Steps
 from tests.inline_loop import drive
 from tests.unit.broker.clients_support import request
 from tests.unit.broker.staging_support import BROKER, Desk, rows, texts
@@ -57,6 +68,19 @@ def finish(desk: Desk, key: tuple[str, int], parts: list[StagePart]) -> None:
     desk.settle()
 
 
+def decide_many(desk: Desk) -> None:
+    """Decide batches without stages here until that is refused."""
+    for number in range(100):
+        desk.intent((f"more{number}", 1), elsewhere(100))
+
+
+def named(stage: Stage) -> StagePart:
+    """What an intent says of a stage that is whole."""
+    checksum = stage_checksum([chunk.crc for chunk in stage.chunks.values()])
+    count = len(stage.chunks)
+    return StagePart(BROKER, stage.partition, stage.name, count, stage.rows, checksum)
+
+
 def fill(desk: Desk) -> None:
     """Stage until that is refused."""
     for number in range(1000):
@@ -80,19 +104,43 @@ def files(desk: Desk) -> dict[str, bytes]:
 def test_what_is_known_of_stages_and_intents_is_bounded_by_bytes(tmp_path: Path) -> None:
     """150,000 stages of a row each took what they liked; intents ended in out of memory."""
     desk = opened(tmp_path / "store", stage_state_bytes=1 << 20)
-    room = (1 << 20) // 2
     with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes") as refused:
         fill(desk)
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
-    held = desk.staging.table.bytes
-    assert room - 2_000 < held <= room
+    room = (1 << 20) * 3 // 8
+    assert room - 3_000 < desk.staging.table.bytes <= room
+    for number in range(3):
+        desk.intent((f"open{number}", 1), elsewhere(100))
     with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes"):
-        desk.intent(("other", 1), elsewhere(100))
-    assert desk.state(("other", 1)) == "none"
+        decide_many(desk)
+    room = (1 << 20) // 2
+    assert room - 40_000 < desk.staging.table.bytes <= room
+    assert desk.state(("more99", 1)) == "none"
+    desk.settle()
     desk.abort(KEY, list(desk.staging.table.stages))
     assert desk.staging.table.bytes == 0
-    finish(desk, ("other", 1), elsewhere(100))
+    finish(desk, ("more99", 1), elsewhere(100))
     assert desk.staging.table.bytes == 0
+    desk.close()
+
+
+def test_whatever_others_have_staged_a_batch_of_stages_that_are_there_is_decided(
+    tmp_path: Path,
+) -> None:
+    """Chunks filled the room of intents too: nothing was published, and so nothing freed, until
+    somebody gave up or a day was over."""
+    desk = opened(tmp_path / "store", stage_state_bytes=1 << 20)
+    job = ("job", 1)
+    parts = [desk.stage(job, number, rows("b", 1)) for number in range(60)]
+    with pytest.raises(BadRequest, match=r"limits\.stage_state_bytes"):
+        fill(desk)
+    finish(desk, job, [*parts, *elsewhere(60)])
+    assert desk.state(job) == "done"
+    desk.stage(KEY, 0, rows("c", 1))
+    # And all of it in one batch.
+    given = list(desk.staging.table.stages.values())
+    finish(desk, KEY, [named(stage) for stage in given])
+    assert (desk.state(KEY), desk.staging.table.bytes) == ("done", 0)
     desk.close()
 
 
@@ -138,6 +186,26 @@ def test_numbers_of_the_longest_silent_queries_go_for_good_at_last(
     known = desk.staging.table.finished
     assert known.bytes <= 2_500
     assert list(known.queries) == ["q2", "q3", "q4", "q5"]
+
+
+def test_what_is_forgotten_for_want_of_room_is_summed_in_the_log(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There was a line for each, as many as a peer liked."""
+    monkeypatch.setattr(desk.staging.table.finished, "_room", lambda: 2_500)
+    for number in range(20):
+        finish(desk, (f"q{number}", 0), elsewhere(10))
+    said = [line for line in caplog.messages if "for want of room" in line]
+    assert said == [
+        "finished batch forgotten for want of room query=q0 batch=0 stages=10",
+        "last batch forgotten for good for want of room query=q0",
+    ]
+    desk.sums.close()
+    said = [line for line in caplog.messages if "for want of room" in line]
+    assert said[2:] == [
+        "finished batch forgotten for want of room query=q19 batch=0 stages=10 unlogged=19",
+        "last batch forgotten for good for want of room query=q13 unlogged=13",
+    ]
 
 
 # --- forgetting ----------------------------------------------------------------------------------
@@ -313,6 +381,65 @@ def test_what_a_damaged_line_held_is_read_from_the_stage_log_again(desk: Desk) -
     found.close()
 
 
+def test_a_start_that_is_killed_before_it_saves_leaves_the_next_one_as_much(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The damaged log was renamed by the first of them: its whole lines were lost for the second,
+    where the stage log has not got these batches any more."""
+    for number in range(3):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q1"', b'"qX"'))
+    starts: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(StageLog, "replay", lambda _log, start: starts.append(start))
+        for _ in range(3):
+            found = opened(desk.path, sets_aside=True)
+            assert found.staging.table.finished.queries.keys() == {"q0", "q2"}
+            found.close()
+    assert starts == [0, 0, 0]
+    assert [name for name in files(desk) if ".damaged" in name] == ["stages.log.damaged"]
+
+
+def test_whichever_text_of_the_table_is_left_after_a_damaged_log_all_is_known(desk: Desk) -> None:
+    """No whole lines lead from the backup before to the end."""
+    for number in range(4):
+        finish(desk, (f"q{number}", 0), [])
+        desk.save()
+        desk.staging.file._starts_over = number == 0
+    desk.close()
+    path = desk.path / "config" / "stages.log"
+    path.write_bytes(path.read_bytes().replace(b'"q2"', b'"qX"'))
+    found = opened(desk.path, sets_aside=True)
+    found.save()
+    found.close()
+    (desk.path / "config" / "stages.json").unlink()
+    assert "stages.log.old" not in files(found)
+    later = opened(desk.path, sets_aside=True)
+    assert later.staging.file._saved.keys() == {"q0", "q1", "q2", "q3"}
+    later.close()
+
+
+def test_a_table_that_an_earlier_start_found_damaged_still_has_all_of_the_log_read(
+    desk: Desk,
+) -> None:
+    """That start was killed before it saved, and the lines say less than the table did."""
+    finish(desk, ("table", 0), [])
+    desk.staging.file._starts_over = True
+    desk.save()
+    finish(desk, ("line", 0), [])
+    desk.save()
+    desk.close()
+    for name in ("stages.json", "stages.json.bak"):
+        (desk.path / "config" / name).write_text("damaged\n")
+    for _ in range(2):
+        found = opened(desk.path, sets_aside=True)
+        assert found.staging.table.finished.queries.keys() == {"table", "line"}
+        found.close()
+
+
 def test_after_a_damaged_log_of_changes_all_that_is_known_is_written(desk: Desk) -> None:
     """The log was moved aside with its whole lines, and the table had none of them: the start after
     the next one knew only what had changed since."""
@@ -452,10 +579,10 @@ def test_more_silent_stages_than_a_record_can_name_expire_in_steps(
         steps.append(len(desk.staging.table.stages))
     assert steps == [6, 4, 3, 2]
     assert desk.staging.table.stages.keys() == {fresh.stage, named.stage}
-    assert other.stage in desk.staging.table.dropped
+    assert desk.staging.table.is_dropped(other.stage)
     found = again(desk)
     assert fresh.stage in found.staging.table.stages
-    assert found.staging.table.dropped.keys() == desk.staging.table.dropped.keys()
+    assert found.staging.table._dropped.keys() == desk.staging.table._dropped.keys()
     found.close()
 
 
@@ -479,7 +606,7 @@ def test_a_stage_that_is_added_to_is_not_silent(desk: Desk) -> None:
     desk.chunk(KEY, 0, part.stage, 1, rows("c", 1))
     desk.staging._expire()
     assert desk.staging.table.stages.keys() == {part.stage}
-    assert later.stage in desk.staging.table.dropped
+    assert desk.staging.table.is_dropped(later.stage)
 
 
 # --- rights --------------------------------------------------------------------------------------
@@ -530,7 +657,7 @@ def test_who_may_send_to_no_topic_has_nothing_to_do_with_batches(
     with pytest.raises(AccessDenied, match=f"some topic: accessKey={who} needs PUB"):
         ask(guarded, who, code, body)
     assert guarded.store.written == end
-    assert guarded.staging.table.dropped == {}
+    assert not guarded.staging.table.is_dropped("0" * 32)
 
 
 def test_an_intent_needs_the_right_to_each_topic_that_its_stages_go_to(guarded: Desk) -> None:
@@ -547,6 +674,44 @@ def test_an_intent_needs_the_right_to_each_topic_that_its_stages_go_to(guarded: 
     ask(guarded, "both", RequestCode.STAGE_INTENT, encode_parts(parts))
     guarded.settle()
     assert guarded.bodies() == texts(rows("a", 3) + rows("b", 3, "Audit"))
+
+
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_a_stage_that_begins_while_an_abort_looks_is_not_dropped_unjudged(
+    guarded: Desk, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Rights were asked in a first pass and stages dropped in a second."""
+    monkeypatch.setattr(table, "_STEP", 1)
+    parts = [guarded.stage(KEY, number, rows("a", 1)) for number in range(3)]
+    late = uuid.uuid4().hex
+    command = request(
+        RequestCode.STAGE_ABORT, {**StageBatchHeader(*KEY).to_ext(), "AccessKey": "orders"}
+    )
+    command.body = encode_names([*[part.stage for part in parts], late])
+    handler = guarded.staging.handlers()[RequestCode.STAGE_ABORT]
+    begun = cast("Steps", handler(guarded.peer.connection, command))
+    assert list(islice(begun, steps)) == [None] * steps
+    guarded.chunk(KEY, 9, late, 0, rows("b", 3, "Audit"))
+    with pytest.raises(AccessDenied, match="topic:Audit: accessKey=orders needs PUB"):
+        drive(begun)
+    assert late in guarded.staging.table.stages
+    assert not guarded.staging.table.is_dropped(late)
+
+
+def test_names_of_no_stage_do_not_push_out_those_of_stages_given_up(
+    guarded: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need no right to a topic, and are given up all the same: a stage may lie elsewhere."""
+    monkeypatch.setattr(table, "DROPPED_KEPT", 6)
+    monkeypatch.setattr(table, "_UNSEEN_KEPT", 3)
+    parts = [guarded.stage(KEY, number, rows("a", 1)) for number in range(3)]
+    given_up = [part.stage for part in parts]
+    ask(guarded, "orders", RequestCode.STAGE_ABORT, encode_names(given_up))
+    unseen = [uuid.uuid4().hex for _ in range(10)]
+    for name in unseen:
+        ask(guarded, "orders", RequestCode.STAGE_ABORT, encode_names([name]))
+    is_dropped = guarded.staging.table.is_dropped
+    assert [name for name in given_up + unseen if is_dropped(name)] == given_up + unseen[-3:]
 
 
 def test_rights_are_asked_of_stages_that_a_start_has_read(guarded: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -32,7 +33,7 @@ from aerobee.protocol.headers.stages import (
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
 from aerobee.remoting.turns import Steps
-from aerobee.store.errors import StoreClosed
+from aerobee.store.errors import MessageIllegal, StoreClosed
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.unit.broker.staging_support import BROKER, Desk, rows, runs_of, texts
@@ -397,8 +398,6 @@ def test_publishing_waits_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
 def test_a_row_that_can_never_be_stored_is_passed_over(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aerobee.store.errors import MessageIllegal
-
     given = rows("a", 20, queues=1)
     desk.intent(KEY, [desk.stage(KEY, 0, given)])
     real_put, real_batch = desk.store.put, desk.store.put_batch
@@ -418,6 +417,48 @@ def test_a_row_that_can_never_be_stored_is_passed_over(
     desk.settle()
     assert desk.bodies() == texts(given[:7] + given[8:])
     assert desk.staging.publisher.lost_rows == 1
+
+
+def test_a_row_that_is_passed_over_is_not_counted_as_moved(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = rows("a", 20, queues=4)
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    desk.topics.update(TopicConfig("Orders", 1, 1)).result()
+    real = desk.store.put
+
+    def put(message: StoreMessage) -> PutResult:
+        if message.body == b"a-007":
+            raise MessageIllegal("too large")
+        return real(message)
+
+    monkeypatch.setattr(desk.store, "put", put)
+    desk.settle()
+    assert len(desk.bodies()) == 19
+    assert desk.staging.publisher.lost_rows == 1
+    elsewhere = [queue for _, queue, body in given if queue and body != b"a-007"]
+    assert desk.second_step.counts.moved["staged"] == len(elsewhere)
+
+
+def test_the_missing_rows_of_a_lost_chunk_are_passed_over_together(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were taken one by one, each with a line, from the front of a list that held them all."""
+    part = desk.stage(KEY, 0, given := rows("a", 12))
+    desk.intent(KEY, [part])
+    stage = desk.staging.table.stages[part.stage]
+    stage.published, stage.missing = 12, deque([0, 2, *range(4, 10)])
+    lost = stage.chunks[1].log_offset
+    real = desk.store.record_at
+    monkeypatch.setattr(
+        desk.store, "record_at", lambda offset: None if offset == lost else real(offset)
+    )
+    desk.settle()
+    assert desk.state(KEY) == "done"
+    assert desk.bodies() == texts([given[0], given[2], *given[8:10]])
+    assert desk.staging.publisher.lost_rows == 4
+    (line,) = [line for line in caplog.messages if "staged rows lost" in line]
+    assert "first=4 rows=4 reason=its chunk is lost" in line
 
 
 def test_a_broker_that_delays_says_so(tmp_path: Path) -> None:
@@ -619,7 +660,7 @@ def test_a_batch_may_be_published_before_its_failed_tries_are_gone(desk: Desk) -
     assert desk.staging.table.stages
     assert ended(begun) == "decided"
     assert desk.staging.table.stages == {}
-    assert list(desk.staging.table.dropped) == [failed.stage for failed in tries]
+    assert list(desk.staging.table._dropped) == [failed.stage for failed in tries]
     assert (desk.staging.table.staged_bytes, desk.staging.table.chunks) == (0, 0)
 
 
@@ -643,7 +684,7 @@ def test_an_intent_between_two_steps_of_an_abort_has_all_it_names_or_nothing(
     again = Desk(desk.path).start()
     again.settle()
     assert again.bodies() == expected
-    assert again.staging.table.dropped.keys() == desk.staging.table.dropped.keys()
+    assert again.staging.table._dropped.keys() == desk.staging.table._dropped.keys()
     again.close()
 
 

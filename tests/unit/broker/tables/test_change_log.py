@@ -44,21 +44,39 @@ def test_a_torn_last_line_is_cut_off_by_the_next(table: Path, cut: int) -> None:
     assert [one.name for one in table.parent.iterdir()] == ["x.log"]
 
 
-def test_a_damaged_line_is_passed_over_and_its_file_kept_aside(
+def test_a_damaged_line_is_passed_over_and_its_file_copied_aside(
     table: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It was renamed: a start that was killed before it wrote the table lost the whole lines."""
     log = ChangeLog(table)
     for number in range(3):
         log.append(b"line%d" % number)
     path = table.with_suffix(".log")
     damaged = path.read_bytes().replace(b"line1", b"lin\xff\x0a")
     path.write_bytes(damaged)
-    again = ChangeLog(table)
-    assert list(again.read()) == [b"line0", b"line2"]
-    assert (table.parent / "x.log.damaged").read_bytes() == damaged
-    assert "damaged log of changes kept aside" in caplog.text
+    for _ in range(2):  # the second start after one that was killed
+        again = ChangeLog(table)
+        assert list(again.read()) == [b"line0", b"line2"]
+        assert again.is_damaged
+        assert (table.parent / "x.log.damaged").read_bytes() == path.read_bytes() == damaged
+        assert "damaged log of changes kept aside" in caplog.text
     again.append(b"line3")
-    assert lines(table) == [b"line3"]
+    assert lines(table) == [b"line0", b"line2", b"line3"]
+    again.start_over()
+    again.append(b"line4")
+    last = ChangeLog(table)
+    assert list(last.read()) == [b"line4"]
+    assert not last.is_damaged
+
+
+def test_what_is_damaged_behind_the_last_whole_line_is_cut_off_by_the_next(table: Path) -> None:
+    ChangeLog(table).append(b"whole")
+    path = table.with_suffix(".log")
+    path.write_bytes(path.read_bytes() + b"damaged\nmore\n")
+    again = ChangeLog(table)
+    assert list(again.read()) == [b"whole"]
+    again.append(b"next")
+    assert lines(table) == [b"whole", b"next"]
 
 
 def test_a_line_that_could_not_be_written_is_not_there(

@@ -140,6 +140,73 @@ def test_of_a_record_that_is_damaged_the_level_is_counted_anew(bench: Bench) -> 
     assert bench.retries.topics() == set()
 
 
+def damage(bench: Bench, *results: PutResult) -> None:
+    with log_segment(bench.path, 0).open("r+b") as file:
+        for result in results:
+            file.seek(result.log_offset + 4)
+            file.write(b"\0\0\0\0")
+
+
+def test_what_the_count_could_not_read_has_nothing_counted_anew(bench: Bench) -> None:
+    """Each damaged record of a level had all of it counted again when the level came to it."""
+    first = fail(bench, 2)
+    bench.pass_ms(500)
+    fail(bench, 4)
+    damage(bench, *first)
+    bench.retries.begin(1, 0, bench.store.delays.end(1))
+    assert steps(bench) == 6
+    bench.pass_ms(700)
+    assert place(bench, 1) == 2
+    assert steps(bench) == 0
+    assert waiting(bench) == (4, 0)
+
+
+def test_what_is_passed_over_before_it_is_counted_has_nothing_counted_anew(bench: Bench) -> None:
+    first = fail(bench, 2)
+    bench.pass_ms(500)
+    fail(bench, 4)
+    damage(bench, *first)
+    bench.retries.begin(1, 0, bench.store.delays.end(1))
+    bench.pass_ms(700)
+    assert steps(bench) == 4
+    assert waiting(bench) == (4, 0)
+
+
+def test_a_count_goes_on_while_records_that_it_has_read_are_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began afresh with each of them: of a level with much damage none came to its end."""
+    results = []
+    for _ in range(3):
+        results += fail(bench, 1)
+        bench.pass_ms(200)
+    fail(bench, 4)
+    bench.retries.begin(1, 0, bench.store.delays.end(1))
+    for _ in range(4):
+        bench.retries.step()
+    damage(bench, *results)
+    bench.pass_ms(500)  # the first is due
+    bench.pass_ms(200)  # the second
+    assert place(bench, 1) == 2
+    read: list[int] = []
+    next_place = bench.store.delays.next_place
+
+    def recorded(level: int, offset: int) -> tuple[int | None, int]:
+        if level == 1 and offset < bench.store.delays.end(1):
+            read.append(offset)
+        return next_place(level, offset)
+
+    monkeypatch.setattr(bench.store.delays, "next_place", recorded)
+    steps(bench)
+    assert read == [4, 5, 6, 2, 3, 4, 5, 6]
+    assert waiting(bench) == (4, 0)
+    bench.pass_ms(200)  # the third, which the second count could not read
+    assert place(bench, 1) == 3
+    assert steps(bench) == 0
+    bench.pass_ms(1000)
+    assert bench.retries.topics() == set()
+
+
 def test_a_level_that_is_empty_has_no_retries(bench: Bench) -> None:
     """Whatever has gone wrong before."""
     fail(bench, 1)

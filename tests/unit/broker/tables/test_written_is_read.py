@@ -16,6 +16,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.frames import fastjson
 from aerobee.protocol.headers.stages import StagePart
+from aerobee.summed_log import SummedLog
 from tests.crash.damage import tables
 
 I64_MAX = (1 << 63) - 1
@@ -87,7 +88,7 @@ def test_finished_batches(tmp_path: Path, starts_over: bool) -> None:
         return StageFile(file, finished, lambda: 3, lambda: (0, 0))
 
     def nothing() -> FinishedBatches:
-        return FinishedBatches(lambda: 1 << 30, lambda: 1 << 40, lambda: 0)
+        return FinishedBatches(lambda: 1 << 30, lambda: 1 << 40, lambda: 0, SummedLog(lambda: 0.0))
 
     known = nothing()
     parts = tuple(StagePart(HARD, 1, f"{n:032x}", I64_MAX, I64_MAX, I64_MAX) for n in range(50))
