@@ -451,6 +451,7 @@ class BrokerCore:
             self._bodies,
             self.expressions,
             self.filters,
+            self.held,
             self._control,
         )
         query = QueryProcessor(

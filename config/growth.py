@@ -62,7 +62,8 @@ BOUNDED: Final[Containers] = {
     },
     "waiting sends": {"broker/messages/acks.py": "Acks._waiting"},
     "limits.held_pulls": {
-        "broker/messages/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving",
+        "broker/messages/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving "
+        "_Lane._restated",
     },
     "limits.sql_filter_bytes": {
         "broker/expressions.py": "Expressions._known",
@@ -121,12 +122,13 @@ BOUNDED: Final[Containers] = {
         "broker/requests/notifications.py": "Notifications._later Notifications._resting "
         "Notifications._changed",
         "broker/tables/clients.py": "ClientTable._consumers ClientTable._producers "
-        "ClientTable._producers_by_id ConsumerGroup.ids ConsumerGroup.members _Groups.consumers "
-        "_Groups.producers",
+        "ClientTable._producers_by_id ConsumerGroup.ids ConsumerGroup.members Heard.groups "
+        "_Groups.consumers _Groups.producers",
     },
     "limits.client_bytes": {
         "broker/tables/statements.py": "Statements.in_force Statements.topics _Topic.by_text",
-        "broker/tables/clients.py": "ConsumerGroup.subscriptions Member.subscriptions",
+        "broker/tables/clients.py": "ConsumerGroup.subscriptions Heard.restated "
+        "Member.subscriptions",
     },
     "limits.client_calls": {
         "broker/requests/client_calls.py": "ClientCalls._held ClientCalls._by_caller",

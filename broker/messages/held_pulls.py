@@ -3,8 +3,10 @@
 A pull that asked to be suspended is held by (topic, queue). It leaves when a message that its
 filter accepts arrives at or after its offset, by its tag or its properties, or when its time is
 over; then it runs once more and is answered with whatever it finds (protocol/WIRE.md 3.2,
-store/FORMAT.md 9). The reference looks at expiries every 5 s, so a 2 s wait may last 5; here the
-sweep runs five times a second.
+store/FORMAT.md 9). It leaves too when its member says that it wants something else: then it gets
+nothing and is sent to pull again, because a client chooses among what it gets by what it wanted
+when it asked. The reference looks at expiries every 5 s, so a 2 s wait may last 5; here the sweep
+runs five times a second.
 
 Bounded: a hold lasts at most `MAX_HOLD_S`, and there are at most `limit` of them, with
 `limit_bytes` of what they keep together: of each its place in its queue, its numbers, its names
@@ -19,11 +21,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Container, Generator, Iterable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.filters.property_filter import MessageFilter
+from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.waiting import keep_for_answer, text_bytes
 from aerobee.protocol.headers.client import PullMessageHeader
@@ -47,17 +50,23 @@ _DEAR = 100_000
 _MOST_ARRIVED = 512
 _LOOK_COST = 50
 _LOOKS = 32
+# Topics of members that want something else of them, between two looks. The pulls of further ones
+# leave when their time is over or something arrives, and are sent to pull again then.
+_MOST_RESTATED = 10_000
 # Bytes of properties that take a tenth of a microsecond.
 _PROPERTY_BYTES = 3
 
 _Key = tuple[str, int]
+#: A topic of which the member at a connection in a group wants something else.
+_Restated = tuple[str, Connection, str]
 #: (queue offset, tag hash) of messages that arrived in a queue.
 _Arrived = list[tuple[int, int]]
 
 
 class HeldPull(NamedTuple):
     """One waiting pull: `codes` is its tag filter, None for all, and `wanted` the filter over
-    properties of one that has such instead; times are the table's clock's."""
+    properties of one that has such instead; `stated` is what its member had said of the topic,
+    if anything, when it came; times are the table's clock's."""
 
     since: float
     deadline: float
@@ -67,6 +76,7 @@ class HeldPull(NamedTuple):
     codes: frozenset[int] | None
     replay: Callable[[HeldPull], None]
     wanted: MessageFilter | None = None
+    stated: Subscription | None = None
 
 
 #: Steps that end with what says whether a pull leaves.
@@ -114,6 +124,7 @@ class HeldPulls:
         hold_s: float,
         replay: Callable[[HeldPull], None],
         wanted: MessageFilter | None = None,
+        stated: Subscription | None = None,
     ) -> bool:
         """Keep a pull for up to `hold_s` seconds; False when there is no room for it.
 
@@ -129,7 +140,8 @@ class HeldPulls:
         lane = self._by_tags if wanted is None else self._by_properties
         keep_for_answer(request)
         header = header.without_filter()
-        lane.hold(HeldPull(now, deadline, connection, request, header, codes, replay, wanted), cost)
+        pull = HeldPull(now, deadline, connection, request, header, codes, replay, wanted, stated)
+        lane.hold(pull, cost)
         return True
 
     def held_s(self, pull: HeldPull) -> float:
@@ -142,6 +154,12 @@ class HeldPulls:
         for lane in self._lanes:
             if lane.count:
                 lane.arrived(arrivals)
+
+    def restated(self, connection: Connection, group: str, topics: Iterable[str]) -> None:
+        """Replay the pulls of a member that now wants something else of these topics."""
+        for lane in self._lanes:
+            if lane.count:
+                lane.restated(connection, group, topics)
 
     def sweep(self) -> None:
         """Replay what has waited long enough; forget those of closed connections."""
@@ -165,6 +183,7 @@ class _Lane:
         "_judge",
         "_judged",
         "_leaving",
+        "_restated",
         "_steps",
         "_sweep_until",
         "_sweeping",
@@ -185,6 +204,9 @@ class _Lane:
         # A sweep that is to begin, and whether one is under way.
         self._sweep_until: float | None = None
         self._sweeping = False
+        # Members that want something else of a topic, whose pulls are to be looked for: one look
+        # at the pulls is for all that have said so since the look before.
+        self._restated: set[_Restated] = set()
         # Out of the table, to be replayed.
         self._leaving: deque[HeldPull] = deque()
         self._steps = self._endless_steps()
@@ -205,6 +227,14 @@ class _Lane:
                 arrived.setdefault(key, []).append((one.queue_offset, one.tags_code))
         self._work.go_on()
 
+    def restated(self, connection: Connection, group: str, topics: Iterable[str]) -> None:
+        """Replay the pulls that a member has in these topics."""
+        for topic in topics:
+            if len(self._restated) >= _MOST_RESTATED:
+                break
+            self._restated.add((topic, connection, group))
+        self._work.go_on()
+
     def sweep(self, now: float) -> None:
         """Replay what has waited until `now`; forget those of closed connections."""
         self._sweep_until = now
@@ -223,7 +253,7 @@ class _Lane:
 
     def _step(self) -> bool:
         """Judge some pulls, or replay one; False when nothing is to be done."""
-        due = self._sweep_until is not None or self._sweeping
+        due = self._sweep_until is not None or self._sweeping or self._restated
         if not (self._arrived or self._leaving or self._judged is not None or due):
             return False
         next(self._steps)
@@ -235,10 +265,14 @@ class _Lane:
             while self._leaving:
                 self._replay()
                 yield
+            # Each in its turn: none of them, however often there is something to do, keeps the
+            # others waiting.
+            if self._restated:
+                yield from self._sweep_restated()
             if self._sweep_until is not None:
                 now, self._sweep_until = self._sweep_until, None
                 yield from self._sweep_all(now)
-            elif self._arrived:
+            if self._arrived:
                 yield from self._judge_one()
             else:
                 yield
@@ -249,9 +283,30 @@ class _Lane:
         def goes(pull: HeldPull) -> bool:
             return pull.deadline <= now or pull.connection.closed
 
+        yield from self._sweep_queues(goes, None)
+
+    def _sweep_restated(self) -> Generator[None, None, None]:
+        """Looks at the pulls of the topics of which members want something else."""
+        restated, self._restated = self._restated, set()
+
+        def goes(pull: HeldPull) -> bool:
+            return (pull.header.topic, pull.connection, pull.header.consumer_group) in restated
+
+        yield from self._sweep_queues(goes, {topic for topic, _, _ in restated})
+
+    def _sweep_queues(
+        self, goes: Callable[[HeldPull], bool], topics: Container[str] | None
+    ) -> Generator[None, None, None]:
+        """Looks at the pulls of the queues of these topics, None: of all."""
         self._sweeping = True
         looked_at = 0
         for key in list(self._held):
+            if topics is not None and key[0] not in topics:
+                looked_at += 1
+                if looked_at >= _STEP:
+                    looked_at = 0
+                    yield
+                continue
             pulls = self._held.pop(key, [])
             self._judged = key
             for start in range(0, len(pulls), _STEP):

@@ -4,7 +4,8 @@ Checks the group, the topic, the queue and the subscription; asks the store; ans
 with "ask again from there", or not yet: an empty pull that asks to wait is handed to
 `held_pulls.py` and comes back to `_replay` when a message arrives or its time is over. The replay
 neither waits again nor commits the offset again. What it raises has the same answer as at the first
-try (`refusal` in `router.py`), so that the other pulls of a batch get theirs.
+try (`refusal` in `router.py`), so that the other pulls of a batch get theirs. A pull whose member
+has said something else since it came gets no messages: it is sent to pull again (`_is_restated`).
 
 A consumer with a SQL92 expression is served by the messages' properties, in steps; what is said
 here of a wrong expression differs from the reference on purpose (protocol/WIRE.md 3.2).
@@ -29,6 +30,7 @@ from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.statements import text_of
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import BROADCASTING
@@ -81,6 +83,10 @@ _LONG_EXPRESSION = 4096
 # Pulls that judge messages by their properties for longer than a step, at a time, each with a slice
 # of a turn. A group has one place, which it shares with few others.
 _JUDGING = 16
+
+# The answer to a pull whose member has said something else since it came. Java's clients take it as
+# they take PULL_NOT_FOUND; others may wait a little after that.
+_RESTATED = ResponseCode.PULL_RETRY_IMMEDIATELY
 
 _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -311,7 +317,10 @@ class PullProcessor:
             if hold_s is None:
                 hold_s = header.suspend_timeout_millis / 1000
             replay = self._replay if wanted is None else self._replay_judged
-            if self._held.hold(connection, command, header, codes, hold_s, replay, wanted):
+            # A heartbeat behind the pull waits until that is held, or answered: requests of a
+            # connection are served in their order.
+            stated = self._stated_now(connection, header)
+            if self._held.hold(connection, command, header, codes, hold_s, replay, wanted, stated):
                 return None
         return self._answer(command, header, group, result, code)
 
@@ -434,6 +443,47 @@ class PullProcessor:
         self._note_time(started)
         return result
 
+    # --- pulls whose member has said something else since they came
+
+    def _stated_now(self, connection: Connection, header: PullMessageHeader) -> Subscription | None:
+        """What the member that pulls says of the topic, if anything. For a pull that brings its own
+        expression that is a sign of change and nothing else."""
+        live = self._clients.consumer_group(header.consumer_group)
+        if live is None:
+            return None
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            return live.stated_by(connection, header.topic)
+        return live.wanted_by(connection, header.topic)
+
+    def _is_restated(self, pull: HeldPull) -> bool:
+        """Whether the member wants something else by now than what it had stated before the pull.
+
+        Whatever the pull has found since then must not be the answer: by the new expression the
+        client drops it, because it chooses by the one that it pulled with, and goes on behind it;
+        by the old one what is wanted now is passed over. Versions do not matter, so that no pull of
+        a client which has none, or always the same, is sent back twice.
+        """
+        if pull.stated is None:
+            return False
+        now = self._stated_now(pull.connection, pull.header)
+        if now is None:
+            live = self._clients.consumer_group(pull.header.consumer_group)
+            return live is not None and id(pull.connection) in live.members
+        return now is not pull.stated and text_of(now) != text_of(pull.stated)
+
+    def _answer_restated(self, pull: HeldPull, group: GroupConfig) -> bytes:
+        """To pull from the same offset again: clients do so at once, with what they want now.
+        After an error they wait, Java's for 3 s."""
+        header, store = pull.header, self._store
+        topic, queue_id = header.topic, header.queue_id
+        result = GetResult(
+            GetStatus.NO_MATCHED_MESSAGE,
+            header.queue_offset,
+            store.min_offset(topic, queue_id),
+            store.max_offset(topic, queue_id),
+        )
+        return self._answer(pull.request, header, group, result, _RESTATED)
+
     # --- pulls that were held
 
     def _replay(self, pull: HeldPull) -> None:
@@ -441,42 +491,39 @@ class PullProcessor:
         header = pull.header
         try:
             group = self._check(header)
-            result = self._get(header, self._codes_now(pull))
-            code = _answer_code(result.status, header.queue_offset)
-            answer = self._answer(pull.request, header, group, result, code)
+            if self._is_restated(pull):
+                code = int(_RESTATED)
+                answer = self._answer_restated(pull, group)
+            else:
+                result = self._get(header, self._codes_now(pull))
+                code = _answer_code(result.status, header.queue_offset)
+                answer = self._answer(pull.request, header, group, result, code)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
             self._refuse_held(pull, error)
         else:
             self._answer_held(pull, code, answer)
 
     def _codes_now(self, pull: HeldPull) -> frozenset[int] | None:
-        """The tags that a held pull wants, by what its member says by now: it may have changed
-        that, and what it wants since then must not be passed over."""
-        subscription = self._stated_now(pull)
-        if subscription is None:
-            return pull.codes
-        if subscription.type != TAG_TYPE:
-            raise _changed_meanwhile()
-        return _codes_of(pull.header, subscription)
+        """The tags that a held pull wants. What its member says is still the same, but the hashes
+        that came with it may not be."""
+        subscription = self._judged_by(pull)
+        return pull.codes if subscription is None else _codes_of(pull.header, subscription)
 
     def _filter_now(
         self, pull: HeldPull
     ) -> Generator[asyncio.Future[Any] | None, None, MessageFilter]:
         """As `_codes_now`, of a pull by an expression."""
         assert pull.wanted is not None
-        subscription = self._stated_now(pull)
+        subscription = self._judged_by(pull)
         if subscription is None:
             return pull.wanted
-        if subscription.type == TAG_TYPE:
-            raise _changed_meanwhile()
         return (yield from self._stated_filter(pull.header, subscription))
 
-    def _stated_now(self, pull: HeldPull) -> Subscription | None:
+    def _judged_by(self, pull: HeldPull) -> Subscription | None:
         """None for a pull that brought what it wants, and when nobody is there to say it."""
         if pull.header.sys_flag & PULL_SUBSCRIPTION:
             return None
-        live = self._clients.consumer_group(pull.header.consumer_group)
-        return None if live is None else live.wanted_by(pull.connection, pull.header.topic)
+        return self._stated_now(pull.connection, pull.header)
 
     def _replay_judged(self, pull: HeldPull) -> None:
         """As `_replay`, in steps: the first ones at once. Does not raise."""
@@ -487,12 +534,18 @@ class PullProcessor:
 
     def _judged_again(self, pull: HeldPull) -> Steps:
         header = pull.header
-        self._check(header)
-        wanted = yield from self._filter_now(pull)
-        with (yield from self._get_judged(header, wanted)) as result:
-            group = self._check(header)
-            code = _answer_code(result.status, header.queue_offset)
-            self._answer_held(pull, code, self._answer(pull.request, header, group, result, code))
+        group = self._check(header)
+        if not self._is_restated(pull):
+            wanted = yield from self._filter_now(pull)
+            with (yield from self._get_judged(header, wanted)) as result:
+                # Meanwhile the topic or the group may have gone, or the filter changed.
+                group = self._check(header)
+                if not self._is_restated(pull):
+                    code = _answer_code(result.status, header.queue_offset)
+                    answer = self._answer(pull.request, header, group, result, code)
+                    self._answer_held(pull, code, answer)
+                    return None
+        self._answer_held(pull, _RESTATED, self._answer_restated(pull, group))
         return None
 
     def _judged_held(self, pull: HeldPull, _answer: bytes | None, error: Exception | None) -> None:
@@ -668,13 +721,6 @@ def offset_moved_message(
         encode_properties(properties).encode(),
         tag_code(group),
         (group,),
-    )
-
-
-def _changed_meanwhile() -> BadRequest:
-    return BadRequest(
-        ResponseCode.SUBSCRIPTION_NOT_LATEST,
-        "the consumer's subscription not latest: it has changed its type while the pull was held",
     )
 
 

@@ -7,6 +7,9 @@ with a warning: it consumes, and what it gives back is refused (`messages/retry.
 checked before anything is made of any of them. A heartbeat may name thousands of groups: it is
 served in steps, what it makes is saved together, and it is answered when the retry topics are
 there.
+
+The pulls of a member that now wants something else of a topic are held no longer
+(`messages/held_pulls.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.expressions import Expressions
+from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.requests.member_lists import MemberLists
 from aerobee.broker.requests.notifications import Notifications
 from aerobee.broker.router import Handler
@@ -71,6 +75,7 @@ class ClientRequests:
         bodies: BodyReader,
         expressions: Expressions,
         filters: FilterTable,
+        held: HeldPulls,
         access: AccessControl | None = None,
     ) -> None:
         """`access` says whose heartbeats they are, where accounts are asked for."""
@@ -82,6 +87,7 @@ class ClientRequests:
         self._bodies = bodies
         self._expressions = expressions
         self._filters = filters
+        self._held = held
         self._notifications = Notifications(clients, turns)
         # A look at all connections that goes on; None: the next one begins anew.
         self._expiring: Iterator[ConsumerGroup | None] | None = None
@@ -114,10 +120,14 @@ class ClientRequests:
                 # It has left its groups already, and would stay in these.
                 return None
             heartbeat = Heartbeat(connection, command.language, command.version, part, account)
-            for group in (yield from self._clients.heartbeat(heartbeat)):
+            heard = yield from self._clients.heartbeat(heartbeat)
+            for group in heard.groups:
                 self._notify(group, force=False)
             for consumer in part.consumers:
                 yield from self._register_filters(consumer, compiled)
+            # Behind the filters: the pulls come again at once, and go by them.
+            for name, topics in heard.restated.items():
+                self._held.restated(connection, name, topics)
         return encode_success(command)
 
     def _register_filters(

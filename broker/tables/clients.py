@@ -109,12 +109,16 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
         """What whoever pulls there wants of a topic: what this member stated, for others what was
         stated last."""
         if self.statements.is_mixed(topic):
-            member = self.members.get(id(connection))
-            text = member.subscriptions.get(topic) if member is not None else None
-            own = self.statements.of(topic, text) if text is not None else None
+            own = self.stated_by(connection, topic)
             if own is not None:
                 return own
         return self.subscriptions.get(topic)
+
+    def stated_by(self, connection: Connection, topic: str) -> Subscription | None:
+        """What the member at this connection stated of a topic itself."""
+        member = self.members.get(id(connection))
+        text = member.subscriptions.get(topic) if member is not None else None
+        return None if text is None else self.statements.of(topic, text)
 
     def client_ids(self) -> list[str]:
         """Each client once, in the order they came."""
@@ -151,6 +155,16 @@ class Heartbeat:
     account: str = ""
 
 
+class Heard(NamedTuple):
+    """What a heartbeat has changed."""
+
+    #: Groups whose members or topics are others now.
+    groups: list[ConsumerGroup]
+    #: By group the topics of which the sender wants something else than its pulls were judged by
+    #: before, or nothing any more.
+    restated: dict[str, list[str]]
+
+
 class ClientTable:
     """All live clients."""
 
@@ -182,9 +196,9 @@ class ClientTable:
 
     # --- what clients say
 
-    def heartbeat(self, heartbeat: Heartbeat) -> Generator[None, None, list[ConsumerGroup]]:
-        """Note all that a client says, in two steps; returns the groups whose members or topics it
-        changed. Of a connection that closes meanwhile, which has left its groups, nothing is noted.
+    def heartbeat(self, heartbeat: Heartbeat) -> Generator[None, None, Heard]:
+        """Note all that a client says, in two steps; returns what it changed. Of a connection that
+        closes meanwhile, which has left its groups, nothing is noted.
 
         Raises `BadRequest` when the table is full; then it notes nothing.
         """
@@ -193,15 +207,14 @@ class ClientTable:
             self._check_room(heartbeat)
         sizes = self._check_bytes(heartbeat)
         yield None
+        heard = Heard([], {})
         if heartbeat.connection.closed:
-            return []
+            return heard
         for group in data.producer_groups:
             self._note_producer(heartbeat, group)
-        return [
-            self._consumers[consumer.group]
-            for consumer in data.consumers
-            if self._note_consumer(heartbeat, consumer, sizes[consumer.group])
-        ]
+        for consumer in data.consumers:
+            self._note_consumer(heartbeat, consumer, sizes[consumer.group], heard)
+        return heard
 
     def note_without_retries(self, data: ConsumerData, why: str) -> None:
         """Warn of a group that cannot have a retry topic, when its first member says that it comes:
@@ -380,8 +393,8 @@ class ClientTable:
             known.setdefault(member)
 
     def _note_consumer(
-        self, heartbeat: Heartbeat, data: ConsumerData, sizes: Mapping[str, int]
-    ) -> bool:
+        self, heartbeat: Heartbeat, data: ConsumerData, sizes: Mapping[str, int], heard: Heard
+    ) -> None:
         group = self._consumers.get(data.group)
         if group is None:
             group = self._consumers[data.group] = ConsumerGroup(
@@ -406,11 +419,14 @@ class ClientTable:
         group.consume_from_where = data.consume_from_where
         member = group.members[id(heartbeat.connection)]
         before, subscriptions = member.subscriptions, stated_by(data.subscriptions)
+        if stated != before and (others := _restated(group, before, stated)):
+            heard.restated.setdefault(data.group, []).extend(others)
         changed = self._restate(group, before, stated, subscriptions, sizes)
-        if stated != member.subscriptions:
+        if stated != before:
             member.subscriptions = stated
             self._warn_of_mixed(group, member)
-        return joined or changed
+        if joined or changed:
+            heard.groups.append(group)
 
     def _restate(
         self,
@@ -544,6 +560,17 @@ class ClientTable:
 def _stated(data: ConsumerData) -> dict[str, str]:
     """What a member says the group subscribes to: the texts by topic."""
     return {one.topic: text_of(one) for one in data.subscriptions}
+
+
+def _restated(group: ConsumerGroup, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The topics of which a member that is to state `now` will want something else. Before it
+    stated anything itself, its pulls were judged by what was stated last."""
+    topics = [topic for topic, text in before.items() if now.get(topic) != text]
+    for topic in now.keys() - before.keys():
+        in_force = group.subscriptions.get(topic)
+        if in_force is not None and text_of(in_force) != now[topic]:
+            topics.append(topic)
+    return topics
 
 
 def _growth(heartbeat: Heartbeat, name: str, member: Member | None, stated: dict[str, str]) -> int:

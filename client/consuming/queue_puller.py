@@ -3,6 +3,8 @@
 Flow control is by what is pulled and not yet consumed: messages, bytes, and in concurrent mode the
 span of offsets, because one stuck message holds back the committed offset of all behind it. The
 loop waits on the queue's own signal, not on a timer, so it goes on the moment there is room.
+
+An answer counts only while the subscription is the one that the pull was sent with.
 """
 
 from __future__ import annotations
@@ -50,7 +52,12 @@ class QueuePuller:
         while True:
             await assigned.wait_until(lambda: self._has_room(assigned))
             subscription = self._state.subscriptions.get(assigned.queue.topic)
-            if assigned.dropped or subscription is None:
+            if assigned.dropped:
+                return
+            if subscription is None:
+                # Given away here too: if the topic is subscribed to again before the next round of
+                # rebalancing, that keeps the queue, and nobody would pull from it any more.
+                self._assignment.release(assigned)
                 return
             pull = self._pull(assigned, subscription)
             started = time.monotonic()
@@ -59,10 +66,22 @@ class QueuePuller:
             except ClientError as error:
                 await self._failed(assigned, error)
                 continue
+            if not self._still_wanted(subscription):
+                continue
             self._take(assigned, result)
             stuck = result.next_offset == pull.offset and not result.messages
             if stuck and time.monotonic() - started < _EMPTY_ANSWER_S:
                 await assigned.pause(_EMPTY_ANSWER_S)
+
+    def _still_wanted(self, subscription: Subscription) -> bool:
+        """Whether an answer counts to a pull that was sent with this subscription: not if the
+        expression is another one by now. A broker may have chosen by the new one, or gone on behind
+        what that wants; so the same offset is pulled again."""
+        now = self._state.subscriptions.get(subscription.topic)
+        return now is not None and (now.type, now.expression) == (
+            subscription.type,
+            subscription.expression,
+        )
 
     def _has_room(self, assigned: ProcessQueue) -> bool:
         options = self._state.options

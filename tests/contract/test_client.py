@@ -513,6 +513,31 @@ async def test_broadcasting_reaches_every_member_and_goes_on_from_its_file(
     assert again.bodies == {b"later"}
 
 
+async def test_what_is_subscribed_to_while_pulls_are_held_is_not_passed_over(
+    target: Target, admin: Admin, producer: Producer, consume: Callable, group: str
+) -> None:
+    """The held pulls were sent with the expression before; the broker goes by the new one."""
+    topic = await create(admin, f"T{next(_counter)}", queues=2)
+    queues = [MessageQueue(topic, (await admin.route(topic)).brokers[0].name, n) for n in range(2)]
+    seen = Seen()
+    consumer = await consume(group, topic, seen, "B", suspend_ms=3_000)
+    for queue in queues:
+        await producer.send(Message(topic, b"b", "B"), queue=queue)
+    await eventually(lambda: len(seen.messages) == 2)
+    await consumer.subscribe(topic, "C")
+    for queue in queues * 3:
+        await producer.send(Message(topic, b"c", "C"), queue=queue)
+    await eventually(lambda: len(seen.messages) == 8)
+    assert [message.tags for message in seen.messages] == ["B"] * 2 + ["C"] * 6
+    # And back, by way of nothing at all.
+    await consumer.unsubscribe(topic)
+    await consumer.subscribe(topic, "B || D")
+    for queue in queues * 2:
+        await producer.send(Message(topic, b"d", "D"), queue=queue)
+    await eventually(lambda: len(seen.messages) == 12)
+    assert {message.tags for message in seen.messages[8:]} == {"D"}
+
+
 async def test_a_waiting_pull_is_answered_when_a_message_arrives(topic, producer, puller) -> None:
     queue = (await puller.queues(topic))[0]
     assert (await puller.pull(queue, 0)).status in (PullStatus.NO_NEW, PullStatus.OFFSET_MOVED)

@@ -107,33 +107,103 @@ async def test_a_member_that_leaves_takes_its_expression_with_it(connect: Connec
     assert bodies(await pull(leaves, group, topic, AHEAD)) == ["B"]
 
 
+HELD = {"sysFlag": 2, "suspendTimeoutMillis": 100_000}
+INLINE = {"sysFlag": 6, "suspendTimeoutMillis": 100_000}
+TO_B = {"TAG": "B", "SQL92": "TAGS = 'B'"}
+TO_C = {"TAG": "C", "SQL92": "TAGS = 'C'"}
+
+
+async def hold(wire: Wire, group: str, topic: str, **fields: Any) -> asyncio.Task[Command]:
+    """A pull behind the only message; it is on its way before whatever the caller sends next."""
+    task = asyncio.create_task(pull(wire, group, topic, queueOffset=1, **fields))
+    await asyncio.sleep(0)
+    return task
+
+
+async def again_from_1(held: asyncio.Task[Command]) -> None:
+    """It is told to pull again from where it had asked."""
+    async with asyncio.timeout(TIMEOUT_S):
+        answer = await held
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY, (answer.code, answer.remark)
+    assert (answer.ext["nextBeginOffset"], answer.body) == ("1", b"")
+
+
+@pytest.mark.parametrize("version", [AHEAD, 0])
+@pytest.mark.parametrize("after", ["TAG", "SQL92"])
+@pytest.mark.parametrize("before", ["TAG", "SQL92"])
+async def test_a_held_pull_is_sent_to_pull_again_when_its_member_wants_something_else(
+    wire: Wire, connect: Connect, before: str, after: str, version: int
+) -> None:
+    topic = group = f"Held{before}{after}{version}"
+    await send(wire, topic, "X")
+    await beat(wire, group, topic, TO_B[before], version, before)
+    held = await hold(wire, group, topic, version=version, **HELD)
+    await beat(wire, group, topic, TO_C[after], min(version, BEHIND), after)
+    await again_from_1(held)
+    # The next one is held for what is wanted now.
+    held = await hold(wire, group, topic, version=min(version, BEHIND), **HELD)
+    await send(await connect(), topic, "B", "C")
+    async with asyncio.timeout(TIMEOUT_S):
+        assert bodies(await held) == ["C"]
+
+
 @pytest.mark.parametrize("kind", ["TAG", "SQL92"])
-async def test_a_pull_that_is_held_goes_by_what_its_member_says_by_now(
-    wire: Wire, connect: Connect, kind: str
+async def test_a_held_pull_stays_when_its_member_says_the_same_or_another_wants_something_else(
+    connect: Connect, kind: str
 ) -> None:
-    topic = group = f"Held{kind}"
-    await send(wire, topic, "X")
-    first, second = ("A", "A||B") if kind == "TAG" else ("TAGS = 'A'", "TAGS IN ('A', 'B')")
-    await beat(wire, group, topic, first, AHEAD, kind)
-    fields = {"sysFlag": 2, "suspendTimeoutMillis": 8_000}
-    held = asyncio.create_task(pull(wire, group, topic, AHEAD, queueOffset=1, **fields))
-    await asyncio.sleep(0)  # it is on its way before the heartbeat
-    await beat(wire, group, topic, second, BEHIND, kind)
-    await send(await connect(), topic, "B", "A")
+    topic = group = f"Stays{kind}"
+    other, same = await connect(), await connect()
+    await send(same, topic, "X")
+    for wire in (same, other):
+        await beat(wire, group, topic, TO_B[kind], BEHIND, kind)
+    stays = await hold(same, group, topic, version=BEHIND, **HELD)
+    leaves = await hold(other, group, topic, version=BEHIND, **HELD)
+    await beat(same, group, topic, TO_B[kind], AHEAD, kind)
+    await beat(other, group, topic, TO_C[kind], AHEAD, kind)
+    await again_from_1(leaves)
+    await beat(same, group, topic, TO_B[kind], AHEAD + 1, kind)
+    await send(await connect(), topic, "C", "B")
     async with asyncio.timeout(TIMEOUT_S):
-        assert bodies(await held)[0] == "B"
+        assert bodies(await stays) == ["B"]
 
 
-async def test_a_pull_that_is_held_while_the_type_changes_is_sent_again(
-    wire: Wire, connect: Connect
+@pytest.mark.parametrize("kind", ["TAG", "SQL92"])
+async def test_a_held_pull_that_brings_its_expression_is_sent_to_pull_again_like_the_others(
+    wire: Wire, kind: str
 ) -> None:
-    topic = group = "Types"
+    topic = group = f"Brings{kind}"
     await send(wire, topic, "X")
-    await beat(wire, group, topic, "A", AHEAD)
-    fields = {"sysFlag": 2, "suspendTimeoutMillis": 8_000}
-    held = asyncio.create_task(pull(wire, group, topic, AHEAD, queueOffset=1, **fields))
-    await asyncio.sleep(0)  # it is on its way before the heartbeat
-    await beat(wire, group, topic, "TAGS = 'A'", BEHIND, "SQL92")
-    await send(await connect(), topic, "A")
+    await beat(wire, group, topic, TO_B[kind], BEHIND, kind)
+    own = {"subscription": TO_B[kind], "expressionType": kind, **INLINE}
+    held = await hold(wire, group, topic, version=BEHIND, **own)
+    await beat(wire, group, topic, TO_C[kind], AHEAD, kind)
+    await again_from_1(held)
+
+
+@pytest.mark.parametrize("kind", ["TAG", "SQL92"])
+async def test_a_held_pull_is_sent_to_pull_again_when_its_member_does_not_name_the_topic_any_more(
+    wire: Wire, kind: str
+) -> None:
+    topic = group = f"Unnamed{kind}"
+    await send(wire, topic, "X")
+    await beat(wire, group, topic, TO_B[kind], BEHIND, kind)
+    held = await hold(wire, group, topic, version=BEHIND, **HELD)
+    await beat(wire, group, "Another", "*", BEHIND)
+    await again_from_1(held)
+
+
+async def test_a_pull_held_before_its_member_came_is_sent_to_pull_again_if_that_wants_another(
+    connect: Connect,
+) -> None:
+    topic = group = "Reconnected"
+    other, comes, agrees = await connect(), await connect(), await connect()
+    await send(other, topic, "X")
+    await beat(other, group, topic, "B", AHEAD)
+    held = await hold(comes, group, topic, version=BEHIND, **HELD)
+    stays = await hold(agrees, group, topic, version=BEHIND, **HELD)
+    await beat(agrees, group, topic, "B", AHEAD)
+    await beat(comes, group, topic, "C", AHEAD)
+    await again_from_1(held)
+    await send(other, topic, "B")
     async with asyncio.timeout(TIMEOUT_S):
-        assert (await held).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        assert bodies(await stays) == ["B"]

@@ -356,6 +356,26 @@ def test_lite_pull_consumers_seek_and_commit(side: Side) -> None:
     assert sorted(bodies(tagged.do("poll", count=2)["found"])) == ["p1", "p3"]
 
 
+@pytest.mark.parametrize("side", ["our", "our-5.5.0"], indirect=True)
+def test_what_is_subscribed_to_while_pulls_are_held_is_not_passed_over(side: Side) -> None:
+    """With the reference it is: its clients choose by what they wanted when they pulled, and go on
+    behind all the others."""
+    topic = side.topic("restated", 2)
+    sender = side.make("producer", "restating-sender")
+    consumer = side.make("consumer", "restating", topic=topic, tag="B")
+    poller = side.make("poller", "restating-poller", topic=topic, tag="B")
+    for n in range(2):
+        sender.do("send", topic=topic, body=f"b{n}", queue=n, tag="B")
+    assert sorted(bodies(consumer.messages(2))) == ["b0", "b1"]
+    assert sorted(bodies(poller.do("poll", count=2)["found"])) == ["b0", "b1"]
+    for one in (consumer, poller):
+        one.do("subscribe", topic=topic, tag="C")
+    for n in range(6):
+        sender.do("send", topic=topic, body=f"c{n}", queue=n % 2, tag="C")
+    assert sorted(bodies(consumer.messages(8))[2:]) == [f"c{n}" for n in range(6)]
+    assert sorted(bodies(poller.do("poll", count=6)["found"])) == [f"c{n}" for n in range(6)]
+
+
 @everywhere
 def test_orderly_consumers_wait_for_a_refused_message(side: Side) -> None:
     """The next one of its queue comes behind it; delayed ones come when it is time."""

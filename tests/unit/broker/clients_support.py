@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from aerobee.broker.expressions import ExpressionLimits, Expressions
+from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.stats import BrokerStats, Tally
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.filters import FilterTable
@@ -201,6 +202,11 @@ class Tables:
             86_400_000,
             lambda: SQL_LIMITS.bytes,
         )
+
+
+def no_pulls_held() -> HeldPulls:
+    """A table of held pulls that stays empty."""
+    return HeldPulls(lambda: 0.0, lambda: 0, lambda: 0, Endless(), lambda *_: None)
 
 
 def heartbeat_body(

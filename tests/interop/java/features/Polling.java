@@ -11,6 +11,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * is then assigned to.
  *
  * <pre>
+ * subscribe            with another --tag, while it runs
  * poll                 --count: as many messages
  * seek                 --offset, of the queue that it is assigned to
  * commit               what was polled; the answer is the queue's committed offset then
@@ -50,6 +51,9 @@ final class Polling implements Features.Client {
     @Override
     public void act(String word, Options options, Lines answer) throws Exception {
         switch (word) {
+            case "subscribe":
+                consumer.subscribe(topic, options.text("tag", "*"));
+                break;
             case "poll":
                 List<MessageExt> polled = new ArrayList<>();
                 long deadline = System.currentTimeMillis() + 30_000;

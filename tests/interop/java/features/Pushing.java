@@ -15,6 +15,10 @@ import org.apache.rocketmq.common.message.MessageExt;
  * A push consumer of --topic, from its first message on: --group, --tag or --sql, --orderly yes,
  * --model BROADCASTING, --reject-first yes (a message is refused until it comes again), --trace,
  * --namespace, --unit. Each message is an event.
+ *
+ * <pre>
+ * subscribe            to --topic with another --tag, while it runs
+ * </pre>
  */
 final class Pushing implements Features.Client {
     private final String name;
@@ -81,8 +85,11 @@ final class Pushing implements Features.Client {
     }
 
     @Override
-    public void act(String word, Options options, Lines answer) {
-        throw new IllegalArgumentException(word);
+    public void act(String word, Options options, Lines answer) throws Exception {
+        if (!word.equals("subscribe")) {
+            throw new IllegalArgumentException(word);
+        }
+        consumer.subscribe(options.text("topic", ""), options.text("tag", "*"));
     }
 
     @Override

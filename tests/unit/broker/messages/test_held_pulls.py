@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.messages.held_pulls import _MOST_RESTATED, HeldPull, HeldPulls
 from aerobee.protocol.filters.property_filter import MessageFilter, PropertyFilter
 from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.frames.command import make_request
@@ -59,6 +59,9 @@ class Held:
         self.left.append(pull.header.consumer_group)
         self.times.append(self.table.held_s(pull))
 
+    def restated(self, peer: Peer, group: str, *topics: str) -> None:
+        self.table.restated(cast("Connection", peer), group, topics)
+
     def hold(
         self,
         group: str,
@@ -67,9 +70,11 @@ class Held:
         codes: frozenset[int] | None = None,
         hold_s: float = 15.0,
         wanted: MessageFilter | None = None,
+        topic: str = "T",
+        peer: Peer | None = None,
     ) -> Peer | None:
-        peer = Peer()
-        header = PullMessageHeader(group, "T", queue, offset, 32, 2, 0, 15_000, 0)
+        peer = peer or Peer()
+        header = PullMessageHeader(group, topic, queue, offset, 32, 2, 0, 15_000, 0)
         connection = cast("Connection", peer)
         kept = self.table.hold(
             connection, make_request(11), header, codes, hold_s, self._replayed, wanted
@@ -326,3 +331,71 @@ async def test_a_sweep_of_very_many_goes_on_in_later_turns_and_misses_no_arrival
     woken = {f"g{number}" for number in range(0, 4_000, 2) if number % 3 == 0}
     assert set(held.left) == late | woken
     assert len(held.left) == len(late | woken)
+
+
+# --- members that want something else -------------------------------------------------------------
+
+
+def test_the_pulls_of_a_member_that_wants_something_else_leave_and_no_others(held: Held) -> None:
+    mine, other = Peer(), Peer()
+    held.hold("g", queue=0, peer=mine)
+    held.hold("g", queue=1, peer=mine, wanted=by("n > 3"))
+    held.hold("g", queue=2, peer=mine, topic="U")
+    held.hold("another", peer=mine)
+    held.hold("g", peer=other)
+    held.restated(mine, "g", "T")
+    assert (held.left, len(held.table)) == (["g", "g"], 3)
+    held.restated(mine, "g", "U", "V")
+    assert (held.left, len(held.table)) == (["g", "g", "g"], 2)
+    held.restated(mine, "g", "T")
+    assert len(held.table) == 2
+
+
+def test_what_a_member_pulls_after_its_change_stays(held: Held) -> None:
+    peer = Peer()
+    held.restated(peer, "g", "T")
+    held.hold("g", peer=peer)
+    held.table.sweep()
+    assert held.left == []
+
+
+async def test_many_members_that_want_something_else_share_the_looks_at_all_pulls() -> None:
+    held = Held(limit=100_000, turns=Turns(StepClock()))
+    peers = [Peer() for _ in range(500)]
+    for number in range(9_000):
+        held.hold(f"g{number}", queue=number % 5, peer=peers[number % 500])
+    for number in range(0, 9_000, 2):
+        held.restated(peers[number % 500], f"g{number}", "T")
+    assert len(held.left) < 50
+    held.table.arrived([Arrival("T", 1, 5, 0)])
+    turns = 0
+    async with asyncio.timeout(10):
+        while len(held.table) > 9_000 // 2 - 900:
+            await asyncio.sleep(0)
+            turns += 1
+    # A look at all of them is some forty steps, ten are a slice: one look for each member would
+    # take thousands of turns beside those for what leaves.
+    assert turns < 1_000
+    restated = {f"g{number}" for number in range(0, 9_000, 2)}
+    assert restated <= set(held.left)
+    assert len(held.left) == len(set(held.left)) == 4_500 + 900
+
+
+async def test_the_stop_answers_also_those_whose_members_want_something_else() -> None:
+    held = Held(limit=100_000, turns=Turns(StepClock()))
+    peer = Peer()
+    for number in range(9_000):
+        held.hold("g", queue=number, peer=peer)
+    held.restated(peer, "g", "T")
+    held.table.release_all()
+    assert len(held.left) == 9_000
+    assert (len(held.table), held.table.bytes) == (0, 0)
+
+
+def test_what_is_remembered_of_members_that_want_something_else_is_bounded(held: Held) -> None:
+    peer = Peer()
+    held.hold("g", peer=peer)
+    held.restated(peer, "g", *(f"T{number}" for number in range(2 * _MOST_RESTATED)), "T")
+    assert held.left == []
+    held.restated(peer, "g", "T")
+    assert held.left == ["g"]

@@ -42,6 +42,7 @@ from tests.unit.broker.clients_support import (
     Tables,
     answer,
     heartbeat_body,
+    no_pulls_held,
     request,
 )
 from tests.unit.broker.second_step_support import deletions
@@ -118,6 +119,7 @@ class Admin:
             BODIES,
             tables.expressions,
             tables.filters,
+            no_pulls_held(),
         )
         self.handlers = {
             **TopicRequests(

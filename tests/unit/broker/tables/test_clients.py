@@ -29,6 +29,7 @@ from tests.unit.broker.clients_support import (
     Tables,
     answer,
     heartbeat_body,
+    no_pulls_held,
     request,
 )
 from tests.unit.remoting.conftest import StepClock, eventually
@@ -59,6 +60,7 @@ class Broker:
             BODIES,
             self.tables.expressions,
             self.tables.filters,
+            no_pulls_held(),
         )
 
     def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:

@@ -42,6 +42,7 @@ from tests.unit.broker.clients_support import (
     Peer,
     Tables,
     heartbeat_body,
+    no_pulls_held,
     request,
 )
 from tests.unit.broker.second_step_support import no_deletions, no_retries
@@ -333,6 +334,7 @@ async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_pat
         BODIES,
         tables.expressions,
         tables.filters,
+        no_pulls_held(),
     )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(500)})
     peer = Peer(1)
@@ -366,6 +368,7 @@ async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> 
         BODIES,
         tables.expressions,
         tables.filters,
+        no_pulls_held(),
     )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(80)})
     members: list[int] = []
@@ -387,6 +390,7 @@ async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: W
         BODIES,
         tables.expressions,
         tables.filters,
+        no_pulls_held(),
     )
     peer = Peer(1)
     steps = requests.heartbeat(

@@ -9,7 +9,7 @@ import pytest
 
 from aerobee.client.consuming.listener import Consumed
 from aerobee.client.consuming.push_consumer import PushConsumer
-from aerobee.client.message import ReceivedMessage
+from aerobee.client.message import ReceivedMessage, queue_text
 from aerobee.client.options import ConsumeFrom, PushOptions
 from aerobee.protocol.bodies.clients import HeartbeatData, encode_consumer_list
 from aerobee.protocol.bodies.common import MessageQueue, encode_offset_table
@@ -257,6 +257,60 @@ async def test_subscribing_while_running_takes_queues_up_and_unsubscribing_gives
     assert queue(0, "U") in consumer.queues
     await consumer.unsubscribe("U")
     assert queue(0, "U") not in consumer.queues
+
+
+def pulls_of_queue_0(broker, offset: int) -> list[int]:
+    """The versions of the pulls that asked for that offset."""
+    headers = [PullMessageHeader.from_ext(one.ext) for one in broker.of(RequestCode.PULL_MESSAGE)]
+    return [
+        one.sub_version
+        for one in headers
+        if (one.topic, one.queue_id, one.queue_offset) == ("T", 0, offset)
+    ]
+
+
+@pytest.mark.parametrize(("expression", "kind"), [("C", "TAG"), ("n > 3", "SQL92")])
+async def test_an_answer_to_a_pull_with_another_expression_is_thrown_away_and_pulled_again(
+    broker, start, seen, until, expression, kind
+) -> None:
+    broker.answers[RequestCode.CHECK_CLIENT_CONFIG] = lambda _, command: encode_response(command, 0)
+    consumer = await start(seen, "B")
+    await until(lambda: broker.waits_at("T", 0, 0))
+    await consumer.subscribe("T", expression, kind)
+    # The broker knows the new expression, and answers the pull that it holds by that one.
+    broker.append("T", 0, b"wanted", properties="TAGS\x01C\x02")
+    await until(lambda: len(seen.bodies) == 1)
+    first, second = pulls_of_queue_0(broker, 0)
+    assert first < second
+    await consumer.close()
+    assert broker.committed["g", "T", 0] == 1
+
+
+async def test_a_topic_subscribed_to_again_while_it_is_given_up_goes_on(
+    broker, start, seen, until
+) -> None:
+    """The broker ends the held pull as soon as it hears that the topic is not wanted; the loop of
+    the queue ends with it, and the next round of rebalancing sees a topic that is wanted again."""
+
+    def is_pulled() -> bool:
+        name = f":pull {queue_text(queue(0))}"
+        return any(task.get_name().endswith(name) for task in asyncio.all_tasks())
+
+    consumer = await start(seen, "B")
+    await until(lambda: broker.waits_at("T", 0, 0) and is_pulled())
+    beats: list[tuple[Connection, Command]] = []
+    broker.answers[RequestCode.HEART_BEAT] = lambda *beat: beats.append(beat)
+    leaving = asyncio.create_task(consumer.unsubscribe("T"))
+    await until(lambda: len(beats) > 0)
+    broker.append("T", 0, b"not wanted", properties="TAGS\x01X\x02")
+    await until(lambda: not is_pulled())
+    again = asyncio.create_task(consumer.subscribe("T", "C"))
+    del broker.answers[RequestCode.HEART_BEAT]
+    for connection, command in beats:
+        connection.write(encode_response(command, 0))
+    await asyncio.gather(leaving, again)
+    broker.append("T", 0, b"wanted", properties="TAGS\x01C\x02")
+    await until(lambda: seen.bodies == [b"wanted"])
 
 
 async def test_a_failed_message_goes_back_to_the_broker(broker, start, seen, until) -> None:
