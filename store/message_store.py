@@ -131,7 +131,7 @@ class MessageStore:
         self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
         self.queue_entries, self.has_queue = search.entries, search.has_queue
         self._queue_flusher = self._make_queue_flusher(settings)
-        self._health.watch(self._before_breaking, lambda error: self._on_broken(error))
+        self._watch_health()
 
     @classmethod
     def open(
@@ -184,6 +184,11 @@ class MessageStore:
         parts = self._parts
         directories = parts.root, *self.log_directories, self.queue_directory
         return PlaceWatch(parts.files, self._health, directories, self._open_files)
+
+    def _watch_health(self) -> None:
+        self._health.watch(
+            self._before_breaking, lambda error: self._on_broken(error), self._place.look
+        )
 
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts
