@@ -31,7 +31,7 @@ from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
-from aerobee.store.errors import StoreBroken
+from aerobee.store.errors import StoreBroken, StoreError
 from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
@@ -536,6 +536,10 @@ class MessageStore:
         self._place.look()
         if (gone := self._health.gone) is not None:
             raise FileNotFoundError(f"the store is gone: {gone}")
+
+    def gone_error(self) -> StoreError | None:
+        """What a put is refused with if the store was taken away, None as far as is known."""
+        return None if self._health.gone is None else self._health.error()
 
     def _open_files(self) -> Iterator[tuple[str, int]]:
         yield self._parts.lock.file

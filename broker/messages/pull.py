@@ -91,6 +91,8 @@ _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+# Messages were looked at, whether or not they were wanted.
+_FINDS = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
 
 
 class PlainPull(NamedTuple):
@@ -305,6 +307,7 @@ class PullProcessor:
             self._offsets.try_commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+        self._check_not_gone(result.status)
         may_wait = header.sys_flag & PULL_SUSPEND and not command.is_oneway
         if code == ResponseCode.PULL_NOT_FOUND and may_wait:
             hold_s = self._hold_s
@@ -442,6 +445,7 @@ class PullProcessor:
         try:
             group = self._check(header)
             result = self._get(header, self._codes_now(pull))
+            self._check_not_gone(result.status)
             code = _answer_code(result.status, header.queue_offset)
             answer = self._answer(pull.request, header, group, result, code)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
@@ -491,6 +495,7 @@ class PullProcessor:
         wanted = yield from self._filter_now(pull)
         with (yield from self._get_judged(header, wanted)) as result:
             group = self._check(header)
+            self._check_not_gone(result.status)
             code = _answer_code(result.status, header.queue_offset)
             self._answer_held(pull, code, self._answer(pull.request, header, group, result, code))
         return None
@@ -527,6 +532,14 @@ class PullProcessor:
         self._spent_s = spent_s = perf_counter() - started
         if spent_s > self._stats.get_time_max_s:
             self._stats.get_time_max_s = spent_s
+
+    def _check_not_gone(self, status: GetStatus) -> None:
+        """Refuse a pull that finds nothing, as sends are, where the store was taken away: to say
+        that a queue is empty, or that an offset has moved, would lead its consumer past what is in
+        there. What is still found is served."""
+        if status in _FINDS or (error := self._store.gone_error()) is None:
+            return
+        raise error
 
     def _check(self, header: PullMessageHeader) -> GroupConfig:
         if not self._settings.broker_permission & PERM_READ:

@@ -7,8 +7,8 @@ import json
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import aerobee.testing
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.testing import RunningBroker
-from tests.contract.conftest import Wire
+from tests.contract.conftest import FORMS, Wire
 from tests.ports import free_port
 
 OFFSET = {"consumerGroup": "billing", "topic": "Orders", "queueId": 0}
@@ -83,6 +83,18 @@ async def test_a_start_without_any_table_serves_what_the_store_has(tmp_path: Pat
         assert "tables are whole" not in await failing(port)
 
 
+@contextmanager
+def that_loses_its_store(**given: Any) -> Iterator[RunningBroker]:
+    """A broker whose stop says that it could not bring everything to the disk."""
+    running = aerobee.testing.broker(**given)
+    broker = running.__enter__()
+    try:
+        yield broker
+    finally:
+        with pytest.raises(ExceptionGroup, match="did not stop cleanly"):
+            running.__exit__(None, None, None)
+
+
 async def until_refused(broker: RunningBroker, port: int) -> None:
     """Send until that is refused, and look what else is."""
     async with connected(broker) as wire:
@@ -96,6 +108,47 @@ async def until_refused(broker: RunningBroker, port: int) -> None:
         topic |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
         answer = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
         assert "the store is gone" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("what", [".", "consumequeue"])
+async def test_a_pull_that_finds_nothing_in_a_store_that_is_gone_is_refused_as_a_send_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, what: str
+) -> None:
+    """It was answered that there is no new message, which sends whoever looks elsewhere."""
+    if form == "off":
+        monkeypatch.setenv("AEROBEE_NATIVE", "off")
+    store = tmp_path / "store"
+    given = {"store_path": str(store), "flush_disk_type": "SYNC_FLUSH"}
+    with that_loses_its_store(**given) as broker:
+        async with connected(broker) as wire:
+            for _ in range(2):
+                await wire.send("Orders")
+            await wire.await_message("Orders", 1)
+            await wire.pull("Orders", 2)
+            held = {"sysFlag": 4 | 2, "suspendTimeoutMillis": 3000}
+            waiting = asyncio.create_task(wire.pull("Orders", 2, **held))
+            by_sql = {"expressionType": "SQL92", "subscription": "a IS NULL"}
+            waiting_judged = asyncio.create_task(wire.pull("Orders", 2, **held, **by_sql))
+            await wire.pull("Orders", 2)
+            shutil.rmtree(store / what)
+            while (await wire.send("Orders", queue_id=1)).code == ResponseCode.SUCCESS:
+                pass
+            # The one before may have waited for its sync meanwhile, and is told more.
+            refused = await wire.send("Orders", queue_id=1)
+            expected = (refused.code, refused.remark)
+            assert "is not there any more" in (refused.remark or "")
+            for offset in (2, 3, 900):
+                for fields in ({}, held, by_sql, {"maxMsgNums": 4000, "maxMsgBytes": 1 << 20}):
+                    answer = await wire.pull("Orders", offset, **fields)
+                    assert (answer.code, answer.remark) == expected, (offset, fields)
+            for fields in ({"queueId": 3}, {"queueId": 3} | held):
+                answer = await wire.pull("Orders", **fields)
+                assert (answer.code, answer.remark) == expected
+            # What the mappings still have is served.
+            assert (await wire.pull("Orders")).code == ResponseCode.SUCCESS
+            for answer in (await waiting, await waiting_judged):
+                assert (answer.code, answer.remark) == expected
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
