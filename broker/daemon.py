@@ -399,7 +399,9 @@ class Daemon:
         tables = self.core.table_directory
         self.health.add(
             "tables",
-            saving_probe(tables, self.core.table_failures),
+            saving_probe(
+                tables, self.core.table_failures, missing=lambda: self.core.tables.problem
+            ),
             "give that disk room, or mend what the reason names; what clients commit meanwhile is "
             "served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",

@@ -115,6 +115,11 @@ class Savable(Protocol[C]):
         """The last `save` failed: the next `take_changes` gives its changes again. On the loop."""
         ...
 
+    def mark_lost(self) -> None:
+        """The file is gone with all that was saved: the next `take_changes` gives that again. On
+        the loop, while no save runs."""
+        ...
+
 
 class Saver(Generic[C]):
     """Saves one table off the loop: soon after its first change, then once an interval.
@@ -153,7 +158,7 @@ class Saver(Generic[C]):
         self._table = table
         self._interval_s = interval_s
         self._running: asyncio.Future[None] | None = None
-        self._closed = False
+        self._closed = self._is_lost = False
         #: Why the last save failed; None when it did not.
         self.failure: str | None = None
         # When changes began to come, the last save began, and the next one may.
@@ -164,6 +169,7 @@ class Saver(Generic[C]):
         now = self._loop.time()
         if self._closed or self._running is not None or now < self._next:
             return
+        self._note_lost()
         changes = self._table.take_changes()
         if changes is None:
             return
@@ -175,11 +181,21 @@ class Saver(Generic[C]):
         self._running = self._loop.run_in_executor(self._pool, self._table.save, changes)
         self._running.add_done_callback(self._ended)
 
+    def save_again(self) -> None:
+        """The file is gone: the next save writes all of the table."""
+        self._is_lost = True
+
+    def _note_lost(self) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self._table.mark_lost()
+
     async def close(self) -> None:
         """Save nothing more but what is unsaved now. Raises OSError."""
         self._closed = True
         if self._running is not None:
             await asyncio.wait([self._running])
+        self._note_lost()
         changes = self._table.take_changes()
         if changes is not None:
             await self._loop.run_in_executor(self._pool, self._table.save, changes)

@@ -8,8 +8,9 @@ the watchdog, and a lag of more than a tenth of a second is logged with the requ
 
 Ready (`/ready`): recovered, the store takes writes, a name server knows us, the disk is below the
 ratio at which sends are refused. A probe returns None when all is well, else a sentence saying what
-is wrong; it is called at each request, on the loop, and must not block. "Since when" is when
-a change was first seen, so `HealthChecks.run` is also called from the daemon's one-second timer.
+is wrong, or a `Problem` with advice of its own; it is called at each request, on the loop, and must
+not block. "Since when" is when a change was first seen, so `HealthChecks.run` is also called from
+the daemon's one-second timer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from aerobee.store.disk.files import DiskSpace, Files
 
 log = logging.getLogger("aerobee.broker.health")
 
-Probe: TypeAlias = Callable[[], str | None]
+
+class Problem(NamedTuple):
+    """What a probe says of a fault for which the check's own advice is none: what is wrong, and
+    what a person can do about it."""
+
+    reason: str
+    remedy: str
+
+
+Probe: TypeAlias = Callable[[], str | Problem | None]
 
 _JSON = "application/json"
 # Often enough that no stall hides between two looks; twenty calls a second cost nothing.
@@ -202,11 +212,12 @@ class HealthChecks:
         """Run all probes now, in the order they were added."""
         verdicts = []
         for check in self._checks:
-            reason = check.probe()
+            found = check.probe()
+            reason, remedy = found if isinstance(found, Problem) else (found, check.remedy)
             if check.ok is not (reason is None):
                 check.ok = reason is None
                 check.since = self._wall_clock()
-            verdicts.append(Verdict(check.name, reason, check.since, check.remedy, check.note))
+            verdicts.append(Verdict(check.name, reason, check.since, remedy, check.note))
         return verdicts
 
     @property

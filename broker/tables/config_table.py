@@ -90,6 +90,7 @@ class ConfigTable(Generic[C]):
         # and how many hold it up.
         self._is_due = self._more = False
         self._held = 0
+        self._is_lost = False
         #: Why the last save failed; None when it did not.
         self.failure: str | None = None
         self._text = TableText(key)
@@ -199,6 +200,11 @@ class ConfigTable(Generic[C]):
         if self.failure is not None:
             self._save_next()
 
+    def save_again(self) -> None:
+        """The file is gone: save the table, although nothing has changed."""
+        self._is_lost = True
+        self._save_soon()
+
     async def flush(self) -> None:
         """Wait until all that was asked for has been written, or could not be."""
         self._save_next()
@@ -273,13 +279,13 @@ class ConfigTable(Generic[C]):
 
     def _save_next(self) -> None:
         batch = self._pending
-        wanted = batch.changes or self._unsaved or self.failure is not None
+        wanted = batch.changes or self._unsaved or self._is_lost or self.failure is not None
         if self._saving is not None or not wanted:
             return
         unsaved = {name: one for name, one in self._unsaved.items() if name not in batch.changes}
         batch.changes = {**unsaved, **batch.changes}
         self._saving, self._pending = batch, _Batch(self._loop.create_future())
-        self._more = False
+        self._more = self._is_lost = False
         version = DataVersion(self._clock_ms(), self.data_version.counter + 1)
         write = partial(self._write, batch.changes, version)
         running = self._loop.run_in_executor(self._pool, write)

@@ -7,7 +7,7 @@ import json
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import FORMS, Wire
 from tests.ports import free_port
+from tests.service.kit import WAIT_S, wait_until
 
 OFFSET = {"consumerGroup": "billing", "topic": "Orders", "queueId": 0}
 
@@ -173,3 +174,64 @@ async def test_a_store_that_is_taken_away_refuses_and_is_not_written_to(
     # What is kept of marks is written about once a second, perhaps just before it is noticed.
     marks = {store / "offsets", store / "checkpoint"}
     assert {path for path, at in after.items() if there.get(path) != at} <= marks
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(wait_until, condition, what)
+
+
+async def until_failing(port: int, check: str, text: str) -> None:
+    """Ask until a check says that, or, with "", nothing any more."""
+    async with asyncio.timeout(WAIT_S):
+        while text not in (said := (await failing(port)).get(check, "")) or (said and not text):
+            pass
+
+
+async def test_tables_that_are_taken_away_are_told_and_written_again_by_the_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing told of it, and the stop, in order, left a store without topics and offsets."""
+    port, config = free_port(), tmp_path / "config"
+    given = {"store_path": str(tmp_path), "http_enabled": True, "http_port": port}
+    with aerobee.testing.broker(**given) as broker:
+        async with connected(broker) as wire:
+            for _ in range(2):
+                await wire.send("Orders")
+            await wire.await_message("Orders", 1, consumerGroup="billing")
+            commit = {**OFFSET, "commitOffset": 2}
+            await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+            names = {"topics.json", "subscriptionGroup.json", "consumerOffset.json"}
+            await until(lambda: names <= {path.name for path in config.glob("*.json")}, "tables")
+            config.rename(tmp_path / "elsewhere")
+            await until_failing(port, "tables", f"{config} is not there any more")
+            assert (await wire.send("Orders")).code == ResponseCode.SUCCESS
+            await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, {**OFFSET, "commitOffset": 1})
+            refused = await wire.send("Another")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert not config.exists()
+        shutil.rmtree(tmp_path / "elsewhere")
+    assert caplog.text.count("tables cannot be saved why=") == 1
+    assert names <= {path.name for path in config.glob("*.json")}
+    with aerobee.testing.broker(**given, auto_create_topic=False) as broker:
+        async with connected(broker) as wire:
+            answer = await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, OFFSET)
+            assert answer.ext["offset"] == "1"
+            assert (await wire.send("Orders")).code == ResponseCode.SUCCESS
+
+
+async def test_tables_that_are_put_back_are_saved_there_again(tmp_path: Path) -> None:
+    port, config = free_port(), tmp_path / "config"
+    given = {"store_path": str(tmp_path), "http_enabled": True, "http_port": port}
+    with aerobee.testing.broker(**given) as broker:
+        async with connected(broker) as wire:
+            await wire.send("Orders")
+            config.rename(tmp_path / "elsewhere")
+            await until_failing(port, "tables", f"{config} is not there any more")
+            (tmp_path / "elsewhere").rename(config)
+            await until_failing(port, "tables", "")
+            assert (await wire.send("Another")).code == ResponseCode.SUCCESS
+            shutil.copytree(config, tmp_path / "copy")
+            shutil.rmtree(config)
+            (tmp_path / "copy").rename(config)
+            (config / "topics.json").unlink()
+            await until((config / "topics.json").exists, "the table of topics, again")

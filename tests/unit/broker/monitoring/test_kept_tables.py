@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from aerobee.broker.monitoring.health import Problem
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 
 
@@ -49,6 +50,14 @@ def test_what_the_last_saves_met_is_told(tmp_path: Path) -> None:
 
 def test_a_directory_that_no_save_has_made_yet_is_no_reason(tmp_path: Path) -> None:
     assert saving_probe(str(tmp_path / "config"), list)() is None
+
+
+def test_a_directory_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:
+    gone = "config is not there any more"
+    said = saving_probe(str(tmp_path), lambda: ["one, too"], missing=lambda: gone)()
+    assert isinstance(said, Problem)
+    assert said.reason == f"no table can be saved: {gone}"
+    assert "move it back as it was, or stop the broker in order" in said.remedy
 
 
 def test_what_is_kept_aside_is_told_until_it_is_taken_away(tmp_path: Path) -> None:
