@@ -29,6 +29,7 @@ from aerobee.broker.monitoring.http import Request, Response, Route
 from aerobee.broker.stats import STAGE_BOUNDS, Buckets
 from aerobee.store.disk.disk_watch import full_directories, refusal_text
 from aerobee.store.disk.files import DiskSpace, Files
+from aerobee.store.disk.health import GONE
 
 log = logging.getLogger("aerobee.broker.health")
 
@@ -54,6 +55,11 @@ _WAITING_REPORT_S = 30.0
 # The part of a stall for which the loop's thread has run when the broker had a share in it. An idle
 # loop's timers take less.
 _OURS_FROM = 0.2
+
+_PUT_BACK = (
+    "put back what is missing, or mount it again, then restart; until then sends are refused. "
+    "Nothing is made in its place"
+)
 
 LastLong: TypeAlias = Callable[[], str | None]
 
@@ -252,12 +258,14 @@ def disk_probe(
     """The disks are not as full as sends are refused at (store/disk/disk_watch.py has the rule)."""
     ask = disk_space or Files().disk_space
 
-    def probe() -> str | None:
+    def probe() -> str | Problem | None:
         ratios: dict[str, float] = {}
         for path in (*log_directories, queue_directory):
             try:
                 ratios[path] = ask(path).used_ratio
             except OSError as error:
+                if error.errno in GONE:
+                    return Problem(f"{path} is not there any more", _PUT_BACK)
                 return f"the file system of {path} cannot be asked: {error}"
         full = full_directories(ratios, log_directories, queue_directory, full_ratio)
         return refusal_text(full, full_ratio) if full else None
