@@ -188,6 +188,10 @@ class Daemon:
                 stopping = undo()
                 if stopping is not None:
                     await stopping
+            except (StoreError, OSError) as error:
+                # A fault that is known, such as a store that was taken away: its text says all.
+                log.error("stop failed what=%s why=%s", what, error)
+                failures.append(error)
             except Exception as error:
                 log.exception("stop failed what=%s", what)
                 failures.append(error)
