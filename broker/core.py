@@ -53,6 +53,7 @@ from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.requests.waiting import WaitingRequests
 from aerobee.broker.router import Handler, Router, taken_elsewhere
+from aerobee.broker.save_failure import SaveFailure
 from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
@@ -678,7 +679,7 @@ class BrokerCore:
         """Where the tables are kept."""
         return os.path.join(self.settings.store_path, "config")
 
-    def table_failures(self) -> list[str | None]:
+    def table_failures(self) -> list[SaveFailure | None]:
         """Why tables could not be saved the last time, None for each that could."""
         failures = [saver.failure for saver in self._savers()]
         return [*failures, self.topics.failure, self.groups.failure]

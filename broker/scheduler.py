@@ -16,6 +16,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from aerobee.broker.save_failure import SaveFailure
+
 log = logging.getLogger("aerobee.broker.housekeeping")
 state_log = logging.getLogger("aerobee.broker.state")
 
@@ -160,7 +162,7 @@ class Saver(Generic[C]):
         self._running: asyncio.Future[None] | None = None
         self._closed = self._is_lost = False
         #: Why the last save failed; None when it did not.
-        self.failure: str | None = None
+        self.failure: SaveFailure | None = None
         # When changes began to come, the last save began, and the next one may.
         self._changing_since = self._began = self._next = float("-inf")
 
@@ -207,7 +209,7 @@ class Saver(Generic[C]):
         if saved.cancelled():
             return
         error, before = saved.exception(), self.failure
-        self.failure = None if error is None else f"{self._what} cannot be saved: {error}"
+        self.failure = None if error is None else SaveFailure.of(self._what, error)
         if error is None:
             if before is not None:
                 state_log.warning("%s saved again", self._what)

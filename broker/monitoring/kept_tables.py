@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from aerobee.broker.monitoring.health import Probe, Problem
+from aerobee.broker.save_failure import SaveFailure, sentence_of
 from aerobee.file_replacement import set_aside_in
 
 # A small table's text with what a file system adds to it.
@@ -27,7 +28,7 @@ _PUT_BACK = (
 
 def saving_probe(
     directory: str,
-    failures: Callable[[], Iterable[str | None]],
+    failures: Callable[[], Iterable[SaveFailure | None]],
     statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
     missing: Callable[[], str | None] = lambda: None,
 ) -> Probe:
@@ -39,7 +40,7 @@ def saving_probe(
             return Problem(f"no table can be saved: {gone}", _PUT_BACK)
         failed = [failure for failure in failures() if failure is not None]
         if failed:
-            return "; ".join(failed)
+            return sentence_of(failed)
         try:
             disk = statvfs(directory)
             needed = _needed_bytes(directory)
