@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aerobee.access.administration import OF_BROKERS
 from aerobee.access.control import AccessControl
@@ -52,6 +53,7 @@ from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.requests.waiting import WaitingRequests
 from aerobee.broker.router import Handler, Router, taken_elsewhere
+from aerobee.broker.save_failure import SaveFailure
 from aerobee.broker.scheduler import Saver, Scheduler, save_all
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
@@ -66,6 +68,7 @@ from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable,
 from aerobee.broker.tables.offsets import Admission
 from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.table_directory import TableDirectory
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
@@ -90,6 +93,8 @@ if TYPE_CHECKING:
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
 # A store that is gone is noticed so soon: what is acknowledged meanwhile is lost.
+# At the stop, for what tables that are all saved again speak of: many times a healthy sync.
+_DURABLE_S = 5.0
 _PLACE_S = 0.25
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
@@ -171,6 +176,8 @@ class BrokerCore:
 
     def _build_tables(self) -> None:
         settings = self.settings
+        #: Where the tables are kept.
+        self.tables = TableDirectory(self.table_directory, self.store.check_there)
         light = settings.lmq_enabled
         # Not the loop's own workers: a save must not wait for what administrators have them do.
         # One for each table, of which each has one save at a time.
@@ -263,7 +270,7 @@ class BrokerCore:
 
     def _state_file(self, name: str) -> JsonStateFile:
         path = os.path.join(self.table_directory, name)
-        return JsonStateFile(path, sets_aside=True, check=self.store.check_there)
+        return JsonStateFile(path, sets_aside=True, check=self.tables.check)
 
     def _build_appending(self) -> None:
         """What puts messages by itself (delayed, staged, half ones), and what follows an append."""
@@ -675,15 +682,32 @@ class BrokerCore:
         """Where the tables are kept."""
         return os.path.join(self.settings.store_path, "config")
 
-    def table_failures(self) -> list[str | None]:
+    def table_failures(self) -> list[SaveFailure | None]:
         """Why tables could not be saved the last time, None for each that could."""
+        failures = [saver.failure for saver in self._savers()]
+        return [*failures, self.topics.failure, self.groups.failure]
+
+    def _savers(self) -> Sequence[Saver[Any]]:
+        """Of the tables that are saved some time after they have changed."""
         savers = self._offsets_saver, self._progress_saver, self._timer_saver, self._filters_saver
-        kept = (*savers, self._deleted_saver, self.staging.saver, self.topics, self.groups)
-        return [one.failure for one in kept]
+        return (*savers, self._deleted_saver, self.staging.saver)
 
     def _retry_tables(self) -> None:
+        if self.tables.look():
+            self._save_all_again()
         self.topics.retry()
         self.groups.retry()
+
+    def _have_all_durable(self) -> None:
+        self.store.sync_soon()
+        self.store.wait_durable(self.store.written, _DURABLE_S)
+
+    def _save_all_again(self) -> None:
+        """What was saved of the tables is gone."""
+        for saver in self._savers():
+            saver.save_again()
+        self.topics.save_again()
+        self.groups.save_again()
 
     def settings_changed(self) -> None:
         """Take over what is kept of settings that have changed."""
@@ -722,6 +746,10 @@ class BrokerCore:
         self.staging.close()
         self.transactions.close()
         self._reput.run()
+        if self.tables.make_anew():
+            self._save_all_again()
+            # Places are saved only when what they speak of is durable.
+            await self._loop.run_in_executor(None, self._have_all_durable)
         try:
             await save_all(
                 (

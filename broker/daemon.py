@@ -188,6 +188,10 @@ class Daemon:
                 stopping = undo()
                 if stopping is not None:
                     await stopping
+            except (StoreError, OSError) as error:
+                # A fault that is known, such as a store that was taken away: its text says all.
+                log.error("stop failed what=%s why=%s", what, error)
+                failures.append(error)
             except Exception as error:
                 log.exception("stop failed what=%s", what)
                 failures.append(error)
@@ -399,7 +403,9 @@ class Daemon:
         tables = self.core.table_directory
         self.health.add(
             "tables",
-            saving_probe(tables, self.core.table_failures),
+            saving_probe(
+                tables, self.core.table_failures, missing=lambda: self.core.tables.problem
+            ),
             "give that disk room, or repair what the reason names; what clients commit meanwhile "
             "is served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",

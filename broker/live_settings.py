@@ -80,7 +80,7 @@ class LiveSettings:
         settings = {key: BY_FULL_KEY[key] for key in changes}
         values = {item.key: item.value for item in remote_given(loaded.remote_file)}
         values |= {key: loaded.settings.value_of(setting) for key, setting in settings.items()}
-        loaded.remote_file.parent.mkdir(parents=True, exist_ok=True)
+        loaded.remote_file.parent.mkdir(exist_ok=True)
         replace_file(loaded.remote_file, remote_text(values).encode())
         self._on_loop(partial(self._take, loaded, settings.values()))
 

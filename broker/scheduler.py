@@ -16,6 +16,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from aerobee.broker.save_failure import SaveFailure
+
 log = logging.getLogger("aerobee.broker.housekeeping")
 state_log = logging.getLogger("aerobee.broker.state")
 
@@ -131,6 +133,11 @@ class Savable(Protocol[C]):
         """The last `save` failed: the next `take_changes` gives its changes again. On the loop."""
         ...
 
+    def mark_lost(self) -> None:
+        """The file is gone with all that was saved: the next `take_changes` gives that again. On
+        the loop, while no save runs."""
+        ...
+
 
 class Saver(Generic[C]):
     """Saves one table off the loop: soon after its first change, then once an interval.
@@ -169,9 +176,9 @@ class Saver(Generic[C]):
         self._table = table
         self._interval_s = interval_s
         self._running: asyncio.Future[None] | None = None
-        self._closed = False
+        self._closed = self._is_lost = False
         #: Why the last save failed; None when it did not.
-        self.failure: str | None = None
+        self.failure: SaveFailure | None = None
         # When changes began to come, the last save began, and the next one may.
         self._changing_since = self._began = self._next = float("-inf")
 
@@ -180,6 +187,7 @@ class Saver(Generic[C]):
         now = self._loop.time()
         if self._closed or self._running is not None or now < self._next:
             return
+        self._note_lost()
         changes = self._table.take_changes()
         if changes is None:
             return
@@ -191,11 +199,21 @@ class Saver(Generic[C]):
         self._running = self._loop.run_in_executor(self._pool, self._table.save, changes)
         self._running.add_done_callback(self._ended)
 
+    def save_again(self) -> None:
+        """The file is gone: the next save writes all of the table."""
+        self._is_lost = True
+
+    def _note_lost(self) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self._table.mark_lost()
+
     async def close(self) -> None:
         """Save nothing more but what is unsaved now. Raises OSError."""
         self._closed = True
         if self._running is not None:
             await asyncio.wait([self._running])
+        self._note_lost()
         changes = self._table.take_changes()
         if changes is not None:
             await self._loop.run_in_executor(self._pool, self._table.save, changes)
@@ -207,7 +225,7 @@ class Saver(Generic[C]):
         if saved.cancelled():
             return
         error, before = saved.exception(), self.failure
-        self.failure = None if error is None else f"{self._what} cannot be saved: {error}"
+        self.failure = None if error is None else SaveFailure.of(self._what, error)
         if error is None:
             if before is not None:
                 state_log.warning("%s saved again", self._what)

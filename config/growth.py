@@ -316,8 +316,7 @@ OTHERS: Final[Containers] = {
         "store/retention/retention.py": "Retention._times",
         "store/retention/rules.py": "Verdict.logs",
         "store/segments/allocate.py": "AllocateMappedFileService._failed "
-        "AllocateMappedFileService._ready AllocateMappedFileService._requested "
-        "AllocateMappedFileService._unsynced",
+        "AllocateMappedFileService._ready AllocateMappedFileService._requested",
         "store/segments/mapped_file_queue.py": "MappedFileQueue.foreign MappedFileQueue.unfinished",
     },
     "what a disk has damaged of one file or segment, with bounds of its own": {

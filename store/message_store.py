@@ -31,7 +31,7 @@ from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
-from aerobee.store.errors import StoreBroken
+from aerobee.store.errors import StoreBroken, StoreError
 from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
@@ -131,7 +131,7 @@ class MessageStore:
         self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
         self.queue_entries, self.has_queue = search.entries, search.has_queue
         self._queue_flusher = self._make_queue_flusher(settings)
-        self._health.watch(self._before_breaking, lambda error: self._on_broken(error))
+        self._watch_health()
 
     @classmethod
     def open(
@@ -184,6 +184,11 @@ class MessageStore:
         parts = self._parts
         directories = parts.root, *self.log_directories, self.queue_directory
         return PlaceWatch(parts.files, self._health, directories, self._open_files)
+
+    def _watch_health(self) -> None:
+        self._health.watch(
+            self._before_breaking, lambda error: self._on_broken(error), self._place.look
+        )
 
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts
@@ -531,6 +536,10 @@ class MessageStore:
         self._place.look()
         if (gone := self._health.gone) is not None:
             raise FileNotFoundError(f"the store is gone: {gone}")
+
+    def gone_error(self) -> StoreError | None:
+        """What a put is refused with if the store was taken away, None as far as is known."""
+        return None if self._health.gone is None else self._health.error()
 
     def _open_files(self) -> Iterator[tuple[str, int]]:
         yield self._parts.lock.file

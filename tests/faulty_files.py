@@ -164,12 +164,12 @@ class FaultyFiles(Files):
         self._check("remove_tree", path)
         super().remove_tree(path)
 
-    def make_directories(self, path: str) -> list[str]:
+    def make_directories(self, path: str, *, below: str | None = None) -> list[str]:
         self._check("make_directories", path)
         if not os.path.isdir(path):
             with self._image:
                 self._forget_below(path)
-        return super().make_directories(path)
+        return super().make_directories(path, below=below)
 
     def modified_ms(self, path: str) -> int:
         self._check("modified_ms", path)

@@ -90,7 +90,16 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("stats", "unsupported", "router", "workers", "live_settings", "scheduler", "free_ports"),
+        *(
+            "stats",
+            "unsupported",
+            "router",
+            "workers",
+            "live_settings",
+            "save_failure",
+            "scheduler",
+            "free_ports",
+        ),
         *("access", "expressions", "tables"),
         *("registration", "second_step", "delay", "messages", "staging", "transactions"),
         "requests",

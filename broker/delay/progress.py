@@ -151,6 +151,10 @@ class DelayProgress(DurableProgress[int]):
         """A `save` failed: the next `take_changes` gives the table again."""
         self._saved = {}
 
+    def mark_lost(self) -> None:
+        """The file is gone: the same."""
+        self._saved = {}
+
 
 def _parse(content: bytes) -> dict[int, int]:
     table = members(members(read_document(content))["offsetTable"])

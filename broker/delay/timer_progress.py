@@ -107,6 +107,10 @@ class TimerProgress(DurableProgress[Done]):
         """A `save` failed: the next `take_changes` gives the place again."""
         self._saved = None
 
+    def mark_lost(self) -> None:
+        """The file is gone: the same."""
+        self._saved = None
+
 
 def _text(done: Done) -> str:
     def shown(cursor: Cursor) -> dict[str, int]:

@@ -97,6 +97,8 @@ _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+# Messages were looked at, whether or not they were wanted.
+_FINDS = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
 
 
 class PlainPull(NamedTuple):
@@ -311,6 +313,7 @@ class PullProcessor:
             self._offsets.try_commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+        self._check_not_gone(result.status)
         may_wait = header.sys_flag & PULL_SUSPEND and not command.is_oneway
         if code == ResponseCode.PULL_NOT_FOUND and may_wait:
             hold_s = self._hold_s
@@ -496,6 +499,7 @@ class PullProcessor:
                 answer = self._answer_restated(pull, group)
             else:
                 result = self._get(header, self._codes_now(pull))
+                self._check_not_gone(result.status)
                 code = _answer_code(result.status, header.queue_offset)
                 answer = self._answer(pull.request, header, group, result, code)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
@@ -541,6 +545,7 @@ class PullProcessor:
                 # Meanwhile the topic or the group may have gone, or the filter changed.
                 group = self._check(header)
                 if not self._is_restated(pull):
+                    self._check_not_gone(result.status)
                     code = _answer_code(result.status, header.queue_offset)
                     answer = self._answer(pull.request, header, group, result, code)
                     self._answer_held(pull, code, answer)
@@ -580,6 +585,14 @@ class PullProcessor:
         self._spent_s = spent_s = perf_counter() - started
         if spent_s > self._stats.get_time_max_s:
             self._stats.get_time_max_s = spent_s
+
+    def _check_not_gone(self, status: GetStatus) -> None:
+        """Refuse a pull that finds nothing, as sends are, where the store was taken away: to say
+        that a queue is empty, or that an offset has moved, would lead its consumer past what is in
+        there. What is still found is served."""
+        if status in _FINDS or (error := self._store.gone_error()) is None:
+            return
+        raise error
 
     def _check(self, header: PullMessageHeader) -> GroupConfig:
         if not self._settings.broker_permission & PERM_READ:

@@ -8,8 +8,9 @@ the watchdog, and a lag of more than a tenth of a second is logged with the requ
 
 Ready (`/ready`): recovered, the store takes writes, a name server knows us, the disk is below the
 ratio at which sends are refused. A probe returns None when all is well, else a sentence saying what
-is wrong; it is called at each request, on the loop, and must not block. "Since when" is when
-a change was first seen, so `HealthChecks.run` is also called from the daemon's one-second timer.
+is wrong, or a `Problem` with advice of its own; it is called at each request, on the loop, and must
+not block. "Since when" is when a change was first seen, so `HealthChecks.run` is also called from
+the daemon's one-second timer.
 """
 
 from __future__ import annotations
@@ -28,10 +29,20 @@ from aerobee.broker.monitoring.http import Request, Response, Route
 from aerobee.broker.stats import STAGE_BOUNDS, Buckets
 from aerobee.store.disk.disk_watch import full_directories, refusal_text
 from aerobee.store.disk.files import DiskSpace, Files
+from aerobee.store.disk.health import GONE
 
 log = logging.getLogger("aerobee.broker.health")
 
-Probe: TypeAlias = Callable[[], str | None]
+
+class Problem(NamedTuple):
+    """What a probe says of a fault for which the check's own advice is none: what is wrong, and
+    what a person can do about it."""
+
+    reason: str
+    remedy: str
+
+
+Probe: TypeAlias = Callable[[], str | Problem | None]
 
 _JSON = "application/json"
 # Often enough that no stall hides between two looks; twenty calls a second cost nothing.
@@ -44,6 +55,11 @@ _WAITING_REPORT_S = 30.0
 # The part of a stall for which the loop's thread has run when the broker had a share in it. An idle
 # loop's timers take less.
 _OURS_FROM = 0.2
+
+_PUT_BACK = (
+    "put back what is missing, or mount it again, then restart; until then sends are refused. "
+    "Nothing is made in its place"
+)
 
 LastLong: TypeAlias = Callable[[], str | None]
 
@@ -202,11 +218,12 @@ class HealthChecks:
         """Run all probes now, in the order they were added."""
         verdicts = []
         for check in self._checks:
-            reason = check.probe()
+            found = check.probe()
+            reason, remedy = found if isinstance(found, Problem) else (found, check.remedy)
             if check.ok is not (reason is None):
                 check.ok = reason is None
                 check.since = self._wall_clock()
-            verdicts.append(Verdict(check.name, reason, check.since, check.remedy, check.note))
+            verdicts.append(Verdict(check.name, reason, check.since, remedy, check.note))
         return verdicts
 
     @property
@@ -241,12 +258,14 @@ def disk_probe(
     """The disks are not as full as sends are refused at (store/disk/disk_watch.py has the rule)."""
     ask = disk_space or Files().disk_space
 
-    def probe() -> str | None:
+    def probe() -> str | Problem | None:
         ratios: dict[str, float] = {}
         for path in (*log_directories, queue_directory):
             try:
                 ratios[path] = ask(path).used_ratio
             except OSError as error:
+                if error.errno in GONE:
+                    return Problem(f"{path} is not there any more", _PUT_BACK)
                 return f"the file system of {path} cannot be asked: {error}"
         full = full_directories(ratios, log_directories, queue_directory, full_ratio)
         return refusal_text(full, full_ratio) if full else None

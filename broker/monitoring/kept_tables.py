@@ -12,25 +12,35 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from aerobee.broker.monitoring.health import Probe
+from aerobee.broker.monitoring.health import Probe, Problem
+from aerobee.broker.save_failure import SaveFailure, sentence_of
 from aerobee.file_replacement import set_aside_in
 
 # A small table's text with what a file system adds to it.
 _LEAST_BYTES = 16 << 10
 _SPARE = ".spare"
+_PUT_BACK = (
+    "move it back as it was, or stop the broker in order, which writes all tables again; killed, "
+    "it forgets what was in there and what has changed since. Topics and groups that cannot be "
+    "kept are refused meanwhile"
+)
 
 
 def saving_probe(
     directory: str,
-    failures: Callable[[], Iterable[str | None]],
+    failures: Callable[[], Iterable[SaveFailure | None]],
     statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
+    missing: Callable[[], str | None] = lambda: None,
 ) -> Probe:
-    """Each table below `directory` can be saved; `failures` are those of their last saves."""
+    """Each table below `directory` can be saved; `failures` are those of their last saves, and
+    `missing` says that the directory is not there any more."""
 
-    def probe() -> str | None:
+    def probe() -> str | Problem | None:
+        if (gone := missing()) is not None:
+            return Problem(f"no table can be saved: {gone}", _PUT_BACK)
         failed = [failure for failure in failures() if failure is not None]
         if failed:
-            return "; ".join(failed)
+            return sentence_of(failed)
         try:
             disk = statvfs(directory)
             needed = _needed_bytes(directory)

@@ -103,6 +103,10 @@ class DeletedTopics:
         """A `save` failed: the next `take_changes` gives the table again."""
         self._is_changed = True
 
+    def mark_lost(self) -> None:
+        """The file is gone: the same, if there is anything in it."""
+        self._is_changed = self._is_changed or bool(self._offsets)
+
 
 def stored_deletions(file: JsonStateFile) -> dict[str, int]:
     """What the file has: log offsets by the topics' names. Raises StateFileError."""

@@ -141,6 +141,11 @@ class StageFile:
         self._finished.changed.update(dict.fromkeys(self._given.queries))
         self._replay_from = -1
 
+    def mark_lost(self) -> None:
+        """The files are gone: the next `take_changes` gives a change, and its `save` the table."""
+        self._starts_over = True
+        self._replay_from = -1
+
     def save(self, changes: StageChanges) -> None:
         """Write what `take_changes` gave. Raises OSError."""
         _change(self._saved, changes.queries)

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from aerobee.broker.save_failure import SaveFailure
 from aerobee.broker.tables.entry_text import NamedConfig, TableText, entry_text
 from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.protocol.bodies.topics import DataVersion
@@ -90,8 +91,9 @@ class ConfigTable(Generic[C]):
         # and how many hold it up.
         self._is_due = self._more = False
         self._held = 0
+        self._is_lost = False
         #: Why the last save failed; None when it did not.
-        self.failure: str | None = None
+        self.failure: SaveFailure | None = None
         self._text = TableText(key)
         for name, entry in self._entries.items():
             self._text.put(name, entry_text(entry))
@@ -199,6 +201,11 @@ class ConfigTable(Generic[C]):
         if self.failure is not None:
             self._save_next()
 
+    def save_again(self) -> None:
+        """The file is gone: save the table, although nothing has changed."""
+        self._is_lost = True
+        self._save_soon()
+
     async def flush(self) -> None:
         """Wait until all that was asked for has been written, or could not be."""
         self._save_next()
@@ -228,6 +235,9 @@ class ConfigTable(Generic[C]):
         self._put(entry)
         self._unsaved[entry.name] = entry
         self._save_soon()
+
+    def _now_kept(self, _names: list[str]) -> None:
+        """Entries that were visible before (`_add_unsaved`) are on the disk now."""
 
     def _put(self, entry: C) -> None:
         known = self._entries.get(entry.name)
@@ -273,13 +283,13 @@ class ConfigTable(Generic[C]):
 
     def _save_next(self) -> None:
         batch = self._pending
-        wanted = batch.changes or self._unsaved or self.failure is not None
+        wanted = batch.changes or self._unsaved or self._is_lost or self.failure is not None
         if self._saving is not None or not wanted:
             return
         unsaved = {name: one for name, one in self._unsaved.items() if name not in batch.changes}
         batch.changes = {**unsaved, **batch.changes}
         self._saving, self._pending = batch, _Batch(self._loop.create_future())
-        self._more = False
+        self._more = self._is_lost = False
         version = DataVersion(self._clock_ms(), self.data_version.counter + 1)
         write = partial(self._write, batch.changes, version)
         running = self._loop.run_in_executor(self._pool, write)
@@ -307,7 +317,7 @@ class ConfigTable(Generic[C]):
         """The worker is done: make the changes visible, or say what was in the way."""
         self._saving = None
         error, before = done.exception(), self.failure
-        self.failure = None if error is None else f"{self._file.path} cannot be saved: {error}"
+        self.failure = None if error is None else SaveFailure.of(str(self._file.path), error)
         if error is None:
             self._apply(batch, version)
             batch.saved.set_result(None)
@@ -330,6 +340,7 @@ class ConfigTable(Generic[C]):
         counter = max(version.counter, self.data_version.counter + 1)
         self.data_version = DataVersion(version.timestamp_ms, counter)
         self._changed()
+        kept = []
         for name, entry in batch.changes.items():
             if entry is None:
                 self._unsaved.pop(name, None)
@@ -337,7 +348,10 @@ class ConfigTable(Generic[C]):
                 continue
             if self._unsaved.get(name) is entry:
                 del self._unsaved[name]
+                kept.append(name)
             self._put(entry)
+        if kept:
+            self._now_kept(kept)
         changed = [entry for name in batch.told if (entry := batch.changes[name]) is not None]
         if changed:
             self._tell(changed)

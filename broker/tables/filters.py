@@ -189,6 +189,10 @@ class FilterTable:
         """A `save` failed: the next `take_changes` gives the table again."""
         self._changed = True
 
+    def mark_lost(self) -> None:
+        """The file is gone: the same, if there is anything in it."""
+        self._changed = self._changed or bool(self._entries)
+
     def _document(self, entries: list[ConsumerFilter]) -> Mapping[str, Any]:
         by_topic: dict[str, dict[str, ConsumerFilter]] = {}
         for one in entries:

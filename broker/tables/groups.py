@@ -32,8 +32,8 @@ log = logging.getLogger("aerobee.broker.groups")
 
 # Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (protocol/WIRE.md 1.5).
 VERSION_WITH_MAX_RECONSUME = 121
-# A log line names at most this many groups.
-_LOST_SHOWN = 10
+# A save, and a log line, names at most this many groups.
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,16 @@ class GroupTable(ConfigTable[GroupConfig]):
         if reason := self.limit_reached(name):
             log.warning("group not created name=%s reason=%s", name, reason)
             return None
-        log.info("group created name=%s", name)
         group = GroupConfig(name)
         self._add_unsaved(group)
         return group
+
+    def _now_kept(self, names: list[str]) -> None:
+        """Said now and not when it is made: while it cannot be kept, heartbeats are refused."""
+        for name in names[:_SHOWN]:
+            log.info("group created name=%s", name)
+        if len(names) > _SHOWN:
+            log.info("and more groups created count=%d", len(names) - _SHOWN)
 
     def limit_reached(self, name: str) -> str | None:
         """The limit that keeps `get` from making the group, and what to do; None when there is
@@ -180,14 +186,14 @@ class GroupTable(ConfigTable[GroupConfig]):
         for name in lost:
             self._add_unsaved(GroupConfig(name))
         if lost:
-            shown = ", ".join(lost[:_LOST_SHOWN])
+            shown = ", ".join(lost[:_SHOWN])
             log.warning(
                 "groups made again from the consumer offsets, because the table %s path=%s "
                 "count=%d groups=%s; they have the default settings",
                 "is lost" if self._file.is_lost else "is that of its backup",
                 self._file.path,
                 len(lost),
-                shown + (", ..." if len(lost) > _LOST_SHOWN else ""),
+                shown + (", ..." if len(lost) > _SHOWN else ""),
             )
 
     def _may_add(self, name: str) -> bool:

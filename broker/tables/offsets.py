@@ -367,6 +367,10 @@ class ConsumerOffsets:
         """The last `save` failed: the next `take_changes` gives its changes again."""
         self._text.put_back(self._taken)
 
+    def mark_lost(self) -> None:
+        """The file is gone: the next `take_changes` gives the whole table."""
+        self._text.put_back_all()
+
     def _refuse_beyond(self, group: str, topic: str, queue_id: int, offset: int) -> str:
         why = f"it is negative or beyond the end of queue {queue_id} of {topic}"
         if offset > 0 and not self._max_offset(topic, queue_id):

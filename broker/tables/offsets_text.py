@@ -71,6 +71,10 @@ class TableText(Generic[V]):
         taken, self.changed = self.changed, {}
         return taken
 
+    def all_changed(self) -> None:
+        """Every entry is to be written again. Loop."""
+        self.changed |= dict.fromkeys(self._table)
+
     def text(self, changed: Iterable[Pair]) -> str:
         """The member of the document, with its name."""
         if self._parts is None:
@@ -108,6 +112,11 @@ class DocumentText:
         """These changes were taken and not saved. Loop."""
         for table, changed in zip(self._tables, changes, strict=True):
             table.changed |= changed
+
+    def put_back_all(self) -> None:
+        """Nothing is saved of what was taken so far. Loop."""
+        for table in self._tables:
+            table.all_changed()
 
     def text(self, changes: Changes) -> str:
         """The whole file. Worker."""

@@ -350,13 +350,20 @@ class Files:
         except FileNotFoundError:
             return
 
-    def make_directories(self, path: str) -> list[str]:
-        """Make `path` with its parents; the directories whose list of names changed by it."""
+    def make_directories(self, path: str, *, below: str | None = None) -> list[str]:
+        """Make `path` with its parents; the directories whose list of names changed by it.
+
+        The directory `below`, one of the parents, has to be there: FileNotFoundError otherwise. A
+        running store is not begun anew at a path from which it was moved away.
+        """
         changed: list[str] = []
         missing: list[str] = []
         # A relative path's parents would end at "", which is never there.
         path = os.path.abspath(path)
+        root = None if below is None else os.path.abspath(below)
         while not os.path.isdir(path):
+            if path == root:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             missing.append(path)
             path = os.path.dirname(path)
         for directory in reversed(missing):

@@ -11,6 +11,7 @@ Threads: any may set and clear; the lock guards the table, readers look at `refu
 without it.
 """
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from aerobee.store.errors import StoreBroken, StoreClosed, StoreError, StoreNotW
 
 log = logging.getLogger("aerobee.store")
 
+#: With any of these a path names nothing that was ours; another error says nothing about that.
+GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP))
 #: The kind of refusal while queues or index cannot be written for want of room, or descriptors.
 DISK_FULL = "disk full"
 
@@ -39,13 +42,22 @@ class Health:
         # See `watch`; while the store is being opened there is nobody yet.
         self._breaking_watcher: Callable[[], None] | None = None
         self._broken_watcher: Callable[[StoreBroken], None] | None = None
+        self._place_watcher: Callable[[], None] | None = None
 
-    def watch(self, breaking: Callable[[], None], broken: Callable[[StoreBroken], None]) -> None:
-        """Name the store's own reactions to its breaking, both on the thread that saw the failure.
+    def watch(
+        self,
+        breaking: Callable[[], None],
+        broken: Callable[[StoreBroken], None],
+        look_whether_there: Callable[[], None] | None = None,
+    ) -> None:
+        """Name the store's own reactions to its breaking, all on the thread that saw the failure.
 
         `breaking` is called before anybody can see it, and may write to the disk; `broken` after.
+        `look_whether_there` is called first where a file was not found: it calls `lose` if all of
+        the store is gone, which is what the reason is then.
         """
         self._breaking_watcher, self._broken_watcher = breaking, broken
+        self._place_watcher = look_whether_there
 
     def poison(self, what: str, error: OSError) -> None:
         """A sync or write failed: no more writes until a restart.
@@ -53,6 +65,8 @@ class Health:
         Noted on the disk before anybody can see it. A process that is killed the moment it refuses
         must not leave a store whose next start believes that nothing was lost.
         """
+        if error.errno in GONE and self._place_watcher is not None:
+            self._place_watcher()
         with self._breaking:
             if self.broken is not None:
                 return

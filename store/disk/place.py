@@ -5,21 +5,19 @@ that has its files open: it would go on acknowledging messages that nobody can e
 what the paths name is compared, some times a second, with what was opened: the lock file and the
 segment that is written by their descriptors, directories by what they were at first. When they
 differ the store stops as after a failed sync, and nothing is written to those paths any more:
-whatever stands there now is somebody else's.
+whatever stands there now is somebody else's. Until then nothing is begun anew there either: what a
+running store makes it makes below directories that have to be there (`Files.make_directories`), and
+a file that is not found has the place looked at, at once (`Health.poison`).
 
 Threads: any; two looks at once do no harm.
 """
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from aerobee.store.disk.files import Files
-from aerobee.store.disk.health import Health
-
-# With any of these a path names nothing that was ours; another error says nothing about that.
-_GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP))
+from aerobee.store.disk.health import GONE, Health
 
 #: Paths of open files, with their descriptors.
 OpenFiles = Callable[[], Iterable[tuple[str, int]]]
@@ -64,7 +62,7 @@ class PlaceWatch:
         try:
             found = self._files.node(path)
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in GONE:
                 return None
             return f"{path} is not there any more ({os.strerror(error.errno or 0)})"
         if found != node:

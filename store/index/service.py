@@ -453,7 +453,9 @@ class IndexService:
         return file
 
     def _create(self) -> IndexFile:
-        for directory in self._files.make_directories(self.directory):
+        # Never the store's own directory, which may have been moved away.
+        root = os.path.dirname(self.directory)
+        for directory in self._files.make_directories(self.directory, below=root):
             self._files.sync_directory(directory)
         path = os.path.join(self.directory, self._names.next())
         file = IndexFile.create(self._files, path, self._slots, self._entries)

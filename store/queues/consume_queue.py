@@ -144,7 +144,11 @@ class ConsumeQueue(QueueView):
             self._write_split(slot, BLANK_CHUNK[: (first - slot) * ENTRY_BYTES])
 
     def _create(self, start: int) -> QueueFile:
-        self._cache.note_directories(self._files.make_directories(self.directory))
+        # Below the directory of all queues, which a start makes: were the store moved away, it
+        # would be made anew here, and the store, moved back, land inside of it.
+        root = os.path.dirname(os.path.dirname(self.directory))
+        changed = self._files.make_directories(self.directory, below=root)
+        self._cache.note_directories(changed)
         file = QueueFile(self.directory, start, self.segment_bytes)
         self._cache.create(file, self.segment_bytes)
         self.segments = (*self.segments, file)

@@ -160,7 +160,10 @@ class ConsumeQueueExt:
         self._next = self._first_staged
 
     def _create(self, start: int) -> None:
-        self._cache.note_directories(self._files.make_directories(self.directory))
+        # Below the store's own directory, as `ConsumeQueue` below that of all queues.
+        root = os.path.dirname(os.path.dirname(os.path.dirname(self.directory)))
+        changed = self._files.make_directories(self.directory, below=root)
+        self._cache.note_directories(changed)
         file = QueueFile(self.directory, start, self.segment_bytes)
         if self._files.exists(file.path):
             self._files.remove(file.path)  # of a queue whose own files are gone

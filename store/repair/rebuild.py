@@ -113,6 +113,8 @@ def _build(
     )
     parts = make_parts(settings, files, rest.clock, rest.compiled)
     offsets: Offsets | None = None
+    if _QUEUES in names:
+        rest.make_directory(parts.queues.directory)
     try:
         parts.segments.load(LOG_SIZE_KEYS)
         build = Build(rest, parts, report, queues=_QUEUES in names)

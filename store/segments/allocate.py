@@ -6,6 +6,9 @@ here, before any message is accepted for it, and never a fault in the middle of 
 (docs/reliability.md 3.1). The directory is synced before the segment is handed over, so no message
 is ever acknowledged in a file whose name a power cut could take away.
 
+The directories of the log are there: a start makes them. One that is not was taken away, and is not
+made anew (store/disk/place.py).
+
 Where a segment goes and what kind it is are two functions given when building (`segments/paths.py`,
 `transient_pool.py`); both run on the thread, so a disk that is slow to answer holds nobody up.
 
@@ -71,8 +74,6 @@ class AllocateMappedFileService:
         self._making: int | None = None
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, _Failure] = {}
-        # Directories with new names in them, of the thread that makes segments.
-        self._unsynced: list[str] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -168,11 +169,6 @@ class AllocateMappedFileService:
         if (gone := self._health.gone) is not None:
             raise FileNotFoundError(gone)
         directory = os.path.dirname(path)
-        # Remembered until they are synced: a second try finds the directories there.
-        self._unsynced += self._files.make_directories(directory)
-        while self._unsynced:
-            self._sync(self._unsynced[0])
-            del self._unsynced[0]
         try:
             segment = self._make_segment(path, start)
         except SyncFailed as error:

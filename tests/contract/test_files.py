@@ -256,6 +256,20 @@ def test_make_directories_takes_a_relative_path(
     assert files.is_directory(str(tmp_path / ".run" / "store"))
 
 
+def test_make_directories_below_one_that_is_gone_makes_nothing(
+    files: Files, tmp_path: Path
+) -> None:
+    """A store that was moved away is not begun anew at its old path."""
+    root = tmp_path / "root"
+    with pytest.raises(FileNotFoundError):
+        files.make_directories(str(root / "a" / "b"), below=str(root))
+    assert not files.exists(str(root))
+    files.make_directories(str(root))
+    deep = str(root / "a" / "b")
+    assert files.make_directories(deep, below=str(root)) == [str(root), str(root / "a")]
+    assert files.make_directories(str(root), below=str(root)) == []
+
+
 def test_make_directories_names_what_has_to_be_synced(files: Files, tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     assert files.make_directories(str(deep)) == [str(tmp_path), str(tmp_path / "a")]

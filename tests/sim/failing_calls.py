@@ -87,10 +87,10 @@ class FailingFiles(RecordedFiles):
         self._check("size", path)
         return super().size_of(path)
 
-    def make_directories(self, path: str) -> list[str]:
+    def make_directories(self, path: str, *, below: str | None = None) -> list[str]:
         if not self.is_directory(path):
             self._check("mkdir", path)
-        return super().make_directories(path)
+        return super().make_directories(path, below=below)
 
     def rename(self, source: str, target: str) -> None:
         self._check("rename", target)

@@ -207,11 +207,14 @@ class MemoryFiles(Files):
         for name in sorted(inside, reverse=True):
             self._unlink(name)
 
-    def make_directories(self, path: str) -> list[str]:
+    def make_directories(self, path: str, *, below: str | None = None) -> list[str]:
         path = absolute(path)
+        root = None if below is None else absolute(below)
         changed: list[str] = []
         missing: list[str] = []
         while not self.is_directory(path):
+            if path == root:
+                raise _error(errno.ENOENT, path)
             missing.append(path)
             path = os.path.dirname(path)
         for directory in reversed(missing):

@@ -131,7 +131,9 @@ async def test_a_start_serves_without_a_damaged_table_and_names_it(
     assert not (tmp_path / "store" / "abort").exists(), "stopped in order"
 
 
-async def test_a_store_that_broke_is_not_a_stop_in_order(tmp_path: Path) -> None:
+async def test_a_store_that_broke_is_not_a_stop_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     daemon = Daemon(loaded(tmp_path).settings)
     await daemon.start()
     daemon.store._health.poison("a sync", OSError(5, "Input/output error"))
@@ -139,4 +141,7 @@ async def test_a_store_that_broke_is_not_a_stop_in_order(tmp_path: Path) -> None
         await daemon.stop()
     (error,) = failed.value.exceptions
     assert "will be recovered at the next start: a sync failed" in str(error)
+    (line,) = [one for one in caplog.records if one.msg.startswith("stop failed")]
+    assert line.exc_info is None, "the fault is known, a traceback says nothing more"
+    assert "a sync failed" in line.getMessage()
     assert (tmp_path / "store" / "abort").exists()

@@ -163,7 +163,9 @@ async def test_a_save_that_fails_is_told_and_tried_each_second_until_it_works() 
     bench.table.value = 1
     bench.saver.look()
     await bench.loop.do_work()
-    assert bench.saver.failure == "a table cannot be saved: [Errno 28] No space left on device"
+    assert str(bench.saver.failure) == (
+        "a table cannot be saved: the disk is full (No space left on device)"
+    )
     bench.table.error = None
     bench.loop.now += Saver.AGAIN_S
     bench.saver.look()

@@ -64,7 +64,7 @@ class CrashingFiles(Files):
         self._change()
         super().remove_tree(path)
 
-    def make_directories(self, path: str) -> list[str]:
+    def make_directories(self, path: str, *, below: str | None = None) -> list[str]:
         if not os.path.isdir(path):
             self._change()
-        return super().make_directories(path)
+        return super().make_directories(path, below=below)

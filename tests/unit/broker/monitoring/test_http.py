@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import ssl
@@ -556,4 +557,18 @@ def test_emptiest_log_disk_and_the_disk_of_the_queues_decide() -> None:
 
 
 def test_disk_that_cannot_be_asked_is_not_ready() -> None:
-    assert "cannot be asked" in (disk_probe(["/no/such/place"], "/", 0.9)() or "")
+    def ask(_path: str) -> DiskSpace:
+        raise OSError(errno.EIO, "Input/output error")
+
+    said = disk_probe(["/d"], "/d", 0.9, ask)()
+    assert said == "the file system of /d cannot be asked: [Errno 5] Input/output error"
+
+
+def test_what_is_missing_of_the_store_is_named_and_no_space_is_asked_for() -> None:
+    """Its advice was to free space, or to lower fileReservedTime."""
+    health = HealthChecks()
+    health.add("disk", disk_probe(["/no/such/place"], "/", 0.9), "free space")
+    (verdict,) = health.run()
+    assert not verdict.ok
+    assert verdict.reason == "/no/such/place is not there any more"
+    assert verdict.remedy.startswith("put back what is missing, or mount it again, then restart")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
+from aerobee.broker.monitoring.health import Problem
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
+from aerobee.broker.save_failure import SaveFailure
+from aerobee.store.errors import StoreNotWritable
 
 
 class Disk:
@@ -40,15 +44,42 @@ def test_a_full_disk_is_told_before_a_save_has_met_it(tmp_path: Path) -> None:
 
 
 def test_what_the_last_saves_met_is_told(tmp_path: Path) -> None:
-    failures: list[str | None] = [None, "filters cannot be saved: EIO", None]
+    failures = [None, SaveFailure("filters", "EIO"), None]
     probe = saving_probe(str(tmp_path), lambda: failures)
     assert probe() == "filters cannot be saved: EIO"
     failures.clear()
     assert probe() is None
 
 
+def test_one_fault_of_several_tables_is_told_once(tmp_path: Path) -> None:
+    """Path and fault were there twice for each, and the sentence ended in ".;"."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "topics.json.tmp"))
+    refused = StoreNotWritable("the disk is full: topics.json cannot be written (...).")
+    refused.__cause__ = full
+    failures = [
+        SaveFailure.of("/c/topics.json", refused),
+        SaveFailure.of("/c/subscriptionGroup.json", refused),
+        SaveFailure.of("filters", OSError(errno.EIO, os.strerror(errno.EIO))),
+        SaveFailure.of("consumer offsets", full),
+        SaveFailure.of("delay progress", FileNotFoundError("the store is gone: /c")),
+    ]
+    assert saving_probe(str(tmp_path), lambda: failures)() == (
+        "/c/topics.json, /c/subscriptionGroup.json, consumer offsets cannot be saved: the disk is "
+        "full (No space left on device); filters cannot be saved: Input/output error; delay "
+        "progress cannot be saved: the store is gone: /c"
+    )
+
+
 def test_a_directory_that_no_save_has_made_yet_is_no_reason(tmp_path: Path) -> None:
     assert saving_probe(str(tmp_path / "config"), list)() is None
+
+
+def test_a_directory_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:
+    gone = "config is not there any more"
+    said = saving_probe(str(tmp_path), lambda: [SaveFailure("one", "too")], missing=lambda: gone)()
+    assert isinstance(said, Problem)
+    assert said.reason == f"no table can be saved: {gone}"
+    assert "move it back as it was, or stop the broker in order" in said.remedy
 
 
 def test_what_is_kept_aside_is_told_until_it_is_taken_away(tmp_path: Path) -> None:

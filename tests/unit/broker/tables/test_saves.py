@@ -410,7 +410,7 @@ async def test_a_table_that_could_not_be_saved_says_so_until_it_can(world: World
     refused = world.topics.update(TopicConfig("refused"))
     with pytest.raises(StoreNotWritable, match="the disk is full"):
         await refused
-    assert "cannot be saved" in (world.topics.failure or "")
+    assert "topics.json cannot be saved: the disk is full" in str(world.topics.failure)
     assert "refused" not in world.topics
     world.topics.retry()
     await world.topics.flush()
@@ -619,3 +619,18 @@ async def test_all_pending_changes_are_written_at_the_stop(world: World) -> None
     table = loads(world.topics_file.path.read_bytes())["topicConfigTable"]
     assert "T2" in table
     assert "T1" not in table
+
+
+async def test_a_group_is_called_created_when_it_is_on_the_disk(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log said so, at level info, while the group's heartbeats were refused."""
+    caplog.set_level("INFO")
+    world.groups_file.is_full = True
+    assert world.groups.get("GF") is not None
+    await world.groups.flush()
+    assert "group created" not in caplog.text
+    world.groups_file.is_full = False
+    world.groups.retry()
+    await world.groups.flush()
+    assert "group created name=GF" in caplog.text

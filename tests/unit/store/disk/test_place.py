@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from aerobee.store.errors import StoreBroken
+from aerobee.store.errors import SegmentCreateFailed, StoreBroken
 from aerobee.store.message_store import MessageStore
 from tests.service.kit import wait_until
 from tests.unit.store.support import message, small_settings
@@ -93,6 +94,45 @@ def test_what_was_taken_away_is_noticed_and_sends_are_refused(
         store.check_there()
     store.close()
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+@pytest.mark.parametrize("lose", [remove, move_away, remove_queues])
+def test_a_queue_without_a_file_is_not_made_where_the_store_was(
+    store: MessageStore, tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    """Its directory was made at the old path: the store, moved back, landed inside that."""
+    root = tmp_path / "store"
+    lose(root)
+    before = sorted(root.rglob("*"))
+    for queue_id in (1, 2, 3):
+        # Before the next look at the place: it is what finds nothing there that looks.
+        with suppress(StoreBroken):
+            store.put(message(queue_id=queue_id))
+        store.dispatch()
+    assert sorted(root.rglob("*")) == before
+    assert "is not there any more" in (store.not_writable_reason() or "")
+    assert not store.close()
+    assert sorted(root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("lose", [remove, move_away])
+def test_no_segment_and_no_index_file_is_made_where_the_store_was(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    root = tmp_path / "store"
+    store = MessageStore.open(small_settings(root))
+    store.look_whether_there()
+    store.put(message(keys="the first file of the index"))
+    lose(root)
+    for _ in range(8):
+        with suppress(StoreBroken, SegmentCreateFailed):
+            store.put(message(b"x" * 2_500, keys="a key"))
+    assert store.dispatch() == []
+    store.look_whether_there()
+    assert not root.exists()
+    assert "is not there any more" in (store.not_writable_reason() or "")
+    assert not store.close()
+    assert not root.exists()
 
 
 def test_a_store_that_grows_and_forgets_is_still_there(tmp_path: Path) -> None:
