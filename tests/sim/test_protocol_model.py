@@ -12,9 +12,15 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests import campaign
 from tests.crash.recorded_disk import memory_folder
-from tests.sim.protocol_model import GoesBack, LosesAnOffset, LosesASend, ProtocolModel, Server
+from tests.sim.protocol_model import (
+    STEPS,
+    GoesBack,
+    LosesAnOffset,
+    LosesASend,
+    ProtocolModel,
+    Server,
+)
 
-_STEPS = 30
 _CONTROL_SEQUENCES = 40
 
 
@@ -32,7 +38,7 @@ def hold(server: Server, sequences: int, *phases: Phase) -> None:
             machine,
             settings=settings(
                 max_examples=sequences,
-                stateful_step_count=_STEPS,
+                stateful_step_count=STEPS,
                 deadline=None,
                 database=None,
                 phases=phases,
