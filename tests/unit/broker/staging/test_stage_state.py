@@ -544,6 +544,8 @@ def test_intents_that_were_answered_late_are_not_kept_until_the_disk_moves(
         desk.intent(KEY, [part])
         desk.loop.now += 6
         desk.staging.answers.send_ready()
+        while desk.turns.waiting:
+            desk.loop.turn()
         assert len(desk.staging.answers._by_end) <= 8
     assert len(desk.staging.answers) == 0
 
