@@ -93,9 +93,9 @@ if TYPE_CHECKING:
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
 # A store that is gone is noticed so soon: what is acknowledged meanwhile is lost.
+_PLACE_S = 0.25
 # At the stop, for what tables that are all saved again speak of: many times a healthy sync.
 _DURABLE_S = 5.0
-_PLACE_S = 0.25
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
 # Deletions are saved before they are answered; what is forgotten can wait.
@@ -688,9 +688,10 @@ class BrokerCore:
         return [*failures, self.topics.failure, self.groups.failure]
 
     def _savers(self) -> Sequence[Saver[Any]]:
-        """Of the tables that are saved some time after they have changed."""
-        savers = self._offsets_saver, self._progress_saver, self._timer_saver, self._filters_saver
-        return (*savers, self._deleted_saver, self.staging.saver)
+        """Of the tables that are saved some time after they have changed, in the order in which a
+        stop closes them."""
+        savers = self._progress_saver, self._timer_saver, self._filters_saver, self._deleted_saver
+        return (*savers, self.staging.saver, self._offsets_saver)
 
     def _retry_tables(self) -> None:
         if self.tables.look():
@@ -757,12 +758,7 @@ class BrokerCore:
                     self.transactions.save_progress,
                     # The places that become durable from now on are written by the store at its
                     # end.
-                    self._progress_saver.close,
-                    self._timer_saver.close,
-                    self._filters_saver.close,
-                    self._deleted_saver.close,
-                    self.staging.saver.close,
-                    self._offsets_saver.close,
+                    *(saver.close for saver in self._savers()),
                 )
             )
         finally:

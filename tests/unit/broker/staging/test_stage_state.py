@@ -422,10 +422,8 @@ def test_whichever_text_of_the_table_is_left_after_a_damaged_log_all_is_known(de
     later.close()
 
 
-def test_a_table_that_an_earlier_start_found_damaged_still_has_all_of_the_log_read(
-    desk: Desk,
-) -> None:
-    """That start was killed before it saved, and the lines say less than the table did."""
+def close_with_a_damaged_table(desk: Desk) -> None:
+    """One batch is known by the table alone, another by a line of the log of changes alone."""
     finish(desk, ("table", 0), [])
     desk.staging.file._starts_over = True
     desk.save()
@@ -434,6 +432,13 @@ def test_a_table_that_an_earlier_start_found_damaged_still_has_all_of_the_log_re
     desk.close()
     for name in ("stages.json", "stages.json.bak"):
         (desk.path / "config" / name).write_text("damaged\n")
+
+
+def test_a_table_that_an_earlier_start_found_damaged_still_has_all_of_the_log_read(
+    desk: Desk,
+) -> None:
+    """That start was killed before it saved, and the lines say less than the table did."""
+    close_with_a_damaged_table(desk)
     for _ in range(2):
         found = opened(desk.path, sets_aside=True)
         assert found.staging.table.finished.queries.keys() == {"table", "line"}
@@ -461,14 +466,7 @@ def test_after_a_damaged_log_of_changes_all_that_is_known_is_written(desk: Desk)
 
 
 def test_without_its_table_all_of_the_stage_log_is_read_whatever_changes_say(desk: Desk) -> None:
-    finish(desk, ("table", 0), [])
-    desk.staging.file._starts_over = True
-    desk.save()
-    finish(desk, ("line", 0), [])
-    desk.save()
-    desk.close()
-    for name in ("stages.json", "stages.json.bak"):
-        (desk.path / "config" / name).write_text("damaged\n")
+    close_with_a_damaged_table(desk)
     found = opened(desk.path, sets_aside=True)
     assert found.staging.table.finished.queries.keys() == {"table", "line"}
     found.close()

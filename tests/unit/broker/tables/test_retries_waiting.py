@@ -147,13 +147,18 @@ def damage(bench: Bench, *results: PutResult) -> None:
             file.write(b"\0\0\0\0")
 
 
-def test_what_the_count_could_not_read_has_nothing_counted_anew(bench: Bench) -> None:
-    """Each damaged record of a level had all of it counted again when the level came to it."""
+def begin_beside_damage(bench: Bench) -> None:
+    """Counting begins on a level of six, of which the first two cannot be read."""
     first = fail(bench, 2)
     bench.pass_ms(500)
     fail(bench, 4)
     damage(bench, *first)
     bench.retries.begin(1, 0, bench.store.delays.end(1))
+
+
+def test_what_the_count_could_not_read_has_nothing_counted_anew(bench: Bench) -> None:
+    """Each damaged record of a level had all of it counted again when the level came to it."""
+    begin_beside_damage(bench)
     assert steps(bench) == 6
     bench.pass_ms(700)
     assert place(bench, 1) == 2
@@ -162,11 +167,7 @@ def test_what_the_count_could_not_read_has_nothing_counted_anew(bench: Bench) ->
 
 
 def test_what_is_passed_over_before_it_is_counted_has_nothing_counted_anew(bench: Bench) -> None:
-    first = fail(bench, 2)
-    bench.pass_ms(500)
-    fail(bench, 4)
-    damage(bench, *first)
-    bench.retries.begin(1, 0, bench.store.delays.end(1))
+    begin_beside_damage(bench)
     bench.pass_ms(700)
     assert steps(bench) == 4
     assert waiting(bench) == (4, 0)
