@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from aerobee.access.administration import not_here
 from aerobee.access.control import AccessControl, ReadBody, read_at_once
+from aerobee.access.needs import BROKER_NEEDS, InBody
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.unsupported import unsupported_text
 from aerobee.protocol.bodies.common import SMALL_BODY
@@ -47,13 +48,7 @@ _LOOKED_AT_ONCE: dict[int, int] = {
         ),
         16 * 1024,
     ),
-    **dict.fromkeys(
-        (
-            *(RequestCode.HEART_BEAT, RequestCode.CHECK_CLIENT_CONFIG),
-            *(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
-        ),
-        SMALL_BODY,
-    ),
+    **{code: SMALL_BODY for code, needs in BROKER_NEEDS.items() if isinstance(needs, InBody)},
 }
 
 # Requests whose bodies are messages, or parts of them; those have limits of their own.
