@@ -182,9 +182,6 @@ SUITES: dict[str, Suite] = {
     "change data": Suite(
         4_000, 100_000, "changes", "each kind of change of both forms, in states of several batches"
     ),
-    "lake formats": Suite(
-        1, 0, "formats", "of Delta and Iceberg one, beside Parquet: kills and the seed see both"
-    ),
     "lake kills": Suite(
         2, 20, "kills", "for each format one of a driver and one of a broker, at a drawn step"
     ),
