@@ -81,6 +81,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return _headlines(config)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The tests that this run takes; of tests marked `drawn` a part of the parameter sets."""
     groups: dict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
@@ -90,6 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             assert isinstance(item, pytest.Function)
             what = item.nodeid.removesuffix(item.name) + item.originalname
             groups[mark.args[0], what].append(item)
+    config.stash[drawing.COLLECTED] = [item.nodeid for item in items]
     left_out = {item for item in items if not drawing.drawn.takes(item.nodeid)}
     for (name, what), group in groups.items():
         sets = [_values(item) for item in group]

@@ -30,9 +30,13 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from tests import campaign
 
 DRAWS, SIXTHS = 5, 6
+#: Ids of all tests that pytest has collected, before some are left out.
+COLLECTED = pytest.StashKey[list[str]]()
 ROOT = Path(__file__).parents[1]
 ALL, PART, SIXTH = "all", "part", "sixth"
 

@@ -1,4 +1,4 @@
-"""What `make check` does before its tests is done beside the others in a whole run: lint and types."""
+"""Lint and types, which a whole run looks at beside its tests; `make check` does so before them."""
 
 from __future__ import annotations
 
