@@ -85,8 +85,8 @@ def loads(
     """The value of a JSON document; JsonError when the text has none or breaks a bound.
 
     `dialect_values` bounds the values of a document that is not standard JSON, where they are to
-    be fewer than `max_values`; eight escapes in its texts cost as much as a value, and count as
-    one. With `replace_broken_text`, broken UTF-8 and half surrogate pairs are read as Java does.
+    be fewer than `max_values`; eight escapes in its texts cost as much as a value, and count
+    alike. With `replace_broken_text`, broken UTF-8 and half surrogate pairs are read as Java does.
     """
     try:
         value = msgspec.json.decode(data)
