@@ -6,7 +6,7 @@ five, and the tables here say at which draws a test runs:
 
 - A `Whole` has its draws by name, because its tests share something dear: a client that has to be
   built, a PySpark of their own, a pair of brokers.
-- Each test of a `Spread` has draws of its own, by the checksum of its id. They do not change when
+- Each test of a `Spread` has draws of its own, one to three, by the checksum of its id. They do not change when
   other tests come or go.
 
 Each has one draw at least, so five seeds that follow each other meet it. A run without a seed takes
@@ -98,7 +98,8 @@ WHOLE: tuple[Whole, ...] = (
 SPREAD: tuple[Spread, ...] = (
     # These need nothing dear.
     Spread(5, (rf"{_SPARK}(pages|traps.py::test_each)", f"{_INTEROP}hostile")),
-    Spread(2, (_SPARK, _INTEROP)),
+    Spread(1, (_SPARK,)),
+    Spread(2, (_INTEROP,)),
     # Negative controls: a rule is broken on purpose, and somebody has to notice.
     Spread(2, (rf"{_CRASH}power_cut_controls", r"tests/sim/test_controls", r"tests/sim/.*control",
                rf"{_CRASH}.*(control|caught|noticed)")),
