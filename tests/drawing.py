@@ -6,8 +6,8 @@ five, and the tables here say at which draws a test runs:
 
 - A `Whole` has its draws by name, because its tests share something dear: a client that has to be
   built, a PySpark of their own, a pair of brokers.
-- Each test of a `Spread` has draws of its own, one to three, by the checksum of its id. They do not change when
-  other tests come or go.
+- Each test of a `Spread` has draws of its own, one to three, by the checksum of its id. They do not
+  change when other tests come or go.
 
 Each has one draw at least, so five seeds that follow each other meet it. A run without a seed takes
 the draw behind that of the run before it on this machine (`next_seed`). A machine that ran nothing

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import campaign
+from tests import campaign, drawing
 from tests.parts import is_settled, parts_of, spark_versions
 
 #: Versions of PySpark but the newest, as a pattern.
@@ -97,6 +97,8 @@ def group_of(nodeid: str) -> str:
     group = GROUPS[place][1] if place < len(GROUPS) else "file"
     if group == "alone":
         return nodeid
+    if group == "spark jobs" and drawing.drawn.kind == drawing.PART:
+        return "spark streams"  # of both is so little that one driver does
     return nodeid.partition("::")[0] if group == "file" else group
 
 
