@@ -7,6 +7,7 @@ ARGS ?=
 PYTHON_IN_VENV := .venv/bin/python
 # With bytecode, even where the machine says to write none: the tests start thousands of Pythons.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m pytest
+COLLECT := mkdir -p .cache; $(PYTEST) tests --collect-only --quiet >.cache/collected || { cat .cache/collected; exit 1; }
 # `part` of the dear tests, which the seed draws, or all.
 DRAW := $(or $(AEROBEE_DRAW),part)
 # More than cores, because most tests wait for something; tests/schedule.py says which share one.
@@ -55,7 +56,7 @@ pyspark:
 # tests that need none of it go first. Sizes are the quick ones of tests/campaign.py.
 test: setup
 	@seed=$$($(PYTHON_IN_VENV) -m tests.drawing $(ARGS)) && drawn="--draw $(DRAW) --seed $$seed" && \
-	$(PYTHON_IN_VENV) -m tests.parts start $$drawn && $(MAKE) --no-print-directory compiled && \
+	$(PYTHON_IN_VENV) -m tests.parts start $$drawn && { $(COLLECT); } && \
 	echo "make test: $$drawn" && $(PYTEST) tests $(PARALLEL) --durations=20 $(ARGS) $$drawn && \
 	$(PYTHON_IN_VENV) -m tests.parts wait $$drawn
 
@@ -107,8 +108,7 @@ types: setup
 # Pytest rewrites and compiles each test module once: a quarter of a minute, which in a clean clone
 # each worker would take for itself.
 compiled: setup
-	@mkdir -p .cache
-	@$(PYTEST) tests --collect-only --quiet >.cache/collected || { cat .cache/collected; exit 1; }
+	@$(COLLECT)
 
 unit: setup
 	$(PYTEST) tests/unit tests/test_layers.py $(PARALLEL) --durations=5 $(ARGS)
