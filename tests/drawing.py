@@ -66,19 +66,19 @@ _CRASH = "tests/crash/test_"
 #: The first row with a pattern that fits a test counts; a test without one always runs. The rows
 #: are dealt so that each draw takes about as long as the others.
 WHOLE: tuple[Whole, ...] = (
-    Whole("go", (0, 3), (rf"{_CLIENT}go\]",), "go"),
-    Whole("node", (0, 3), (rf"{_CLIENT}node\]",), "node"),
+    Whole("go", (1, 3), (rf"{_CLIENT}go\]",), "go"),
+    Whole("node", (1, 3), (rf"{_CLIENT}node\]",), "node"),
     Whole("cpp", (2,), (rf"{_CLIENT}cpp\]",), "cpp"),
     Whole("rust", (4,), (rf"{_CLIENT}rust\]",), "rust"),
     Whole("java-4.4.0", (1,), (rf"{_CLIENT}4\.4\.0\]",)),
     Whole("java-5.5.0", (2,), (rf"{_CLIENT}5\.5\.0\]",)),
-    Whole("accounts beside Java", (0, 2), (f"{_INTEROP}access",)),
-    Whole("features of Java", (2, 4), (f"{_INTEROP}java_features",)),
+    Whole("accounts beside Java", (2, 3), (f"{_INTEROP}access",)),
+    Whole("features of Java", (0, 2), (f"{_INTEROP}java_features",)),
     Whole("mqadmin", (1, 4), (f"{_INTEROP}mqadmin",)),
-    Whole("store tools beside Java", (1, 3), (f"{_INTEROP}store_tools",)),
-    Whole("SQL beside Java", (0, 3), (f"{_INTEROP}sql_filter",)),
+    Whole("store tools beside Java", (0, 3), (f"{_INTEROP}store_tools",)),
+    Whole("SQL beside Java", (1, 4), (f"{_INTEROP}sql_filter",)),
     Whole("bench of a Java broker", (3,), (f"{_INTEROP}bench",)),
-    Whole("stores that cross", (0, 3), (f"{_INTEROP}store_crossing",)),  # Go writes into them
+    Whole("stores that cross", (1, 3), (f"{_INTEROP}store_crossing",)),  # Go writes into them
     Whole("lag beside Java", (1,), (f"{_INTEROP}lag",)),
     Whole("our client at Java", (0, 4), (f"{_INTEROP}our_client",)),
     Whole("contract of Java", (1, 3), (r"tests/contract/test_client.py::\w+\[java",)),
@@ -93,7 +93,7 @@ WHOLE: tuple[Whole, ...] = (
     Whole("worked example", (3,), (f"{_SPARK}example",)),
     Whole("declarative pipelines", (4,), (f"{_SPARK}declarative",)),
     Whole("pages of Spark", (4,), (rf"{_SPARK}pages.py::test_(jobs|shells|what)",)),
-    Whole("wheels", (2,), ("tests/service/test_wheels",)),
+    Whole("wheels", (0,), ("tests/service/test_wheels",)),
 )  # fmt: skip
 SPREAD: tuple[Spread, ...] = (
     # These need nothing dear.

@@ -83,7 +83,7 @@ def test_six_seeds_in_a_row_take_each_test_of_the_campaign_once() -> None:
 
 
 def test_what_no_row_names_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "drawn", Drawn(PART, 0))
+    monkeypatch.setattr(drawing, "drawn", Drawn(PART, 1))
     assert drawing.takes("java-4.9.8")
     assert drawing.takes("go")
     assert not drawing.takes("rust")
