@@ -107,6 +107,8 @@ SPREAD: tuple[Spread, ...] = (
                rf"{_CRASH}(staging_crash|slow_disk)",
                "tests/budget/test_budget.py::test_the_largest_request",
                "tests/contract/test_bench_secured")),
+    # The plain form of the hot path, of what `make check` runs in both.
+    Spread(2, (r"tests/contract/.*\[(.*-)?off[]-]",)),
     # A judge and a log of blocks are quick to try.
     Spread(5, (rf"{_CRASH}(checker|block_log|transaction_judge)",)),
     Spread(3, (_CRASH, r"tests/sim/test_(storage_model|nth_call|broker_model|clocks)",

@@ -122,3 +122,23 @@ def test_the_seed_of_pytests_options_or_of_the_environment_counts() -> None:
     assert said("-k", "a or b", "--seed", "12", AEROBEE_SEED="13") == "12"
     assert said("-x", AEROBEE_SEED="13") == "13"
     assert said("-x").isdecimal()
+
+
+@pytest.mark.parametrize(("within", "outcome"), [(0, "2 skipped"), (1000, "2 passed")])
+def test_a_run_that_has_to_end_in_time_begins_nothing_later(
+    tmp_path: Path, within: int, outcome: str
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command += ["--rootdir", str(tmp_path), f"--begin-within={within}", str(tmp_path)]
+    done = subprocess.run(command, cwd=drawing.ROOT, capture_output=True, text=True, check=True)
+    assert outcome in done.stdout
