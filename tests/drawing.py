@@ -93,6 +93,8 @@ WHOLE: tuple[Whole, ...] = (
     Whole("worked example", (3,), (f"{_SPARK}example",)),
     Whole("declarative pipelines", (4,), (f"{_SPARK}declarative",)),
     Whole("pages of Spark", (4,), (rf"{_SPARK}pages.py::test_(jobs|shells|what)",)),
+    # Two builds of the compiled form.
+    Whole("kills at compiled steps", (2, 4), (f"{_CRASH}compiled_steps",)),
     Whole("wheels", (0,), ("tests/service/test_wheels",)),
 )  # fmt: skip
 SPREAD: tuple[Spread, ...] = (
@@ -103,7 +105,7 @@ SPREAD: tuple[Spread, ...] = (
     # Negative controls: a rule is broken on purpose, and somebody has to notice.
     Spread(2, (rf"{_CRASH}power_cut_controls", r"tests/sim/test_controls", r"tests/sim/.*control",
                rf"{_CRASH}.*(control|caught|noticed)")),
-    Spread(2, (rf"{_CRASH}(kill_points|compiled_steps|kill_tools|full_disk)",
+    Spread(2, (rf"{_CRASH}(kill_points|kill_tools|full_disk)",
                rf"{_CRASH}(staging_crash|slow_disk)",
                "tests/budget/test_budget.py::test_the_largest_request",
                "tests/contract/test_bench_secured")),
