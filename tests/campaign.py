@@ -1,9 +1,9 @@
 """How much of each random or enumerated suite a run looks at: one table of sizes, quick and full.
 
-`make test` runs the quick sizes, of the depth a part that the run's seed draws. The seed changes
-with each run, so the parts add up over the runs; it is printed at the head and at the end. Which
-suites a run takes at all is drawn too (tests/drawing.py): five runs have every class of case, every
-invariant and every control. `make campaign` sets `AEROBEE_CAMPAIGN=full` and runs all.
+`make test` runs the quick sizes: a part of the depth, which the run's seed draws. The seed changes
+with each run, so the parts add up over the runs; it is printed at the head and at the end. The seed
+also draws which dear tests run at all (tests/drawing.py): five runs in a row have every class of
+case, every invariant and every control. `make campaign` sets `AEROBEE_CAMPAIGN=full` and runs all.
 
 A suite asks `size` for its number, `draw` or `strided` for a part of an enumerated list, and `rng`
 for its chance. A negative control looks until it has caught the fault (`enough`), and in full at

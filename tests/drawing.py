@@ -47,7 +47,7 @@ class Whole(NamedTuple):
     name: str
     draws: tuple[int, ...]
     tests: tuple[str, ...]
-    #: What set-up scripts bring for them alone.
+    #: The part that set-up scripts bring for them alone.
     part: str = ""
 
 
@@ -109,14 +109,14 @@ SPREAD: tuple[Spread, ...] = (
                rf"{_CRASH}(staging_crash|slow_disk)",
                "tests/budget/test_budget.py::test_the_largest_request",
                "tests/contract/test_bench_secured")),
-    # The plain form of the hot path, of what `make check` runs in both.
+    # `make check` runs these in both forms of the hot path; this is the plain one.
     Spread(2, (r"tests/contract/.*\[(.*-)?off[]-]",)),
     # A judge and a log of blocks are quick to try.
     Spread(5, (rf"{_CRASH}(checker|block_log|transaction_judge)",)),
     Spread(3, (_CRASH, r"tests/sim/test_(storage_model|nth_call|broker_model|clocks)",
                r"tests/service/test_(damage|systemd|shards)")),
 )  # fmt: skip
-#: What has a full size that differs, and needs no part that `make test` does not bring.
+#: Tests whose full size differs, and which need no part that `make test` does not bring.
 _CAMPAIGN = (
     r"tests/(sim|native|fuzz|crash)/",
     r"tests/contract/test_bit_maps",
@@ -126,7 +126,7 @@ _CAMPAIGN = (
 
 
 class Drawn(NamedTuple):
-    """What a run takes: of `kind`, by its seed."""
+    """The choice of a run: all tests, a part or a sixth, by its seed."""
 
     kind: str
     seed: int
@@ -142,7 +142,7 @@ class Drawn(NamedTuple):
         return self.kind == ALL or self.draw in draws_of(test)
 
     def names(self) -> list[str]:
-        """Of the table those that run."""
+        """Names of the rows of `WHOLE` that run."""
         return [row.name for row in WHOLE if self.kind == ALL or self.draw in row.draws]
 
     def parts_left_out(self) -> set[str]:
@@ -159,7 +159,7 @@ class Drawn(NamedTuple):
         return f"draw {self.draw} of 0 to {DRAWS - 1} takes {', '.join(self.names())}"
 
 
-#: What this run takes; tests/conftest.py says so before it collects.
+#: The choice of this run, which tests/conftest.py makes before it collects.
 drawn = Drawn(ALL, 0)
 
 

@@ -98,7 +98,7 @@ def group_of(nodeid: str) -> str:
     if group == "alone":
         return nodeid
     if group == "spark jobs" and drawing.drawn.kind == drawing.PART:
-        return "spark streams"  # of both is so little that one driver does
+        return "spark streams"  # few of both are drawn, so one driver does
     return nodeid.partition("::")[0] if group == "file" else group
 
 
