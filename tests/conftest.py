@@ -92,7 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     groups: dict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("drawn")
-        if mark is not None:
+        # A run of a part has draws for these, too.
+        if mark is not None and drawing.drawn.kind != drawing.PART:
             assert isinstance(item, pytest.Function)
             what = item.nodeid.removesuffix(item.name) + item.originalname
             groups[mark.args[0], what].append(item)

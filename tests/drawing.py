@@ -109,6 +109,9 @@ SPREAD: tuple[Spread, ...] = (
                rf"{_CRASH}(staging_crash|slow_disk)",
                "tests/budget/test_budget.py::test_the_largest_request",
                "tests/contract/test_bench_secured")),
+    # A run that does not draw takes a part of these by chance (the mark `drawn`).
+    Spread(1, (rf"{_CRASH}(resources|bit_flip)",)),
+    Spread(2, (rf"{_CRASH}few_rights",)),
     # `make check` runs these in both forms of the hot path; this is the plain one.
     Spread(2, (r"tests/contract/.*\[(.*-)?off[]-]",)),
     # A judge and a log of blocks are quick to try.
