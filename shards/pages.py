@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from aerobee.broker.monitoring.http import Request, Response, Route
+from aerobee.broker.monitoring.http import Request, Response, Route, json_response
 from aerobee.shards.child import Child, State
 from aerobee.shards.merge import CONTENT_TYPE, merged
 from aerobee.shards.supervisor import Supervisor
@@ -27,7 +27,6 @@ log = logging.getLogger("aerobee.shards")
 ANSWER_S: Final = 5.0
 # Several times what metrics.series_per_family lets a page be by default.
 _PAGE_BYTES_MAX: Final = 32 << 20
-_JSON: Final = "application/json"
 # The kernel takes connections for a loop that is stuck. It refuses or resets them for a process
 # that has just ended, which the supervisor may hear of a moment later.
 _ENDED: Final = (0, b'"it has just ended, or its HTTP port is closed"')
@@ -89,7 +88,7 @@ class Pages:
             stuck = child.state is State.READY and not turns
             all_live = all_live and not stuck
             shown.append({**_about(child, place), "live": not stuck})
-        return _json(200 if all_live else 503, {"live": all_live, "shards": shown})
+        return json_response(200 if all_live else 503, {"live": all_live, "shards": shown})
 
     async def ready(self, _request: Request) -> Response:
         answers = await self._ask_all("/ready")
@@ -111,7 +110,7 @@ class Pages:
             up = name_server.state is State.READY
             all_ready = all_ready and up
             body["nameserver"] = {"ready": up, "state": name_server.state.value}
-        return _json(200 if all_ready else 503, {"ready": all_ready, **body})
+        return json_response(200 if all_ready else 503, {"ready": all_ready, **body})
 
     async def shards(self, _request: Request) -> Response:
         """What is known of the processes; one that should answer and does not is said to."""
@@ -127,7 +126,7 @@ class Pages:
         if (server := self._supervisor.name_server) is not None:
             about = {"shard": server.name, "state": server.state.value, "pid": server.pid or None}
             shown.append({**about, "failures": server.failures, "status": server.status})
-        return _json(200, {"shards": shown})
+        return json_response(200, {"shards": shown})
 
     async def _ask_all(self, path: str) -> list[tuple[int, bytes] | None]:
         return await asyncio.gather(
@@ -233,7 +232,3 @@ def _notes(body: bytes) -> list[object]:
         return [one for one in checks if one.get("note") and not one["ok"]]
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return []  # no broker's page, of which `reason` would say more
-
-
-def _json(status: int, body: object) -> Response:
-    return Response(status, msgspec.json.format(msgspec.json.encode(body)) + b"\n", _JSON)

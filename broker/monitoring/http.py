@@ -41,6 +41,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import h11
+import msgspec.json
 
 from aerobee.remoting.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.errors import RemotingListenError
@@ -123,6 +124,12 @@ class Response(NamedTuple):
     def size(self) -> int:
         """What it takes in memory until it has been sent."""
         return self.held_bytes + len(self.body)
+
+
+def json_response(status: int, body: object) -> Response:
+    """An answer in JSON, laid out for people."""
+    text = msgspec.json.format(msgspec.json.encode(body)) + b"\n"
+    return Response(status, text, "application/json")
 
 
 # What a scraper gets while others wait for more than the port may hold.

@@ -7,11 +7,14 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from aerobee.broker.monitoring.health import (
     HealthChecks,
+    LoopMonitor,
     disk_probe,
     health_routes,
     registered_probe,
@@ -461,6 +464,10 @@ async def test_peer_that_takes_no_answer_is_dropped(start: Starter) -> None:
 # --- health -------------------------------------------------------------------------------------
 
 
+def stuck_for(seconds: float) -> LoopMonitor:
+    return cast("LoopMonitor", SimpleNamespace(stuck_s=lambda: seconds))
+
+
 class FakeStore:
     reason: str | None = None
 
@@ -474,7 +481,7 @@ async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
     health = HealthChecks(wall_clock=lambda: now[0])
     health.add("store", store.not_writable_reason, "look at the log for the first failed sync")
     health.add("registered", registered_probe(registered), "is the name server up?")
-    routes = health_routes(health, lambda: 0.1)
+    routes = health_routes(health, stuck_for(0.1))
     answer = await routes["/ready"](Request("GET", "/ready"))
     assert answer.status == 200
     assert health.ready
@@ -506,7 +513,7 @@ async def test_a_note_is_told_and_leaves_the_broker_ready() -> None:
     store.reason = "accounts stay as they were"
     health = HealthChecks(wall_clock=lambda: 1_795_000_000.0)
     health.note("accounts", store.not_writable_reason, "aerobee acl check says what is wrong")
-    answer = await health_routes(health, lambda: 0.1)["/ready"](Request("GET", "/ready"))
+    answer = await health_routes(health, stuck_for(0.1))["/ready"](Request("GET", "/ready"))
     assert answer.status == 200
     assert json.loads(answer.body) == {
         "ready": True,
@@ -528,10 +535,9 @@ async def test_live_is_about_the_loop_alone() -> None:
     store.reason = "broken"
     health = HealthChecks()
     health.add("store", store.not_writable_reason, "")
-    stuck = [0.5]
-    routes = health_routes(health, lambda: stuck[0])
+    routes = health_routes(health, stuck_for(0.5))
     assert (await routes["/live"](Request("GET", "/live"))).status == 200
-    stuck[0] = 60.0
+    routes = health_routes(health, stuck_for(60.0))
     assert (await routes["/livez"](Request("GET", "/livez"))).status == 503
 
 
