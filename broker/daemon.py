@@ -200,15 +200,7 @@ class Daemon:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self.settings
-        check_ports(settings)
-        self._read_certificates(settings)
-        memory = memory_of(settings, available_memory())
-        if (warning := memory_warning(settings, memory)) is not None:
-            log.warning("%s", warning)
-            self.warnings += (warning,)
-        # Of two daemons on one directory the ports are in the way, too: this says more.
-        StoreLock(Files(), settings.store_path).probe()
-        await check_ports_free(listeners(settings))
+        await self._check_first(settings)
         scheduler = Scheduler(loop)
         self._undo.append(("timers", scheduler.stop))
         turns = Turns()
@@ -259,6 +251,18 @@ class Daemon:
         self._start_checks(scheduler, monitor)
         self._check_not_abandoned()
         self._serving = True
+
+    async def _check_first(self, settings: Settings) -> None:
+        """Find what would stop the start before anything is made."""
+        check_ports(settings)
+        self._read_certificates(settings)
+        memory = memory_of(settings, available_memory())
+        if (warning := memory_warning(settings, memory)) is not None:
+            log.warning("%s", warning)
+            self.warnings += (warning,)
+        # With two daemons on one directory the ports are in the way, too: this says more.
+        StoreLock(Files(), settings.store_path).probe()
+        await check_ports_free(listeners(settings))
 
     def _show_network(self, metrics: Metrics, name_server: NameServer | None) -> None:
         add_network(
