@@ -135,7 +135,7 @@ async def test_a_taken_port_is_named_with_the_setting_that_moves_it() -> None:
         await second.start()
     await first.close()
     text = str(caught.value)
-    assert f"127.0.0.1 port {port} " in text
+    assert f"127.0.0.1 port {port}: " in text
     assert "--http-port" in text
     assert "0 turns it off" in text
     assert "Errno" not in text
