@@ -1,4 +1,4 @@
-"""One process that the supervisor keeps: its lives, what it says of itself, how it is told to stop.
+"""A process that the supervisor keeps: its lives, what it says of itself, how it is stopped.
 
 A child speaks to the supervisor as a service to systemd (broker/monitoring/systemd.py): READY=1,
 STATUS=, EXTEND_TIMEOUT_USEC=, and WATCHDOG=1 where the supervisor itself is watched. Each sign of
@@ -26,7 +26,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 log = logging.getLogger("aerobee.shards")
 
@@ -45,6 +46,16 @@ class State(enum.Enum):
     STOPPING = "stopping"
 
 
+class Keeper(Protocol):
+    """The supervisor of children."""
+
+    def child_changed(self, child: "Child") -> None:
+        """The child has a new state or status."""
+
+    def child_needs(self, seconds: float) -> None:
+        """A start or a stop asks for as much more time."""
+
+
 class Child:
     """One process and its successors. Loop thread only."""
 
@@ -54,17 +65,15 @@ class Child:
         command: Sequence[str],
         environ: Mapping[str, str],
         directory: str,
-        changed: Callable[["Child"], None],
-        extend: Callable[[float], None] = lambda _seconds: None,
+        keeper: Keeper,
     ) -> None:
-        """`directory` is a private one, for the notify socket. `changed` hears of each new state or
-        status; `extend` of the seconds that a start asks for. Raises OSError."""
+        """`directory` is a private one, for the notify socket. Raises OSError."""
         self.name = name
         self.state = State.DOWN
         self.status = ""
         self.pid = 0
         self.started_at = 0.0  # seconds since 1970
-        # Ended without having been told to: in all, and since it last stayed up.
+        # How often it ended by itself: in all, and since it last stayed up.
         self.failures = 0
         self.failures_in_row = 0
         #: Whether it is to be started when it has ended; and whether it was told to end for that.
@@ -72,8 +81,7 @@ class Child:
         self.restart_asked = False
         self.last_code = 0
         self._command = command
-        self._changed = changed
-        self._extend = extend
+        self._keeper = keeper
         path = os.path.join(directory, name)
         self._environ = {**environ, "NOTIFY_SOCKET": path}
         self._environ.pop("WATCHDOG_PID", None)
@@ -176,7 +184,7 @@ class Child:
 
     def _become(self, state: State) -> None:
         self.state = state
-        self._changed(self)
+        self._keeper.child_changed(self)
 
     def _heard(self, stale: bool = False) -> None:
         """Take in all that it has said; `stale` is what an earlier life said."""
@@ -194,14 +202,14 @@ class Child:
             self._is_ready()
         elif key == "STATUS":
             self.status = value
-            self._changed(self)
+            self._keeper.child_changed(self)
         elif key == "WATCHDOG" and self.state is State.READY:
             self._deadline = time.monotonic() + self._watchdog_s
         elif key == "EXTEND_TIMEOUT_USEC" and value.isdecimal():
             seconds = int(value) / 1e6
             if self.state in (State.STARTING, State.STOPPING):
                 self._deadline = time.monotonic() + seconds
-            self._extend(seconds)
+            self._keeper.child_needs(seconds)
 
     def _is_ready(self) -> None:
         """READY=1: it has started, or has read its configuration again."""
@@ -214,4 +222,4 @@ class Child:
             if self._reload_due:
                 self.reload()
         else:
-            self._changed(self)
+            self._keeper.child_changed(self)

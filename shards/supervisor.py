@@ -22,11 +22,11 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from aerobee.broker.monitoring.systemd import Notifier
-from aerobee.shards.child import Child, State
+from aerobee.shards.child import Child, Keeper, State
 
 log = logging.getLogger("aerobee.shards")
 
@@ -46,32 +46,36 @@ _CODES_PASSED_ON = frozenset({1, 3, 78})
 _STOPPED = frozenset({0, -signal.SIGTERM, -signal.SIGUSR2})
 
 
+class Processes(Protocol):
+    """Makes the processes of a supervisor, and knows the name server beside the shards."""
+
+    def make_child(self, name: str, keeper: Keeper) -> Child: ...
+
+    async def ask_missing(self) -> Collection[str]:
+        """Ask the name server which of the shards' brokers it does not know."""
+
+
 class Supervisor:
     """Keeps children. `run` once; all on its loop."""
 
     def __init__(
         self,
+        *,
         notifier: Notifier,
-        make_child: Callable[[str, Callable[[Child], None], Callable[[float], None]], Child],
+        processes: Processes,
         shards: int,
         with_name_server: bool,
-        ask_missing: Callable[[], Awaitable[Collection[str]]],
         pause_first_s: float = _PAUSE_FIRST_S,
         restart_pause_s: float = 0.0,
     ) -> None:
-        """`make_child(name, changed, extend)` makes each child (`Child`); `ask_missing` asks the
-        name server which of the shards' brokers it does not know; `restart_pause_s` is the pause
-        between two shards in a rolling restart."""
+        """`restart_pause_s` is the pause between two shards in a rolling restart. Raises
+        OSError."""
         self._notifier = notifier
-        self._ask_missing = ask_missing
+        self._processes = processes
         self._restart_pause_s = restart_pause_s
         self._pause_first_s = pause_first_s
-
-        def make(name: str) -> Child:
-            return make_child(name, self._child_changed, notifier.extend_timeout)
-
-        self.shards = [make(f"shard-{number}") for number in range(shards)]
-        self.name_server = make("nameserver") if with_name_server else None
+        self.shards = [processes.make_child(f"shard-{n}", self) for n in range(shards)]
+        self.name_server = processes.make_child("nameserver", self) if with_name_server else None
         self.started = False
         self._stop = asyncio.Event()
         self._code = 0
@@ -82,7 +86,7 @@ class Supervisor:
     @property
     def children(self) -> list[Child]:
         """All of them, in the order of a rolling restart."""
-        return [*self.shards, *([self.name_server] if self.name_server else [])]
+        return [*self.shards, *self._name_server_group]
 
     async def run(self, on_ready: Callable[[], None]) -> int:
         """Start all, call `on_ready`, and keep them until `stop`; returns the exit code."""
@@ -143,7 +147,7 @@ class Supervisor:
 
     async def _start(self) -> None:
         """Start the name server, then the shards; a failure asks for the stop."""
-        for group in ([self.name_server] if self.name_server else [], self.shards):
+        for group in (self._name_server_group, self.shards):
             starts = [self._begin(child) for child in group]
             waiting = asyncio.gather(*starts)
             stop = asyncio.create_task(self._stop.wait())
@@ -155,6 +159,10 @@ class Supervisor:
                 with contextlib.suppress(asyncio.CancelledError):
                     await waiting
                 return
+
+    @property
+    def _name_server_group(self) -> list[Child]:
+        return [self.name_server] if self.name_server else []
 
     def _begin(self, child: Child) -> "asyncio.Future[bool]":
         start = child.next_start
@@ -215,7 +223,7 @@ class Supervisor:
         self._notifier.stopping("stopping the shards")
         if self._roll is not None:
             self._roll.cancel()
-        for group in (self.shards, [self.name_server] if self.name_server else []):
+        for group in (self.shards, self._name_server_group):
             await self._stop_group(group)
         for child in self.children:
             child.close()
@@ -268,20 +276,20 @@ class Supervisor:
 
     async def _await_routes(self) -> Collection[str]:
         """The brokers that the name server does not know in spite of all waiting."""
-        missing = await self._ask_missing()
+        missing = await self._processes.ask_missing()
         for _ in range(_LOOKS):
             if not missing:
                 break
             await asyncio.sleep(_LOOK_S)
-            missing = await self._ask_missing()
+            missing = await self._processes.ask_missing()
         return missing
 
     async def _pause_before(self, shard: Child) -> bool:
         """Whether all others are ready after the pause, so that this one may go."""
         log.info("waits for clients next=%s in_s=%.1f", shard.name, self._restart_pause_s)
         await asyncio.sleep(self._restart_pause_s)
-        others = [one for one in self.shards if one is not shard]
-        down = [one.name for one in others if one.state is not State.READY]
+        others = [other for other in self.shards if other is not shard]
+        down = [other.name for other in others if other.state is not State.READY]
         if down:
             log.error("rolling restart ends next=%s not_ready=%s", shard.name, ",".join(down))
         return not down
@@ -291,7 +299,7 @@ class Supervisor:
     async def _tick_forever(self) -> None:
         """Kill what is overdue, and tell our own supervisor that we look after them.
 
-        It is told so while none is overdue: a child that cannot even be killed is its business.
+        It hears that while no child is overdue: a child that cannot be killed is its business.
         """
         interval_s = self._notifier.watchdog_interval_s
         while True:
@@ -303,23 +311,24 @@ class Supervisor:
                 self._notifier.watchdog()
             await asyncio.sleep(min(_TICK_S, interval_s or _TICK_S))
 
-    def _child_changed(self, _child: Child) -> None:
+    def child_changed(self, _child: Child) -> None:
+        """Pass its state on to our own supervisor."""
         if not self._stop.is_set():
             self._tell()
 
+    def child_needs(self, seconds: float) -> None:
+        """Ask our own supervisor for the time that a child asks for."""
+        self._notifier.extend_timeout(seconds)
+
     def _tell(self) -> None:
-        if self._reloading and not _any_reloading(self.children):
+        if self._reloading and not any(child.reloading for child in self.children):
             self._reloading = False
             self._notifier.ready(self.status())
         else:
             self._notifier.status(self.status())
 
 
-def _any_reloading(children: Iterable[Child]) -> bool:
-    return any(child.reloading for child in children)
-
-
 def _surface(task: "asyncio.Task[None]") -> None:
-    """Ends in order or by cancellation; anything else is a bug and must be seen."""
+    """Log a task that ended neither in order nor by cancellation: a bug, which must be seen."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("%s has stopped", task.get_name(), exc_info=error)
