@@ -31,7 +31,7 @@ from typing import Protocol
 
 log = logging.getLogger("aerobee.shards")
 
-# What deploy/aerobee.service gives a broker, which asks for more while it recovers.
+# The times of deploy/aerobee.service; a broker asks for more while it recovers.
 _START_S = 60.0
 _STOP_S = 60.0
 _MESSAGE_BYTES = 8192
@@ -76,7 +76,7 @@ class Child:
         # How often it ended by itself: in all, and since it last stayed up.
         self.failures = 0
         self.failures_in_row = 0
-        #: Whether it is to be started when it has ended; and whether it was told to end for that.
+        #: Whether it is to be started when it has ended; and whether it was stopped for that.
         self.wanted = True
         self.restart_asked = False
         self.last_code = 0
@@ -122,7 +122,7 @@ class Child:
         if self.restart_asked or not self.wanted:
             self.stop()  # asked for in between
         code = self.last_code = await self._process.wait()
-        # What it said last, before the next life begins.
+        # Its last words, before the next life begins.
         self._heard()
         self._process = self._deadline = None
         self.pid, self.reloading, self.status = 0, False, ""
@@ -155,8 +155,8 @@ class Child:
         self._send(by)
 
     def reload(self) -> None:
-        """Have it read its configuration again; one that is starting, as soon as it is ready,
-        because before that the signal may still end it."""
+        """Have it read its configuration again. A child that is starting gets the signal as soon as
+        it is ready: before that the signal may still end it."""
         if self.state is State.READY:
             self.reloading = True
             self._send(signal.SIGHUP)
@@ -178,7 +178,7 @@ class Child:
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
-            # It may have ended, and nobody has told us yet.
+            # It may have ended a moment ago.
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 

@@ -4,6 +4,10 @@ Each page asks the shards at their own ports, all at once. A shard that has not 
 within `ANSWER_S` counts as down: `aerobee_shard_up 0`, and its families are missing from this
 scrape.
 
+The page of metrics has each family once, and each sample the label `shard`. The text format wants
+the samples of a family together, so the shards' pages are cut into families first; the scraper's
+page is then made one family at a time.
+
 /ready is 200 when all shards are ready and so is the name server. /live is 200 while no running
 shard says that its loop is stuck, or says nothing: a shard that has died is being started again,
 and a restart of the whole for that would take the others down.
@@ -11,6 +15,7 @@ and a restart of the whole for that would take the others down.
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -20,7 +25,6 @@ import msgspec
 from aerobee.broker.monitoring.http import Request, Response, Route, json_response
 from aerobee.broker.monitoring.metrics import Row
 from aerobee.shards.child import Child, State
-from aerobee.shards.merge import CONTENT_TYPE, merged
 from aerobee.shards.supervisor import Supervisor
 
 log = logging.getLogger("aerobee.shards")
@@ -35,6 +39,12 @@ _ENDED: Final = (0, b'"it has just ended, or its HTTP port is closed"')
 _NOT_STUCK: Final = frozenset({200, _ENDED[0]})
 # Status and body of a shard's page, None when it has given none.
 _Answer: TypeAlias = tuple[int, bytes] | None
+
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_FAMILY: Final = re.compile(rb"(?m)^(?=# HELP )")
+_WITH_LABELS: Final = re.compile(rb"(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*)\{")
+_WITHOUT: Final = re.compile(rb"(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*) ")
+_SAMPLES: Final = re.compile(rb"(?m)^(?!#)")
 
 
 class Place(NamedTuple):
@@ -80,7 +90,7 @@ class Pages:
             yield own
             yield from merged(pages)
 
-        return Response(200, b"", CONTENT_TYPE, parts=parts(), held_bytes=2 * pages_bytes)
+        return Response(200, b"", _CONTENT_TYPE, parts=parts(), held_bytes=2 * pages_bytes)
 
     async def live(self, _request: Request) -> Response:
         shown, all_live = [], True
@@ -202,6 +212,34 @@ def _text(row: Row) -> str:
     else:
         lines.append(f"{row.name} {row.value}")
     return "\n".join(lines) + "\n"
+
+
+def merged(pages: Mapping[str, bytes]) -> Iterator[bytes]:
+    """The families of all pages, each by its shard's name, in the order of the first that has
+    them."""
+    families: dict[bytes, dict[str, bytes]] = {}
+    for shard, page in pages.items():
+        for block in _FAMILY.split(page):
+            if block.startswith(b"# HELP "):
+                families.setdefault(block.split(b" ", 3)[2], {})[shard] = block
+    for blocks in families.values():
+        yield _family(blocks)
+
+
+def _family(blocks: Mapping[str, bytes]) -> bytes:
+    parts: list[bytes] = []
+    for shard, block in blocks.items():
+        match = _SAMPLES.search(block)
+        begin = match.start() if match else len(block)
+        if not parts:
+            parts.append(block[:begin])
+        parts.append(_labelled(block[begin:], shard.encode()))
+    return b"".join(parts)
+
+
+def _labelled(samples: bytes, shard: bytes) -> bytes:
+    samples = _WITH_LABELS.sub(rb'\g<1>{shard="' + shard + rb'",', samples)
+    return _WITHOUT.sub(rb'\g<1>{shard="' + shard + rb'"} ', samples)
 
 
 def _about(child: Child, place: Place) -> dict[str, object]:

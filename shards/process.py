@@ -3,7 +3,7 @@
 SIGTERM and SIGINT stop all in order, a second one at once; SIGHUP has each process read its
 configuration again; SIGUSR2 restarts them one by one. A signal, because who may restart brokers is
 then what the system says, with systemd too (`systemctl kill --kill-whom=main -s SIGUSR2 aerobee`);
-the HTTP port changes nothing, and takes no word from whoever reaches it. SIGUSR2 is what other
+the HTTP port changes nothing, whoever reaches it. SIGUSR2 is what other
 servers with workers take for it.
 
 Exit codes are those of one broker (broker/process.py). A start that fails passes on its shard's.
@@ -100,7 +100,7 @@ class _Process:
         self._began = time.monotonic()
         # Before anything runs, so that files which cannot be used stop the start here.
         self._certificates = server_certificates(settings)
-        # What our own processes are spoken to through.
+        # For connections to our own processes.
         self._name_server_tls = registration_context(settings)
         enforcing = settings.tls_mode == "enforcing"
         self._http_tls = outgoing_context(settings) if enforcing else None

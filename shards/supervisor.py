@@ -1,7 +1,7 @@
 """The supervisor: starts the name server and the shards, keeps them running, stops them.
 
 Start: the name server, then all shards at once (each may have a recovery to do). If one of them
-cannot start, none stays: what is wrong is to be seen at the start, and the exit code is its own.
+cannot start, all stop: the fault is to be seen at the start, and the exit code is that child's.
 
 Afterwards a child that ends by itself is started again after a pause, which doubles with each
 failure in a row, up to 30 s; a minute of being ready ends the row. `FAILURES_MAX` in a row end all:
@@ -39,7 +39,7 @@ _TICK_S = 1.0
 # For half a minute at least: shards try a lost name server again after 10 s at the latest.
 _LOOKS = 300
 _LOOK_S = 0.1
-# As the daemon's own exit codes (broker/process.py): they mean the same to systemd.
+# The daemon's own exit codes (broker/process.py): they mean the same to systemd.
 _EXIT_FAILED = 1
 _CODES_PASSED_ON = frozenset({1, 3, 78})
 # A child that had no handler yet dies of the signal that stops it; nothing was open by then.

@@ -49,8 +49,8 @@ _ANSWERS = frozenset(
         ResponseCode.CONSUMER_NOT_ONLINE,
     }
 )
-# Questions whose answer "there is none" is an error code, which whoever asks expects: consumers
-# about the members of their group, tools and exporters about all that there might be.
+# Questions to which "there is none" is an error code, and an answer that clients expect: consumers
+# ask for the members of their group, tools and exporters for all that there might be.
 _NONE_THERE = frozenset(
     {
         (RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR),
@@ -88,7 +88,9 @@ async def traffic(stats: BrokerStats, table: TopicTable) -> Fill:
         labels = ["topic", "message_type", "is_system"]
         messages = page.family("rocketmq_messages_in_total", "Messages stored", labels)
         bytes_in = page.family("rocketmq_throughput_in_total", "Bytes stored", labels)
-        sizes = page.histogram("rocketmq_message_size", "Stored bytes of a message", labels)
+        sizes = page.family(
+            "rocketmq_message_size", "Stored bytes of a message", labels, histogram=True
+        )
         failures = page.family(
             "aerobee_send_failures_total", "Sends that were refused or failed", ["topic"]
         )
@@ -157,10 +159,11 @@ async def requests(stats: BrokerStats) -> Fill:
             Row("aerobee_handler_failures_total", stats.handler_failures,
                 "Requests that hit a bug of the broker"),
         )  # fmt: skip
-        asked = page.histogram(
+        asked = page.family(
             "aerobee_client_call_seconds",
             "Time that clients took to answer the broker, by how it ended",
             ["request_code", "result"],
+            histogram=True,
         )
         for (code, outcome), times in calls.items():
             asked.add_buckets(times, request_name(code), outcome)
@@ -169,10 +172,11 @@ async def requests(stats: BrokerStats) -> Fill:
 
 
 def _fill_latency(page: Page, served: list[RequestStats]) -> None:
-    latency = page.histogram(
+    latency = page.family(
         "rocketmq_rpc_latency_milliseconds",
         "Time from a decoded request to its answer",
         ["protocol_type", "request_code", "response_code", "is_long_polling", "result"],
+        histogram=True,
     )
     for request in served:
         key = request.key
@@ -213,7 +217,7 @@ def delays(service: ScheduleMessageService) -> Iterator[Row]:
 
 
 def second_step(place: SecondStep, deleted: DeletedTopics) -> Iterator[Row]:
-    """What has waited and was not stored as it was asked for."""
+    """Messages that have waited and were not stored in the place asked for."""
     counts = place.counts
     for name, by_kind, what in (
         ("dropped", counts.dropped, "dropped, because their topic was deleted meanwhile"),
@@ -228,7 +232,7 @@ def second_step(place: SecondStep, deleted: DeletedTopics) -> Iterator[Row]:
 
 
 def transactions(service: Transactions) -> tuple[Row, ...]:
-    """Undecided half messages, what became of decisions, and the checks."""
+    """Undecided half messages, the outcome of decisions, and the checks."""
     checks = service.checks
     asked = {"asked": checks.asked, "no_producer": checks.no_producer}
     return (
@@ -269,7 +273,7 @@ def tables(settings: Settings, core: BrokerCore) -> tuple[Row, ...]:
 
 
 def staging(staging: Staging) -> tuple[Row, ...]:
-    """Batches from jobs: what waits, and what became of it."""
+    """Batches from jobs: those that wait, and their rows by outcome."""
     table, publisher = staging.table, staging.publisher
     return (
         Row("aerobee_staged_bytes", table.staged_bytes,

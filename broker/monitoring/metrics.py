@@ -90,7 +90,7 @@ def under(rows: Iterable[Row], **labels: str) -> Iterator[Row]:
 
 
 class MetricsOptions(NamedTuple):
-    """What every series of RocketMQ's names carries, and what is shown at all."""
+    """Labels of every series of RocketMQ's names, and the families that are shown at all."""
 
     cluster: str
     broker_name: str
@@ -171,12 +171,22 @@ class Page:
         name: str,
         help_text: str,
         labels: Sequence[str] = (),
+        *,
+        histogram: bool = False,
         merge: Callable[[float, float], float] = add,
     ) -> Family:
-        """A counter when the name ends in `_total`, else a gauge; `merge` makes one value of those
-        of two series that a page has no room for."""
-        kind = "counter" if name.endswith("_total") else "gauge"
-        return self._family(kind, name, help_text, labels, merge)
+        """A counter when the name ends in `_total`, else a gauge, but for histograms; `merge` makes
+        one value of those of two series that a page has no room for."""
+        kind = "counter" if name.endswith("_total") else "histogram" if histogram else "gauge"
+        family = self._families.get(name)
+        if family is None:
+            family = Family(kind, name, help_text, labels, self._yielding)
+            self._families[name] = family
+            if name not in self._tops:
+                limit, counts = self._options.series_limit, kind != "gauge"
+                self._tops[name] = TopSeries(family.labels, limit, counts=counts, merge=merge)
+        assert (family.kind, family.labels) == (kind, tuple(labels)), name
+        return family
 
     def show(self, *rows: Row) -> None:
         """Add what each row shows to its family."""
@@ -184,18 +194,14 @@ class Page:
             value = given() if callable(given) else given
             labels = [*(own for own, _ in pairs), *([label] if label else [])]
             at = [text for _, text in pairs]
+            family = self.family(name, help_text, labels, histogram=isinstance(value, Buckets))
             if isinstance(value, Buckets):
-                self.histogram(name, help_text, labels).add_buckets(value, *at)
-                continue
-            family = self.family(name, help_text, labels)
-            if isinstance(value, Mapping):
+                family.add_buckets(value, *at)
+            elif isinstance(value, Mapping):
                 for text, number in value.items():
                     family.add(number, *at, text)
             elif value is not None:
                 family.add(value, *at)
-
-    def histogram(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        return self._family("histogram", name, help_text, labels)
 
     def collect(self) -> Iterator[Metric]:
         """Everything as prometheus-client's families, in the order of first use."""
@@ -216,24 +222,6 @@ class Page:
         for family in [*families, folded]:
             if self._options.rocketmq_names or not family.name.startswith(ROCKETMQ_PREFIX):
                 yield self._metric(family, shown[family.name])
-
-    def _family(
-        self,
-        kind: str,
-        name: str,
-        help_text: str,
-        labels: Sequence[str],
-        merge: Callable[[float, float], float] = add,
-    ) -> Family:
-        family = self._families.get(name)
-        if family is None:
-            family = Family(kind, name, help_text, labels, self._yielding)
-            self._families[name] = family
-            if name not in self._tops:
-                limit, counts = self._options.series_limit, kind != "gauge"
-                self._tops[name] = TopSeries(family.labels, limit, counts=counts, merge=merge)
-        assert (family.kind, family.labels) == (kind, tuple(labels)), name
-        return family
 
     def _metric(self, family: Family, shown: Shown) -> Metric:
         from prometheus_client.metrics_core import Metric
@@ -304,7 +292,7 @@ class LoopTurns:
 
 #: The half of a section of many series that runs in the worker thread.
 Fill: TypeAlias = Callable[[Page], None]
-#: What a section gives on the loop.
+#: A section gives this on the loop.
 Section: TypeAlias = Iterable[Row] | Awaitable[Fill]
 
 
@@ -426,7 +414,7 @@ class Metrics:
 
 
 async def _copied(given: Section) -> Fill:
-    """What the worker thread has to do with what a section gave."""
+    """The work that a section leaves to the worker thread."""
     if isinstance(given, Awaitable):
         return await given
     rows = tuple(given)

@@ -34,7 +34,7 @@ def metrics_of_process(
     loop: LoopMonitor,
     form: CompiledForm | None,
 ) -> Metrics:
-    """Shows what is there before the store is: version and form, start, checks, loop."""
+    """Shows what is known before the store is open: version and form, start, checks, loop."""
     metrics = Metrics(
         MetricsOptions(
             settings.cluster_name,

@@ -47,7 +47,7 @@ class DiskUsage:
         self._counted_at = -_SIZE_KEPT_S
 
     def bytes(self) -> int:
-        """As of the last count."""
+        """The result of the last count."""
         now = self._clock()
         if now - self._counted_at >= _SIZE_KEPT_S:
             self._bytes = _tree_bytes(self._path)
@@ -111,7 +111,7 @@ def marks_and_times(store: MessageStore, usage: DiskUsage) -> Iterator[Row]:
 
 
 def recovery(report: RecoveryReport) -> tuple[Row, ...]:
-    """What the last start had to do."""
+    """The work of the last start."""
     return (
         Row("aerobee_recovery_seconds", report.seconds, "Time the last start took to recover"),
         Row("aerobee_recovery_read_records", report.records_read,
@@ -124,7 +124,7 @@ def recovery(report: RecoveryReport) -> tuple[Row, ...]:
 
 
 def scrub(store: MessageStore) -> tuple[Row, ...]:
-    """What the scrub has read, what was repaired, and the bit maps of filters."""
+    """The scrub, repairs, and the bit maps of filters."""
     stats = store.stats
     return (
         Row("aerobee_scrub_read_bytes_total", stats.scrub_bytes,
@@ -224,7 +224,7 @@ async def lag(
             "rocketmq_consumer_lag_latency_milliseconds",
             "Age of the oldest message not yet consumed, 0 when there is none",
             labels,
-            max,
+            merge=max,
         )
         for topic, group, messages, waiting, given_out, oldest_ms in behind:
             system = topics.is_system(topic) or is_system_group(group)
@@ -248,7 +248,7 @@ def _oldest_ms(store: MessageStore, topic: str, unread: list[QueueLag]) -> int |
 def deletions(
     store: MessageStore, settings: Settings, files: Files | None = None
 ) -> tuple[Row, ...]:
-    """What was deleted and why, what hangs, and how full the store's disks are."""
+    """Deletions by reason, segments that hang, and how full the store's disks are."""
     counts = store.retention.counts
     # In order of the reasons, and all of them from the start: a rate needs the zero before.
     segments = {reason: counts.segments.get(reason, 0) for reason in _REASONS}

@@ -3,7 +3,7 @@
 At the start, after a look whether another broker has this one's name there (namesake.py), ten
 seconds later, then every `register_interval_ms`; at once when a topic changes: a new or changed
 topic travels alone, anything else (a deletion) as the whole table. Every name server has a link of
-its own, so one that hangs delays no other. At the stop the broker unregisters, or says that it
+its own, so a server that hangs delays no other. At the stop the broker unregisters, or says that it
 returns in a moment.
 
 One body serves all name servers until the topics change. Its topics are those of the list that
@@ -58,7 +58,7 @@ _FIRST_TRY_S = 1.0
 _COMPRESSION_LEVEL = 9
 _LENGTH = struct.Struct(">i")
 _NO_FILTER_SERVERS = b"[]"
-# As `registration_body` writes it, around the topics.
+# The form that `registration_body` writes, around the topics.
 _WHOLE = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}'
 
 
@@ -74,8 +74,8 @@ class Registrar:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not. With
-        `tls` they are spoken to through it; `credentials` sign what is asked of them."""
+        """Observes `topics`; `servers` are `host:port` each, ValueError for another form. `tls`
+        encrypts the connections to them, `credentials` sign the requests."""
         self._settings = settings
         self._identity = identity
         self._topics = topics
@@ -167,8 +167,8 @@ class Registrar:
         """The topics as they stand in a registration, which is as GET_ALL_TOPIC_CONFIG has them:
         made once for both, with turns of the loop between the steps.
 
-        It is of the present state: an older one would undo what was registered meanwhile. Where
-        topics change all the time the last try is made in one turn, of what is encoded by then.
+        It shows the present state: an older one would undo later registrations. Where topics change
+        all the time the last try is made in one turn, of the topics that are encoded by then.
         """
         for turns in (True, True, False):
             for _ in self._topics.listing_steps():
@@ -291,7 +291,7 @@ def registration_body(
 ) -> bytes:
     """The body of REGISTER_BROKER with these topics."""
     if permission & PERM_READ_WRITE != PERM_READ_WRITE:
-        # The reference registers the broker's in place of the topic's, which opens what is closed.
+        # The reference registers the broker's in place of the topic's, which opens closed topics.
         allowed = permission | ~PERM_READ_WRITE
         topics = [replace(topic, perm=topic.perm & allowed) for topic in topics]
     if compressed:
