@@ -269,7 +269,7 @@ class Daemon:
             metrics,
             self.core,
             servers={name: server.stats for name, server in self._servers.items()},
-            registered=self.registrar.registered,
+            registrar=self.registrar,
             name_server=name_server,
             http=self._http,
             certificates=self._certificates,
@@ -388,7 +388,7 @@ class Daemon:
         )
         self.health.add(
             "registered",
-            registered_probe(self.registrar.registered, self.registrar.errors.get),
+            registered_probe(self.registrar),
             "check that the name servers run and that namesrvAddr names them; one that asks for "
             "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
         )

@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aerobee.broker.monitoring.http import Request, Response, Route, json_response
 from aerobee.broker.stats import STAGE_BOUNDS, Buckets
@@ -29,6 +29,9 @@ from aerobee.remoting.turns import Turns
 from aerobee.store.disk.disk_watch import full_directories, refusal_text
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.disk.health import GONE
+
+if TYPE_CHECKING:
+    from aerobee.broker.registration.registration import Registrar
 
 log = logging.getLogger("aerobee.broker.health")
 
@@ -223,17 +226,16 @@ class HealthChecks:
 # --- the probes ---------------------------------------------------------------------------------
 
 
-def registered_probe(
-    registered: Mapping[str, bool], why: Callable[[str], str | None] = lambda _server: None
-) -> Probe:
+def registered_probe(registrar: Registrar) -> Probe:
     """Checks that at least one name server has answered the last registration, where some are
-    configured. `why` says what a server has answered instead, or what became of its connection."""
+    configured."""
 
     def probe() -> str | None:
-        if not registered or any(registered.values()):
+        names, errors = registrar.registered, registrar.errors
+        if not names or any(names.values()):
             return None
-        told = [f"{server} ({said})" if (said := why(server)) else server for server in registered]
-        return "no name server has accepted our registration: " + ", ".join(sorted(told))
+        shown = [f"{name} ({why})" if (why := errors.get(name)) else name for name in names]
+        return "no name server has accepted our registration: " + ", ".join(sorted(shown))
 
     return probe
 

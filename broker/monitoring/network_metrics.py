@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from aerobee.broker.monitoring.broker_metrics import words, yes_no
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page, Row, under
+from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
 from aerobee.config.certificates import ServerCertificates
 from aerobee.nameserver.server import NameServer
@@ -135,9 +136,9 @@ def _mode(group: ConsumerGroup) -> str:
     return "pull" if group.consume_type == "CONSUME_ACTIVELY" else "push"
 
 
-def name_servers(registered: Mapping[str, bool], embedded: NameServer | None) -> Iterator[Row]:
+def name_servers(registrar: Registrar, embedded: NameServer | None) -> Iterator[Row]:
     """Where this broker is registered, and what the embedded name server knows."""
-    yield Row("aerobee_registered", dict(registered),
+    yield Row("aerobee_registered", dict(registrar.registered),
               "1 when the name server took our last registration", "name_server")  # fmt: skip
     if embedded is None:
         return

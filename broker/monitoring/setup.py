@@ -15,6 +15,7 @@ from aerobee.broker.monitoring import broker_metrics, network_metrics, store_met
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions
+from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.certificates import ServerCertificates
 from aerobee.config.model import Settings
@@ -73,7 +74,7 @@ def add_network(
     core: BrokerCore,
     *,
     servers: Mapping[str, ServerStats],
-    registered: Mapping[str, bool],
+    registrar: Registrar,
     name_server: NameServer | None,
     http: HttpServer | None,
     certificates: ServerCertificates | None,
@@ -94,7 +95,7 @@ def add_network(
     metrics.add("tls", network_metrics.tls, encrypted)
     metrics.add("certificate", network_metrics.certificate, certificates)
     metrics.add("access", network_metrics.access, services)
-    metrics.add("name_servers", network_metrics.name_servers, registered, name_server)
+    metrics.add("name_servers", network_metrics.name_servers, registrar, name_server)
 
 
 def extra_labels(text: str) -> tuple[tuple[str, str], ...]:

@@ -20,6 +20,7 @@ from aerobee.broker.monitoring.health import (
     registered_probe,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
+from aerobee.broker.registration.registration import Registrar
 from aerobee.config.limits import raise_open_files
 from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.errors import RemotingListenError
@@ -468,6 +469,10 @@ def stuck_for(seconds: float) -> LoopMonitor:
     return cast("LoopMonitor", SimpleNamespace(stuck_s=lambda: seconds))
 
 
+def registrar(registered: dict[str, bool], errors: dict[str, str] | None = None) -> Registrar:
+    return cast("Registrar", SimpleNamespace(registered=registered, errors=errors or {}))
+
+
 class FakeStore:
     reason: str | None = None
 
@@ -480,7 +485,7 @@ async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
     store, registered = FakeStore(), {"127.0.0.1:9876": True}
     health = HealthChecks(wall_clock=lambda: now[0])
     health.add("store", store.not_writable_reason, "look at the log for the first failed sync")
-    health.add("registered", registered_probe(registered), "is the name server up?")
+    health.add("registered", registered_probe(registrar(registered)), "is the name server up?")
     routes = health_routes(health, stuck_for(0.1))
     answer = await routes["/ready"](Request("GET", "/ready"))
     assert answer.status == 200
@@ -542,9 +547,10 @@ async def test_live_is_about_the_loop_alone() -> None:
 
 
 def test_registration_needs_one_name_server_of_those_configured() -> None:
-    assert registered_probe({})() is None
-    assert registered_probe({"a:1": False, "b:1": True})() is None
-    assert "a:1, b:1" in (registered_probe({"b:1": False, "a:1": False})() or "")
+    assert registered_probe(registrar({}))() is None
+    assert registered_probe(registrar({"a:1": False, "b:1": True}))() is None
+    said = registered_probe(registrar({"b:1": False, "a:1": False}, {"b:1": "it is full"}))()
+    assert "a:1, b:1 (it is full)" in (said or "")
 
 
 def test_disk_probe_counts_like_df() -> None:

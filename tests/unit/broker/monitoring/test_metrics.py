@@ -21,6 +21,7 @@ from aerobee.broker.monitoring import broker_metrics, network_metrics, store_met
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
 from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Page, Row
+from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
@@ -328,8 +329,9 @@ async def test_clients_are_counted_by_connection(metrics: Metrics) -> None:
 async def test_name_servers_show_registration_and_routes(metrics: Metrics) -> None:
     counts = NameServerCounts(1, 12, {105: 7, -1: 2})
     server = cast("NameServer", SimpleNamespace(counts=lambda: counts))
-    registered = {"127.0.0.1:9876": True, "other:9876": False}
-    metrics.add("name servers", network_metrics.name_servers, registered, server)
+    accepted = {"127.0.0.1:9876": True, "other:9876": False}
+    registrar = cast("Registrar", SimpleNamespace(registered=accepted))
+    metrics.add("name servers", network_metrics.name_servers, registrar, server)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_registered", name_server="127.0.0.1:9876") == 1
     assert value(page, "aerobee_registered", name_server="other:9876") == 0
