@@ -34,6 +34,8 @@ log = logging.getLogger("aerobee.shards")
 # The times of deploy/aerobee.service; a broker asks for more while it recovers.
 _START_S = 60.0
 _STOP_S = 60.0
+# Ready for this long, and the next failure is not one of the same row.
+_SETTLED_S = 60.0
 _MESSAGE_BYTES = 8192
 
 
@@ -131,20 +133,32 @@ class Child:
             self._start.set_result(False)
         return code
 
-    def stayed_s(self) -> float:
-        """How long the life that has ended was ready; 0 when it never was."""
-        return time.monotonic() - self._ready_at if self._ready_at else 0.0
-
-    async def pause(self, seconds: float) -> None:
-        """Wait before the next life, until `wake` at most."""
+    async def pause(self, seconds: float, why: str) -> None:
+        """Wait before the next life, until `end` or `restart` at most; `why` is the status."""
+        self.status = why
         self._wake.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
-    def wake(self) -> None:
-        """End its pause."""
+    def end(self) -> None:
+        """Stop it in order, for good."""
+        self.wanted = False
         self._wake.set()
+        if self.state is not State.STOPPING:
+            self.stop()
+
+    def restart(self, by: signal.Signals) -> None:
+        """Stop it in order, to be started again at once."""
+        self.restart_asked = self.state is not State.DOWN
+        self._wake.set()
+        self.stop(by)
+
+    def note_failure(self) -> None:
+        """Its life has ended by itself; a row of failures ends with a life that was long."""
+        stayed_s = time.monotonic() - self._ready_at if self._ready_at else 0.0
+        self.failures_in_row = 1 if stayed_s >= _SETTLED_S else self.failures_in_row + 1
+        self.failures += 1
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Tell it to stop in order; once more: at once."""

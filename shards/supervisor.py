@@ -33,8 +33,6 @@ log = logging.getLogger("aerobee.shards")
 FAILURES_MAX = 8
 _PAUSE_FIRST_S = 1.0
 _PAUSE_LAST_S = 30.0
-# Ready for so long, and what comes is another failure.
-_SETTLED_S = 60.0
 _TICK_S = 1.0
 # For half a minute at least: shards try a lost name server again after 10 s at the latest.
 _LOOKS = 300
@@ -193,10 +191,7 @@ class Supervisor:
             log.error("did not start name=%s exit=%d", child.name, code)
             self._give_up(code if code in _CODES_PASSED_ON else _EXIT_FAILED)
             return
-        if child.stayed_s() >= _SETTLED_S:
-            child.failures_in_row = 0
-        child.failures += 1
-        child.failures_in_row += 1
+        child.note_failure()
         if child.failures_in_row >= FAILURES_MAX:
             log.critical(
                 "failed %d times in a row, stopping all name=%s exit=%d: its own lines say why",
@@ -209,8 +204,9 @@ class Supervisor:
             "ended by itself, starts again name=%s exit=%d failures=%d in_s=%.1f",
             child.name, code, child.failures_in_row, pause_s, extra={"each": True},
         )  # fmt: skip
-        child.status = f"ended by itself with code {code}, starts again in {pause_s:.1f} s"
-        await child.pause(pause_s)
+        await child.pause(
+            pause_s, f"ended by itself with code {code}, starts again in {pause_s:.1f} s"
+        )
 
     def _give_up(self, code: int) -> None:
         if not self._stop.is_set():
@@ -231,10 +227,7 @@ class Supervisor:
     async def _stop_group(self, group: Sequence[Child]) -> None:
         running = [child for child in group if child.state is not State.DOWN]
         for child in group:
-            child.wanted = False
-            child.wake()
-            if child.state is not State.STOPPING:
-                child.stop()
+            child.end()
         names = {f"keeps {child.name}" for child in group}
         keepers = [keeper for keeper in self._keepers if keeper.get_name() in names]
         if keepers:
@@ -262,9 +255,7 @@ class Supervisor:
     async def _restart(self, child: Child, by: signal.Signals) -> bool:
         """Whether it is ready again; if not, that is the end of a rolling restart."""
         came = child.next_start
-        child.restart_asked = child.state is not State.DOWN
-        child.wake()
-        child.stop(by)
+        child.restart(by)
         if not await asyncio.shield(came):
             log.error(
                 "rolling restart ends name=%s did not become ready; the others go on as they "
