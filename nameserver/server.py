@@ -4,8 +4,8 @@ Used alone (`aerobee nameserver`) and inside a broker process, where the broker 
 like any other. Everything is answered on the loop, in steps where it has to do with many topics; a
 change of the KV table is answered when it is on disk. Saving runs on another thread, one save at a
 time; changes that come meanwhile share the next one, so that no flood of changes can stall the loop
-with syncs. What else a connection asks behind its change waits for that answer, so all answers keep
-the order of requests.
+with syncs. Later requests of the same connection wait for that answer, so all answers keep the
+order of requests.
 """
 
 from __future__ import annotations

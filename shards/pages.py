@@ -253,7 +253,7 @@ def _about(child: Child, place: Place) -> dict[str, object]:
 
 
 def _reason(child: Child, answer: _Answer) -> object:
-    """Why a shard is not ready: its own checks if it has answered, else what is known of it."""
+    """Why a shard is not ready: its own checks if it has answered, else its status."""
     if answer is None:
         return "no answer in time" if child.state is State.READY else child.status
     try:

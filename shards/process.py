@@ -1,4 +1,4 @@
-"""The supervisor as a process: what it checks before it starts anything, signals, how it exits.
+"""The supervisor as a process: checks before it starts anything, signals, exit codes.
 
 SIGTERM and SIGINT stop all in order, a second one at once; SIGHUP has each process read its
 configuration again; SIGUSR2 restarts them one by one. A signal, because who may restart brokers is

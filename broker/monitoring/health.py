@@ -2,15 +2,15 @@
 
 Alive (`/live`): the event loop turns. That stays true while the store is read-only after a failed
 sync, so that a supervisor does not restart away the evidence and reads go on. A timer asks to be
-called every `interval_s` (`LoopMonitor`); how much later it comes is the loop's lag: the time a
-frame may wait before the loop looks at it. The histogram feeds /metrics, `stuck_s` feeds /live and
+called every `interval_s` (`LoopMonitor`); it comes later by the loop's lag: the time a frame may
+wait before the loop looks at it. The histogram feeds /metrics, `stuck_s` feeds /live and
 the watchdog, and a lag of more than a tenth of a second is logged with the request that caused it.
 
 Ready (`/ready`): recovered, the store takes writes, a name server knows us, the disk is below the
 ratio at which sends are refused. A probe returns None when all is well, else a sentence saying what
 is wrong, or a `Problem` with advice of its own; it is called at each request, on the loop, and must
-not block. "Since when" is when a change was first seen, so `HealthChecks.run` is also called from
-the daemon's one-second timer.
+not block. "Since when" is the time at which a change was first seen, so `HealthChecks.run` is also
+called from the daemon's one-second timer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _PUT_BACK = (
 
 class Verdict(NamedTuple):
     """The result of one check: `reason` is None when well, `since` in seconds of the epoch. A note
-    is told beside the others and is never why the broker is not ready."""
+    is shown beside the others and never makes the broker unready."""
 
     name: str
     reason: str | None

@@ -19,8 +19,8 @@ taken within `write_timeout_s`. A connection that has been served closes after `
 silence. Between two requests of a connection the loop turns, however many it sends at once.
 
 With a certificate the port takes TLS and plain HTTP, or TLS alone, as the ports for clients do
-(`remoting/arrivals.py`). At most `connections` more wait there for their first bytes; the one that
-has been longest about it makes room.
+(`remoting/arrivals.py`). At most `connections` more wait there for their first bytes; the longest
+wait makes room.
 
 A route is a coroutine function `(Request) -> Response`. A route that raises is a bug of ours: it is
 logged with its traceback and answered with 500; the connection is closed. A route that computes for
@@ -94,8 +94,8 @@ class Request:
 class Response(NamedTuple):
     """One answer; `headers` beside content type and length.
 
-    A long body may come in parts instead, each made when the peer has taken the one before it;
-    `held_bytes` is what is kept for them meanwhile.
+    A long body may come in parts instead, each made when the peer has taken the part before it;
+    `held_bytes` are kept for them meanwhile.
     """
 
     status: int
@@ -158,7 +158,7 @@ class HttpServer:
         self._arrivals: Arrivals | None = None
         self._sums: SummedLog | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        # Connections by what they wait for, the longest first, in the order of who makes room.
+        # Connections by what they wait for, the longest first, in the order in which they end.
         self._idle: _Waiting = {}
         self._reading: _Waiting = {}
         self._writing: _Waiting = {}
@@ -383,7 +383,7 @@ class _HttpConnection:
                 self._ahead = await self._reader.read(_READ_BYTES)
 
     async def request(self) -> Request | None:
-        """The next whole request, None at the end; raises _Refused for what is not served."""
+        """The next whole request, None at the end; raises _Refused where it is not served."""
         try:
             async with asyncio.timeout(self._limits.head_timeout_s):
                 return await self._whole_request()

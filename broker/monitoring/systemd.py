@@ -68,7 +68,7 @@ class Notifier:
 
     @property
     def watchdog_interval_s(self) -> float | None:
-        """Seconds between two `watchdog` calls (half of what is allowed), None when not watched."""
+        """Seconds between two `watchdog` calls (half of the allowed time); None: not watched."""
         watched_pid = self._environ.get("WATCHDOG_PID", "")
         if watched_pid and watched_pid != str(os.getpid()):
             return None
@@ -159,7 +159,7 @@ def _status_lines(text: str) -> tuple[str, ...]:
 
 
 class Watchdog:
-    """Tells the supervisor from a thread of its own that the daemon lives."""
+    """Tells the supervisor, from a thread of its own, that the daemon lives."""
 
     def __init__(
         self, notifier: Notifier, monitor: LoopMonitor, store: MessageStore | None = None
@@ -187,7 +187,7 @@ class Watchdog:
             self._thread.join()
 
     def look(self) -> bool:
-        """Look now; whether the supervisor was told that all is well."""
+        """Look now; returns whether the supervisor heard that all is well."""
         stuck_s = self._monitor.stuck_s()
         if stuck_s >= _STUCK_S:
             if not self._stuck:
