@@ -149,8 +149,7 @@ class NameServer(Serving):
         self._make_access = accounts
         self._access: AccessService | None = None
         self._look: asyncio.TimerHandle | None = None
-        # Requests are counted as they come.
-        super().__init__(Turns(), lambda _code, _spent_s: None)
+        super().__init__(Turns())
         self._host = host
         self._asked_port = port
         self._options = options or NameServerOptions()
@@ -445,7 +444,7 @@ class _ClientPort(Serving):
     """The handler of a name server's port where administrators have a port of their own."""
 
     def __init__(self, server: NameServer, turns: Turns) -> None:
-        super().__init__(turns, lambda _code, _spent_s: None)
+        super().__init__(turns)
         self._server = server
 
     def serve(self, connection: Connection, command: Command) -> Answer:
