@@ -25,7 +25,7 @@ from aerobee.store.inspect.layout import FoundQueue
 from aerobee.store.inspect.report import Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.retention.plan import RetentionPlan, choose
+from aerobee.store.retention.plan import RetentionPlan, choose, unconsumed
 from aerobee.store.retention.rules import (
     MANUAL,
     SPACE,
@@ -263,17 +263,11 @@ class _Look:
         finally:
             cache.close()
         for group, committed in sorted(groups):
-            first = max(begin, committed)
-            if first < queue.max_offset:
-                yield GroupForecast(
-                    group,
-                    found.topic,
-                    found.queue_id,
-                    committed,
-                    queue.max_offset - first,
-                    max(0, gone_now - first),
-                    max(0, gone_next - first),
-                )
+            ends = (queue.max_offset, gone_now, gone_next)
+            behind, *loses = [unconsumed(committed, begin, end) for end in ends]
+            if behind:
+                place = (group, found.topic, found.queue_id, committed)
+                yield GroupForecast(*place, behind, *loses)
 
 
 def _begin_after(wave: RetentionPlan, first_at: Callable[[int], int], begin: int) -> int:

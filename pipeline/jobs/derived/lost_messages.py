@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from aerobee.pipeline.jobs.derived.entries import ENTRIES, ENTRIES_DDL, batch_of, schema_of
 from aerobee.pipeline.jobs.derived.numbering import (
-    MISSING_DDL,
     RUNS_DDL,
     MissingNumbers,
     OffsetRun,
-    RunCollector,
     missing_numbers,
+    run_rows,
+    runs_in,
 )
 from aerobee.pipeline.jobs.inputs import each_batch
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
@@ -129,14 +129,13 @@ def _lost_messages(
     entries: DataFrame | None,
 ) -> DataFrame:
     """As LOST_DDL, at most one row for a queue and range, and one for a queue's hole."""
-    missing = runs.groupBy("topic", "queueId").applyInArrow(_finder(ranges), MISSING_DDL)
     if entries is None:
         within = spark.createDataFrame([], _WITHIN_DDL)
     else:
         within = entries.mapInArrow(each_batch(entries_within, ranges), _WITHIN_DDL)
-    known = within.drop("range").mapInArrow(_runs_of, RUNS_DDL)
+    known = within.drop("range").mapInArrow(run_rows, RUNS_DDL)
     by_numbers = (
-        missing.groupBy("topic", "queueId")
+        runs.groupBy("topic", "queueId")
         .cogroup(known.groupBy("topic", "queueId"))
         .applyInArrow(_unexplained(ranges), LOST_DDL)
     )
@@ -231,30 +230,10 @@ def still_missing(
             yield *where, one.topic, one.queue_id, left, None, BY_NUMBERS
 
 
-def _runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    runs = RunCollector()
-    for batch in batches:
-        runs.add(batch)
-    yield batch_of(runs.runs(), RUNS_DDL)
-
-
-def _rows(table: pa.Table) -> Iterator[tuple[object, ...]]:
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
-
-
-def _finder(ranges: Sequence[Gap]) -> Callable[[pa.Table], pa.Table]:
-    def found(runs: pa.Table) -> pa.Table:
-        missing = missing_numbers([OffsetRun(*row) for row in _rows(runs)], ranges)  # type: ignore[arg-type]
-        return pa.Table.from_batches([batch_of(missing, MISSING_DDL)])
-
-    return found
-
-
 def _unexplained(ranges: Sequence[Gap]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def left(missing: pa.Table, known: pa.Table) -> pa.Table:
-        holes = [MissingNumbers(*row) for row in _rows(missing)]  # type: ignore[arg-type]
-        runs = [OffsetRun(*row) for row in _rows(known)]  # type: ignore[arg-type]
-        rows = list(still_missing(holes, runs, ranges))
+    def left(runs: pa.Table, known: pa.Table) -> pa.Table:
+        missing = missing_numbers(runs_in(runs), ranges)
+        rows = list(still_missing(missing, runs_in(known), ranges))
         return pa.Table.from_batches([batch_of(rows, LOST_DDL)])
 
     return left
