@@ -8,8 +8,8 @@
 5. Unique keys that occur twice in a topic are counted.
 6. What is only a symptom of another finding is dropped (findings.py).
 
-The rows a pass needs of each record are small (no bodies) and kept on the executors' disks between
-the passes, so the log itself is read once.
+The rows a pass needs of each record are small (no bodies, no properties) and kept on the executors'
+disks between the passes, so the log itself is read once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
-    ENTRIES_DDL,
-    RECORD_COLUMNS,
+    LogCounts,
     batch_of,
-    derived_entries,
+    count_rows,
+    derived_frame,
 )
 from aerobee.pipeline.jobs.derived.findings import (
     FINDINGS_DDL,
@@ -46,7 +46,7 @@ from aerobee.pipeline.jobs.derived.numbering import (
     runs_in,
 )
 from aerobee.pipeline.jobs.derived.queue_files import QueueFile, entries_frame, queue_files
-from aerobee.pipeline.jobs.inputs import RowCounts, StoreInput, count_rows, each_batch
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import (
@@ -82,8 +82,7 @@ def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_L
 
     Exit code 1 when something is damaged. Raises what the reader raises in mode failfast.
     """
-    rows = store.records(spark, [*RECORD_COLUMNS, "msgId"])
-    passes = _Passes(spark, store, rows, DelayLevels(delay_levels))
+    passes = _Passes(spark, store, derived_frame(spark, store, DelayLevels(delay_levels)))
     try:
         step(spark, "reading the log")
         passes.survey()
@@ -97,31 +96,29 @@ def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_L
 class _Passes:
     """The passes over one store's rows, and what is known after each."""
 
-    def __init__(
-        self, spark: SparkSession, store: StoreInput, rows: DataFrame, levels: DelayLevels
-    ) -> None:
+    def __init__(self, spark: SparkSession, store: StoreInput, derived: DataFrame) -> None:
         self._spark = spark
         self._store = store
-        self._rows = rows
+        self._derived = derived
         # Those that follow from the records.
-        self._expected = rows.mapInArrow(each_batch(derived_entries, levels), ENTRIES_DDL)
+        self._expected = derived.where("error is null").select(*ENTRIES.names)
         self._runs = self._expected.mapInArrow(run_rows, RUNS_DDL)
         # Those that are there.
         self._entries: DataFrame | None = None
-        self.counts: RowCounts
+        self.counts: LogCounts
         self.damaged: list[Gap] = []
         self.entries = 0
         self.losses = Losses([], [], {})
 
     def survey(self) -> None:
         """The rows of the log and its damaged places."""
-        self.counts = count_rows(self._rows)
-        self.damaged = _find_damaged(self._rows) if self.counts.bad else []
+        self.counts = count_rows(self._derived)
+        self.damaged = _find_damaged(self._derived) if self.counts.bad else []
         self._runs = self._runs.persist()
 
     def close(self) -> None:
         """Give back what was kept between the passes."""
-        for frame in (self._rows, self._runs, self._entries):
+        for frame in (self._derived, self._runs, self._entries):
             if frame is not None:
                 frame.unpersist()
 
@@ -191,9 +188,9 @@ class _Passes:
         own = ~topic.isin(*_COPIES) & ~topic.startswith(RETRY_PREFIX)
         own &= ~topic.startswith(DLQ_PREFIX)
         twice = (
-            self._rows.where(f.col("error").isNull() & own)
+            self._derived.where(f.col("msgId").isNotNull() & own)
             .groupBy("topic", "msgId")
-            .agg(f.count("*").alias("times"), f.max("commitLogOffset").alias("last"))
+            .agg(f.count("*").alias("times"), f.max("logOffset").alias("last"))
             .where("times > 1")
         )
         return [
@@ -205,14 +202,13 @@ class _Passes:
         ]  # fmt: skip
 
 
-def _find_damaged(rows: DataFrame) -> list[Gap]:
+def _find_damaged(derived: DataFrame) -> list[Gap]:
     """The damaged places of the log, each up to the next record."""
     from pyspark.sql import functions as f
 
-    damaged = f.col("error").isNotNull()
-    places = sorted(rows.where(damaged).select("commitLogOffset", "error").collect())
+    places = sorted(derived.where("error is not null").select("logOffset", "error").collect())
     starts = np.array([row[0] for row in places], np.int64)
-    records = rows.where(~damaged).select("commitLogOffset")
+    records = derived.where("error is null").select("logOffset")
     following = records.mapInArrow(_following(starts), _FOLLOWING_DDL)
     first = following.groupBy("number").agg(f.min("place")).collect()
     return damaged_places([(row[0], row[1]) for row in places], dict(map(tuple, first)))
@@ -245,7 +241,7 @@ _Batches = Iterator[pa.RecordBatch]
 def _following(starts: np.ndarray) -> Callable[[_Batches], _Batches]:
     def follow(batches: _Batches) -> _Batches:
         for batch in batches:
-            places = batch.column("commitLogOffset").to_numpy()
+            places = batch.column("logOffset").to_numpy()
             yield batch_of(following_records(starts, places), _FOLLOWING_DDL)
 
     return follow

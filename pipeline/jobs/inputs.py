@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.files.directory import Store, find_stores
 from aerobee.pipeline.files.options import PERMISSIVE
@@ -57,51 +57,11 @@ class StoreInput:
         return spark.read.format(FORMAT).options(**options).load(list(self.paths))
 
     def records(self, spark: SparkSession, columns: Iterable[str]) -> DataFrame:
-        """All rows of the log as they are stored, their bodies checked; small rows that are kept on
-        the executors' disks, so that several passes read the log once. To be unpersisted."""
-        from pyspark import StorageLevel
-
-        rows = self.rows(
+        """All rows of the log as they are stored, their bodies checked."""
+        return self.rows(
             spark, columns, use="commitlog", checkCrc="true", propertiesFormat="raw",
             decompress="false",
         )  # fmt: skip
-        return rows.persist(StorageLevel.DISK_ONLY)
-
-
-class RowCounts(NamedTuple):
-    """What the rows of a log are: records, damaged places, bytes of the records, and the log
-    offsets of the first and the last row, None without rows."""
-
-    records: int
-    bad: int
-    bytes: int
-    first: int | None
-    last: int | None
-
-    @property
-    def log_start(self) -> int:
-        """Log offset of the first row."""
-        return self.first or 0
-
-    @property
-    def log_end(self) -> int:
-        """A log offset behind the last row's beginning."""
-        return 0 if self.last is None else self.last + 1
-
-
-def count_rows(rows: DataFrame) -> RowCounts:
-    """Counts of rows with the columns commitLogOffset, recordSize and error."""
-    from pyspark.sql import functions as f
-
-    good, place = f.col("error").isNull(), f.col("commitLogOffset")
-    found = rows.agg(
-        f.count(f.when(good, 1)),
-        f.count(f.when(~good, 1)),
-        f.coalesce(f.sum(f.when(good, f.col("recordSize"))), f.lit(0)),
-        f.min(place),
-        f.max(place),
-    )
-    return RowCounts(*found.collect()[0])
 
 
 def each_batch(

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,14 +27,12 @@ from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES
 from aerobee.pipeline.jobs.checks import check_empty
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
-    ENTRIES_DDL,
-    KEYS_DDL,
-    RECORD_COLUMNS,
+    ENTRIES,
     batch_of,
-    derived_entries,
-    derived_keys,
+    count_rows,
+    derived_frame,
 )
-from aerobee.pipeline.jobs.inputs import StoreInput, count_rows, each_batch
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobResult
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
@@ -51,6 +49,8 @@ from aerobee.store.stats import StoreStats
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+#: The columns that an index is made of.
+KEYS: Final = ("topic", "logOffset", "storeMs", "keys")
 _WRITTEN_DDL = "path string, rows bigint, bytes bigint"
 
 _Batches = Iterator[pa.RecordBatch]
@@ -85,22 +85,21 @@ def rebuild(
     output = os.path.abspath(output)
     os.makedirs(output, exist_ok=True)
     check_empty(output)
-    levels = DelayLevels(delay_levels)
-    rows = store.records(spark, RECORD_COLUMNS)
+    derived = derived_frame(spark, store, DelayLevels(delay_levels))
     result = JobResult("rebuild")
     try:
         step(spark, "reading the log")
-        _count(rows, result)
+        _count(derived, result)
         if queues:
             step(spark, "writing consume queues")
-            entries = rows.mapInArrow(each_batch(derived_entries, levels), ENTRIES_DDL)
+            entries = derived.where("queueId >= 0").select(*ENTRIES.names)
             _write_queues(spark, entries, queue_writer(output, sizes), result)
         if index:
             step(spark, "writing index files")
-            keys = rows.mapInArrow(each_batch(derived_keys, levels), KEYS_DDL)
+            keys = derived.where("size(keys) > 0").select(*KEYS)
             _write_index(spark, keys, index_writer(output, sizes), result)
     finally:
-        rows.unpersist()
+        derived.unpersist()
     result.lines += [
         "",
         f"compare {output} with the store, or put it in place while no broker runs",
@@ -108,8 +107,8 @@ def rebuild(
     return result
 
 
-def _count(rows: DataFrame, result: JobResult) -> None:
-    found = count_rows(rows)
+def _count(derived: DataFrame, result: JobResult) -> None:
+    found = count_rows(derived)
     result.facts |= {
         "records": found.records,
         "bad_records": found.bad,
@@ -125,7 +124,7 @@ def _write_queues(spark: SparkSession, entries: DataFrame, write: _Work, result:
 
     whole = f.col("slot") <= f.expr(f"logOffset div {MIN_RECORD_BYTES}")
     strays = entries.where(~whole).count()
-    own = _since_anew(entries.where(whole & (f.col("queueId") >= 0)))
+    own = _since_anew(entries.where(whole))
     own = own.repartition("topic", "queueId")
     own = own.sortWithinPartitions("topic", "queueId", "logOffset")
     written = sorted(tuple(row) for row in own.mapInArrow(write, _WRITTEN_DDL).collect())

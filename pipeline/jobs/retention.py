@@ -1,8 +1,8 @@
 """The job `retention`: what if messages were kept for another time, or the log at another size?
 
 Nothing is deleted. The rule is the broker's own (`store/retention/plan.py`), asked on request and
-with all the runs it takes; a size is a disk that the log may fill no further. Times of segments come
-from the messages in them, not from the files.
+with all the runs it takes; a size is a disk that the log may fill no further. Times of segments
+come from the messages in them, not from the files.
 """
 
 from __future__ import annotations

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.decode.columns import KEYS_TYPE, Column, arrow_schema
+from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
 from aerobee.protocol.names import is_light
 from aerobee.store.dispatch.derived import Derivation, Entry
 from aerobee.store.queues.delay_levels import DelayLevels
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 #: What the reader of log files is asked for.
 RECORD_COLUMNS: Final = (
     "topic", "queueId", "queueOffset", "commitLogOffset", "recordSize", "sysFlag",
-    "storeTimestamp", "properties", "error",
+    "storeTimestamp", "properties", "msgId", "error",
 )  # fmt: skip
 #: RocketMQ's own delay levels; a broker set otherwise has others, which the job must be told.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -31,8 +35,9 @@ DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 ENTRIES_DDL: Final = (
     "topic string, queueId int, slot bigint, logOffset bigint, size int, tagsCode bigint"
 )
-#: The keys of a record.
-KEYS_DDL: Final = f"topic string, logOffset bigint, storeMs bigint, keys {KEYS_TYPE}"
+#: Entries with the keys and the id of their record, both null but for a record's first entry; and
+#: damaged places, of which there are the log offset and the error alone.
+DERIVED_DDL: Final = f"{ENTRIES_DDL}, storeMs bigint, keys {KEYS_TYPE}, msgId string, error string"
 
 #: A queue's topic and queue id.
 Queue: TypeAlias = tuple[str, int]
@@ -55,23 +60,66 @@ def batch_of(rows: Sequence[tuple[Any, ...]], ddl: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def derived_entries(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
-    """The entries of these records in the log's order (schema ENTRIES)."""
-    rows = [
-        (*(queue or (topic, -1)), slot if queue else -1, log_offset, size, tags_code)
-        for queue, slot, log_offset, size, tags_code, _, _, topic in _derived(batch, levels)
-    ]
-    return batch_of(rows, ENTRIES_DDL)
+def derived_frame(spark: SparkSession, store: StoreInput, levels: DelayLevels) -> DataFrame:
+    """What follows from the whole log (DERIVED_DDL), kept on the executors' disks, so that several
+    passes read the log once. To be unpersisted."""
+    from pyspark import StorageLevel
+
+    rows = store.records(spark, RECORD_COLUMNS)
+    derived = rows.mapInArrow(each_batch(derived_rows, levels), DERIVED_DDL)
+    return derived.persist(StorageLevel.DISK_ONLY)
 
 
-def derived_keys(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
-    """The keys of those of these records that have any, in the log's order (KEYS_DDL)."""
-    rows = [
-        (topic, log_offset, store_ms, keys)
-        for _, _, log_offset, _, _, keys, store_ms, topic in _derived(batch, levels)
-        if keys
-    ]
-    return batch_of(rows, KEYS_DDL)
+class LogCounts(NamedTuple):
+    """What a log holds: records, damaged places, bytes of the records, and the log offsets of the
+    first and the last of all of these, None without any."""
+
+    records: int
+    bad: int
+    bytes: int
+    first: int | None
+    last: int | None
+
+    @property
+    def log_start(self) -> int:
+        """Log offset of the first."""
+        return self.first or 0
+
+    @property
+    def log_end(self) -> int:
+        """A log offset behind the beginning of the last."""
+        return 0 if self.last is None else self.last + 1
+
+
+def count_rows(derived: DataFrame) -> LogCounts:
+    """The counts of a whole log (DERIVED_DDL)."""
+    from pyspark.sql import functions as f
+
+    is_first, place = f.col("msgId").isNotNull(), f.col("logOffset")
+    found = derived.agg(
+        f.count("msgId"),
+        f.count("error"),
+        f.coalesce(f.sum(f.when(is_first, f.col("size"))), f.lit(0)),
+        f.min(place),
+        f.max(place),
+    )
+    return LogCounts(*found.collect()[0])
+
+
+def derived_rows(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
+    """What follows from these rows (DERIVED_DDL), entries in the log's order before damage."""
+    places, ids, errors = (
+        batch.column(name).to_pylist() for name in ("commitLogOffset", "msgId", "error")
+    )
+    first = dict(zip(places, ids, strict=True))
+    rows: list[tuple[Any, ...]] = []
+    for queue, slot, log_offset, size, code, keys, store_ms, topic in _derived(batch, levels):
+        place = (*queue, slot) if queue else (topic, -1, -1)
+        own = first.pop(log_offset, None)
+        rows.append((*place, log_offset, size, code, store_ms, keys if own else None, own, None))
+    damaged = [(place, error) for place, error in zip(places, errors, strict=True) if error]
+    rows += [(*[None] * 3, place, *[None] * 5, error) for place, error in damaged]
+    return batch_of(rows, DERIVED_DDL)
 
 
 def _derived(batch: pa.RecordBatch, levels: DelayLevels) -> list[Entry[Queue]]:

@@ -17,7 +17,7 @@ from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
-    derived_entries,
+    derived_rows,
 )
 from aerobee.pipeline.jobs.derived.findings import Finding, without_symptoms
 from aerobee.pipeline.jobs.derived.numbering import (
@@ -47,13 +47,13 @@ def root(template: Path, tmp_path: Path) -> Path:
 
 
 def damaged_in(batches: list[pa.RecordBatch]) -> list[Gap]:
-    """The damaged places of these rows; each batch stands for a task."""
-    rows = pa.Table.from_batches(batches).sort_by("commitLogOffset")
-    bad = rows.filter(pc.is_valid(rows.column("error")))
-    starts = bad.column("commitLogOffset").to_numpy()
+    """The damaged places of what was derived; each batch stands for a task."""
+    rows = pa.Table.from_batches(batches)
+    bad = rows.filter(pc.is_valid(rows.column("error"))).sort_by("logOffset")
+    starts = bad.column("logOffset").to_numpy()
     following: dict[int, int] = {}
     for batch in batches:
-        places = batch.filter(pc.is_null(batch.column("error"))).column("commitLogOffset")
+        places = batch.filter(pc.is_null(batch.column("error"))).column("logOffset")
         for number, place in following_records(starts, places.to_numpy()):
             following[number] = min(place, following.get(number, place))
     reasons = bad.column("error").to_pylist()
@@ -62,13 +62,15 @@ def damaged_in(batches: list[pa.RecordBatch]) -> list[Gap]:
 
 def audit(root: Path) -> list[Finding]:
     """All the rules on one machine; the job does the same, a piece of the log at a time."""
-    batches = log_rows(root)
-    expected = [derived_entries(batch, LEVELS) for batch in batches]
+    batches = [derived_rows(batch, LEVELS) for batch in log_rows(root)]
+    expected = [
+        batch.filter(pc.is_null(batch.column("error"))).select(ENTRIES.names) for batch in batches
+    ]
     runs = [run for batch in expected for run in collect_runs([batch])]
     damaged = damaged_in(batches)
     numbering = check_numbering(runs, damaged)
     files = queue_files(find_stores([str(root)])[0])
-    places = pa.Table.from_batches(batches).column("commitLogOffset")
+    places = pa.Table.from_batches(batches).column("logOffset")
     log_min, log_end = pc.min(places).as_py(), pc.max(places).as_py() + 1
     units = pa.Table.from_batches([b for f in files for b in read_entries(f, log_min)], ENTRIES)
     within = [row for row in units.to_pylist() if row["logOffset"] < log_end]
@@ -341,9 +343,8 @@ def test_a_hole_that_damage_explains_is_none() -> None:
 def test_damage_at_the_end_of_a_part_reaches_to_the_next_record(root: Path) -> None:
     batches = log_rows(root)
     one = batches[0].slice(0, 2)
-    broken = one.set_column(
-        one.schema.get_field_index("error"), "error", pa.array([None, "is no record"])
-    )
-    found = damaged_in([broken, batches[1]])
+    column = one.schema.get_field_index("error")
+    broken = one.set_column(column, "error", pa.array([None, "is no record"]))
+    found = damaged_in([derived_rows(batch, LEVELS) for batch in (broken, batches[1])])
     begin = batches[0].column("commitLogOffset")[1].as_py()
     assert found == [Gap(begin, 4096, "is no record")]

@@ -17,11 +17,10 @@ from aerobee.pipeline.jobs.derived.entries import (
     ENTRIES,
     ENTRIES_DDL,
     batch_of,
-    derived_entries,
-    derived_keys,
+    derived_rows,
 )
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
-from aerobee.pipeline.jobs.rebuild import Sizes, index_writer, queue_writer
+from aerobee.pipeline.jobs.rebuild import KEYS, Sizes, index_writer, queue_writer
 from aerobee.store.index.file import HEADER
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -39,8 +38,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def units(root: Path) -> pa.Table:
     """The entries that have a place in a queue, by queue as the job orders them."""
-    made = [derived_entries(batch, LEVELS) for batch in log_rows(root)]
-    placed = pa.Table.from_batches(made, ENTRIES).filter(pc.field("queueId") >= 0)
+    made = pa.Table.from_batches([derived_rows(batch, LEVELS) for batch in log_rows(root)])
+    placed = made.filter(pc.field("queueId") >= 0).select(ENTRIES.names)
     return placed.sort_by([(name, "ascending") for name in ("topic", "queueId", "logOffset")])
 
 
@@ -133,7 +132,8 @@ def test_records_dispatched_to_several_queues_have_a_unit_in_each(tmp_path: Path
 def test_index_files_are_byte_equal_and_named_by_their_first_messages(
     root: Path, tmp_path: Path
 ) -> None:
-    keys = [derived_keys(batch, LEVELS) for batch in log_rows(root)]
+    derived = [derived_rows(batch, LEVELS) for batch in log_rows(root)]
+    keys = [batch.filter(pc.is_valid(batch.column("keys"))).select(KEYS) for batch in derived]
     sizes = Sizes(index_slots=50, index_entries=40)
     (written,) = index_writer(str(tmp_path), sizes)(iter(keys))
     made = tree(tmp_path, "index")
