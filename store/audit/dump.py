@@ -11,7 +11,6 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
-from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record import Message, decode_record
 from aerobee.protocol.message.record_check import log_offset_of
@@ -22,7 +21,7 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.files import Files
-from aerobee.store.index.file import slot_hash
+from aerobee.store.index.file import KeyHashes
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address
@@ -254,7 +253,7 @@ class Dump:
         """Entries of all index files; by key if topic and key are given."""
         key_hash = None
         if filters.topic is not None and filters.key is not None:
-            key_hash = slot_hash(java_hash(f"{filters.topic}#{filters.key}"))
+            (key_hash,) = KeyHashes().of(filters.topic, (filters.key,))
         for header in self.index_files():
             for entry in self._entries_of(header):
                 if (

@@ -52,13 +52,13 @@ class IndexView:
         return self.entries_at + INDEX_ENTRY_BYTES * number
 
     def chunks(
-        self, count: int, most: int = _CHUNK_ENTRIES
+        self, count: int, most: int = _CHUNK_ENTRIES, number: int = 1
     ) -> Iterator[tuple[int, Iterator[Fields]]]:
-        """(number of the first, fields of each) of the entries below `count`, `most` at a time.
+        """(number of the first, fields of each) of the entries from `number` to below `count`, `most`
+        at a time.
 
         Ends where the file does.
         """
-        number = 1
         while number < count:
             size = INDEX_ENTRY_BYTES * min(most, count - number)
             data = self._read(self.entry_position(number), size)

@@ -23,6 +23,7 @@ from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_view import (
     ENTRY,
@@ -51,8 +52,6 @@ MOST_DIFFERENT = 262_144
 # Slots compared or looked at in one step: some 0.2 ms at worst.
 _RUN_ENTRIES = 512
 _RUN_BYTES = _RUN_ENTRIES * ENTRY_BYTES
-# Entries that hold an address in the queue's extension instead of a tags code are below this.
-_LEAST_TAGS_CODE = -(1 << 31)
 
 
 def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> bool:
@@ -63,7 +62,7 @@ def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> boo
     return (
         expected.tags_code == found.tags_code
         or queue.topic == SCHEDULE_TOPIC
-        or found.tags_code < _LEAST_TAGS_CODE
+        or is_address(found.tags_code)
     )
 
 

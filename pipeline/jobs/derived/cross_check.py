@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.jobs.derived.findings import Finding
+from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.scan.sequence import Gap
 
-#: Tags codes below are addresses of extension entries, whose tags are elsewhere (FORMAT.md 5.6).
-_FIRST_TAGS_CODE: Final = -(1 << 31)
 _PLACE = ["logOffset", "topic", "queueId", "slot"]
 
 
@@ -69,7 +67,8 @@ class _Check:
             text = f"says the record has {row['sizeThere']} bytes; it has {row['size']}"
             self._say("unit-size", row, text)
         code = both.column("tagsCodeThere")
-        plain = pc.greater_equal(code, _FIRST_TAGS_CODE)
+        # An address of an extension entry, whose tags are elsewhere (FORMAT.md 5.6), is no code.
+        plain = pc.greater(code, MOST_ADDRESS)
         tags = pc.and_(plain, pc.not_equal(code, both.column("tagsCode")))
         for row in both.filter(tags).to_pylist():
             text = f"has tags code {row['tagsCodeThere']}; the record's is {row['tagsCode']}"
