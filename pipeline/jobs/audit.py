@@ -159,7 +159,7 @@ class _Passes:
         return _collected(pairs.applyInArrow(_comparer(facts), FINDINGS_DDL))
 
     def find_lost(self) -> None:
-        """What the damaged ranges held, after `findings`."""
+        """Count what the damaged ranges held, after `findings`."""
         if not self.damaged:
             return
         step(self._spark, "counting what was lost in damaged ranges")
@@ -224,7 +224,7 @@ def damaged_places(places: Sequence[tuple[int, str]], following: Mapping[int, in
 
 
 def damage_finding(damaged: Gap) -> Finding:
-    """What an audit says of a damaged place."""
+    """The finding of a damaged place."""
     return Finding("record-damaged", None, None, None, damaged.start, 1, damaged.reason)
 
 
@@ -232,7 +232,7 @@ def _collected(frame: DataFrame) -> list[Finding]:
     return [Finding(*row) for row in frame.limit(MOST_FINDINGS).collect()]
 
 
-# What runs on the executors
+# On the executors
 
 
 _Batches = Iterator[pa.RecordBatch]

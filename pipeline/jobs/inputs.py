@@ -1,4 +1,4 @@
-"""What a job reads: a store, a backup or a copy of one, through `format("rocketmq-store")`.
+"""The input of a job: a store, a backup or a copy of one, through `format("rocketmq-store")`.
 
 The reader of log files does the work: finding segments, dividing them, decoding, damage. Here are
 only the options that all jobs share, and the few frames made of its rows.
@@ -84,7 +84,7 @@ def register(spark: SparkSession) -> None:
 
 
 def register_topics(spark: SparkSession) -> None:
-    """The same for the format of live topics."""
+    """Make the format of live topics known where Spark does not find it by itself."""
     from aerobee.pipeline.source.topic_source import TopicSource
 
     _register(spark, TopicSource)

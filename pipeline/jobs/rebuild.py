@@ -158,7 +158,7 @@ def _write_index(spark: SparkSession, keys: DataFrame, write: _Work, result: Job
     result.say("index", f"{len(written):,} files with {total:,} keys")
 
 
-# What runs on the executors
+# On the executors
 
 
 @contextmanager

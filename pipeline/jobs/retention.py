@@ -75,7 +75,7 @@ class Policy(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a policy does to the log. `begin` is the log offset it begins at then."""
+    """The effect of a policy on the log, which begins at log offset `begin` then."""
 
     policy: str
     segments: int
@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What a group loses in one queue: messages not consumed yet, and those that stay."""
+    """A group's loss in one queue: `behind` messages are not consumed yet, `lost` of them go."""
 
     policy: str
     group: str
@@ -178,7 +178,7 @@ def losses(
     committed: Iterable[Committed],
     queues: Callable[[str, int], QueueEnds | None],
 ) -> Iterator[Loss]:
-    """What each group that is behind would lose; queues that are gone count for nothing."""
+    """The loss of each group that is behind; queues that are gone count for nothing."""
     for one in committed:
         ends = queues(one.topic, one.queue_id)
         behind = 0 if ends is None else unconsumed(one.offset, ends.first, ends.end)
@@ -189,7 +189,7 @@ def losses(
 
 
 def committed_offsets(data: bytes) -> Iterator[Committed]:
-    """What `consumerOffset.json` or `lmqConsumerOffset.json` say; JsonError when it is no JSON."""
+    """The offsets in `consumerOffset.json` or `lmqConsumerOffset.json`; JsonError if it is no JSON."""
     for topic, group, queue_id, offset in committed_in(loads(data, len(data) + 1)):
         yield Committed(group, topic, queue_id, offset)
 

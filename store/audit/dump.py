@@ -1,8 +1,8 @@
 """Lists what a store holds: messages of the log, entries of the queues, entries of the index.
 
 Works on whatever state the files are in; damaged places are part of the listing. All of it streams.
-What is known of the place of something (its queue's entry, the times of segments) is used to begin
-reading near it.
+Where the place of something is known (by its queue's entry, by the times of segments), reading
+begins near it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -36,7 +36,7 @@ _TIME_SLACK_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class DumpFilter:
-    """What to list. Ends are exclusive; None or empty means all."""
+    """Selects what is listed. Ends are exclusive; None or empty means all."""
 
     topic: str | None = None
     queue_id: int | None = None

@@ -50,7 +50,7 @@ class IndexFileAudit:
         self.wrong_times = 0
         # Store time of the last entry's message; the caller sees messages and sets it.
         self.last_ms = 0
-        # What the first entry's seconds were taken against (FORMAT.md 6.2), None if not known.
+        # The first entry's seconds count from here (FORMAT.md 6.2); None if that is not known.
         self.preset_ms: int | None = None
         self.usable = self._read_header(size)
 

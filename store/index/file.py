@@ -65,7 +65,7 @@ def slot_hash(java_hash: int) -> int:
 
 
 def seconds_since(begin_ms: int, store_ms: int) -> int:
-    """What an entry of a record of that time has in a file that begins at `begin_ms`."""
+    """The seconds in an entry of a record of that time, in a file that begins at `begin_ms`."""
     if begin_ms > 0 and store_ms > begin_ms:
         return min((store_ms - begin_ms) // 1000, I32_MAX)
     return 0
@@ -228,7 +228,7 @@ class IndexFile:
         self.end_ms = store_ms
 
     def seconds_of(self, store_ms: int) -> int:
-        """What an entry of a record of that time has, but for the very first."""
+        """The seconds in an entry of a record of that time; the file's first entry has others."""
         return seconds_since(self.begin_ms, store_ms)
 
     def put_all(self, keys: list[IndexKey]) -> None:

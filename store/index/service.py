@@ -343,7 +343,7 @@ class IndexService:
             file.put(key_hash, log_offset, store_ms)
 
     def put_entries(self, entries: list[Appended]) -> None:
-        """The same for messages of one round of dispatch."""
+        """Index the messages of one round of dispatch, as `put_keys` does."""
         compiled = self._compiled
         if compiled is not None and self.files:
             file = self.files[-1]
@@ -357,7 +357,7 @@ class IndexService:
                 self.put_keys(topic, keys, log_offset, store_ms)
 
     def put_all(self, entries: Iterable[Appended]) -> None:
-        """The same for many messages."""
+        """Index many messages, as `put_keys` does."""
         found: list[IndexKey] = []
         for _, _, log_offset, _, _, keys, store_ms, topic in entries:
             hashes = self.hashes.of(topic, keys)
@@ -372,7 +372,7 @@ class IndexService:
             done += len(part)
 
     def put_hashed(self, compiled: Compiled, hashed: bytes) -> None:
-        """The same for keys that a compiled form has hashed (`HASHED`)."""
+        """Put keys that a compiled form has hashed (`HASHED`); room for them was reserved."""
         done, count = 0, len(hashed) // HASHED_BYTES
         while done < count:
             file = self.files[-1] if self.files else self._roll()
@@ -410,7 +410,7 @@ class IndexService:
     def put_missing_keys(
         self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
     ) -> None:
-        """As `put_keys` for a record that may be indexed already, wholly or in part."""
+        """Do `put_keys` for a record that may be indexed already, wholly or in part."""
         file = self.files[-1] if self.files else None
         if file is not None and log_offset <= file.end_offset and file.count > 1:
             if log_offset < min(file.end_offset, self._unsynced_from):

@@ -1,4 +1,4 @@
-"""What a repair would do, step by step, from what an audit has found. Changes nothing.
+"""Plans a repair, step by step, from the findings of an audit. Changes nothing.
 
 The order of the steps is the order of `repair.py`'s story; each says what it keeps and what it
 loses, in offsets and messages, so that somebody can decide at night.
@@ -62,7 +62,7 @@ class Plan:
     index: bool = False
     set_back: bool = False
     filled: list[tuple[int, int]] = field(default_factory=list)
-    #: Of these the ones that get fillers or blanks, in segments that are in their places already.
+    #: Those of `filled` that get fillers or blanks, in segments that are in their places already.
     overwritten: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -81,7 +81,7 @@ class Plan:
 def does(
     function: Callable[Concatenate[StoreAtRest, P], object], *args: P.args, **more: P.kwargs
 ) -> Callable[[StoreAtRest], object]:
-    """What a step does: the function, with all but the store given."""
+    """The act of a step: the function, with all but the store given."""
     return lambda rest: function(rest, *args, **more)
 
 

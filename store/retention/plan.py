@@ -1,4 +1,4 @@
-"""What a run of deletion would take, and why: the dry run and the real one read the same plan.
+"""Plans a run of deletion: the dry run and the real run read the same plan.
 
 Segments go from the oldest on, never one in the middle, never the last one, and none of which
 anything is not yet durable, dispatched and synced in the queues: the caller passes that mark as
@@ -43,7 +43,7 @@ class Need(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """What one run would delete, oldest first."""
+    """Everything that one run would delete, oldest first."""
 
     now_ms: int
     verdict: Verdict

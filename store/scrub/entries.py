@@ -75,7 +75,7 @@ class Orphan(NamedTuple):
 
 
 class EntryCheck:
-    """Of one segment: log offsets from `start` to `end`."""
+    """The check of one segment: log offsets from `start` to `end`."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class EntryCheck:
         low = max(copy.first_at(self._start), copy.min_offset)
         end = copy.first_at(self._end)
         for begin, stop in zip([*right[::2], end], [*right[1::2], end], strict=True):
-            # What lies between two ranges of slots that are right.
+            # Slots between two ranges of right ones.
             while low < min(begin, end):
                 yield
                 data = copy.read_entries(low, min(begin, end) - low)[:_RUN_BYTES]

@@ -60,7 +60,7 @@ class _Entry(NamedTuple):
 
 
 class IndexEntryCheck:
-    """Of one segment, whose first log offset is `start`; `close` it. A file that is deleted
+    """The check of a segment that begins at log offset `start`; `close` it. A file that is deleted
     meanwhile, or that the disk refuses to give, ends the comparison."""
 
     def __init__(self, files: Files, index: IndexService, start: int) -> None:
@@ -235,7 +235,7 @@ class IndexEntryCheck:
 
 
 def _has_time_of(entry: _Entry, key: IndexKey) -> bool:
-    """Not told of the very first one, which is relative to the file before (FORMAT.md 6.2)."""
+    """Whether the times agree; the first entry counts from the file before (FORMAT.md 6.2)."""
     return entry.number == 1 or entry.seconds == entry.file.seconds_of(key[2])
 
 

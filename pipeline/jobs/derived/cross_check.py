@@ -24,7 +24,7 @@ _PLACE = ["logOffset", "topic", "queueId", "slot"]
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What is known of the whole store: damaged places, where queues began anew, which queues have
+    """Facts about the whole store: damaged places, where queues began anew, which queues have
     files, and up to which log offset records were dispatched."""
 
     damaged: Sequence[Gap] = ()
@@ -34,7 +34,7 @@ class StoreFacts:
 
 
 def cross_check(expected: pa.Table, entries: pa.Table, facts: StoreFacts) -> list[Finding]:
-    """What is wrong between the two (both of schema ENTRIES, of one range of offsets)."""
+    """Compare the two (both of schema ENTRIES, of one range of offsets)."""
     check = _Check(facts, np.sort(expected.column("logOffset").to_numpy()))
     placed = expected.filter(pc.greater_equal(expected.column("slot"), 0))
     both = placed.append_column("expected", pa.repeat(True, placed.num_rows)).join(

@@ -22,7 +22,7 @@ from aerobee.store.queues.delay_levels import DelayLevels
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What the reader of log files is asked for.
+#: Columns of the reader of log files that entries and keys follow from.
 RECORD_COLUMNS: Final = (
     "topic", "queueId", "queueOffset", "commitLogOffset", "recordSize", "sysFlag",
     "storeTimestamp", "properties", "msgId", "error",
@@ -61,7 +61,7 @@ def batch_of(rows: Sequence[tuple[Any, ...]], ddl: str) -> pa.RecordBatch:
 
 
 def derived_frame(spark: SparkSession, store: StoreInput, levels: DelayLevels) -> DataFrame:
-    """What follows from the whole log (DERIVED_DDL), kept on the executors' disks, so that several
+    """Entries and keys of the whole log (DERIVED_DDL), kept on the executors' disks, so that several
     passes read the log once. To be unpersisted."""
     from pyspark import StorageLevel
 
@@ -71,7 +71,7 @@ def derived_frame(spark: SparkSession, store: StoreInput, levels: DelayLevels) -
 
 
 class LogCounts(NamedTuple):
-    """What a log holds: records, damaged places, bytes of the records, and the log offsets of the
+    """Counts of a log: records, damaged places, bytes of the records, and the log offsets of the
     first and the last of all of these, None without any."""
 
     records: int
@@ -107,7 +107,7 @@ def count_rows(derived: DataFrame) -> LogCounts:
 
 
 def derived_rows(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
-    """What follows from these rows (DERIVED_DDL), entries in the log's order before damage."""
+    """Entries and keys of these rows (DERIVED_DDL), in the log's order, before damaged places."""
     places, ids, errors = (
         batch.column(name).to_pylist() for name in ("commitLogOffset", "msgId", "error")
     )

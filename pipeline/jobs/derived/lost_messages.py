@@ -1,18 +1,18 @@
-"""What damaged ranges of a log held: how many messages of which topics, as far as anything tells.
+"""Tells how many messages of which topics damaged ranges of a log held, as far as that is known.
 
-A message that cannot be read any more is told by one of two things:
+One of two things tells of a message that cannot be read any more:
 
 - its consume queue entry, which points into the range: exactly this message, this topic and queue;
 - where that is gone too, the numbers of its queue: the records before and behind the damage say how
   many are missing between them. If several ranges lie between the two, nobody can say in which of
   them a message was; it is counted once, between the first and the last.
 
-Neither tells of what has no entry: records that were not dispatched yet, half messages of a broker
+Neither tells of a message without an entry: records that were not dispatched yet, half messages of a broker
 of ours, the last ones of a queue without files. So a count is exact only where entries account for
 the bytes of a range but for fewer than the smallest record has; else it is a least one. At the end
 of a segment there may be up to a record's length of blank, which looks the same.
 
-Entries and runs stay DataFrames; what comes to the driver is a row for each range and queue.
+Entries and runs stay DataFrames; the driver gets a row for each range and queue.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DamagedRange(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What was lost: by range, by queue (rows of LOST_DDL, those with most messages), by topic."""
+    """Losses by range, by queue (rows of LOST_DDL, those with most messages), and by topic."""
 
     ranges: list[DamagedRange]
     by_queue: list[tuple[Any, ...]]
@@ -107,7 +107,7 @@ def find_losses(
     entries: DataFrame | None,
     most: int,
 ) -> Losses:
-    """What `ranges` (of damaged_stretches) held; of queues at most that many rows. `runs` are
+    """The losses in `ranges` (of damaged_stretches); of queues `most` rows. `runs` are
     those of the whole log (RUNS_DDL), `entries` all that name a place in it, if there are any."""
     from pyspark.sql import functions as f
 
@@ -128,7 +128,7 @@ def _lost_messages(
     runs: DataFrame,
     entries: DataFrame | None,
 ) -> DataFrame:
-    """As LOST_DDL, at most one row for a queue and range, and one for a queue's hole."""
+    """Rows of LOST_DDL, at most one for a queue and range, and one for a queue's hole."""
     if entries is None:
         within = spark.createDataFrame([], _WITHIN_DDL)
     else:
@@ -190,7 +190,7 @@ def _by_entries(spark: SparkSession, ranges: Sequence[Gap], within: DataFrame) -
     )  # fmt: skip
 
 
-# What runs on the executors
+# On the executors
 
 
 def entries_within(entries: pa.RecordBatch, ranges: Sequence[Gap]) -> pa.RecordBatch:

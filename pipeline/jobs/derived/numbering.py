@@ -92,7 +92,7 @@ def _place(run: OffsetRun) -> tuple[str, int, int]:
 
 
 def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> list[Finding]:
-    """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
+    """Find wrong numbers; a hole that a damaged part of the log explains is not wrong."""
     return _checked(runs, damaged).findings
 
 

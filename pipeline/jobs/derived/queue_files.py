@@ -52,7 +52,7 @@ def queue_files(store: Store) -> list[QueueFile]:
 def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
     """The entries of a file that name a record at or above `log_min` (schema ENTRIES).
 
-    A last piece of fewer than 20 bytes is none. Raises OSError, or StoreReadError when it is gone.
+    A last piece of fewer than 20 bytes is left out. Raises OSError, or StoreReadError when it is gone.
     """
     own = (File(file.path, file.start, file.size),)
     queue = QueueEntries(Place(file.uri), file.topic, file.queue_id, own)
@@ -60,7 +60,7 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
         entries = queue.read(first, min(first + _ROWS, queue.capacity))
         size = entries["size"].astype(np.int32)
         offsets = entries["logOffset"].astype(np.int64)
-        # A size that is none where the rest of the entry is something is damage, no empty slot.
+        # An entry without a size that names a place is damaged; its slot is not empty.
         is_empty = ((size == 0) | (size == PRE_BLANK_SIZE)) & (offsets == 0)
         rows = np.flatnonzero(~is_empty & (offsets >= log_min))
         if len(rows):
@@ -77,7 +77,7 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
 
 
 def entries_frame(spark: SparkSession, files: Sequence[QueueFile], log_min: int) -> DataFrame:
-    """The same of many files as a DataFrame (ENTRIES_DDL), one task for some of them."""
+    """The entries of many files as a DataFrame (ENTRIES_DDL), one task for some of them."""
     tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
     frame = spark.createDataFrame(list(files), _FILES_DDL).repartition(tasks)
 
