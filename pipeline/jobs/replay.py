@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 REPLAYED_FROM: Final = "REPLAYED_FROM"
 REPLAYED_BORN_TIME: Final = "REPLAYED_BORN_TIME"
-#: Properties that a producer, broker or delivery sets; a replayed message gets its own. TAGS and KEYS go in
-#: columns of their own.
+#: Properties that a producer, broker or delivery sets; a replayed message gets its own. TAGS and
+#: KEYS go in columns of their own.
 LEFT_OUT: Final = (
     "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC",
     "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "TRAN_MSG", "PGROUP",

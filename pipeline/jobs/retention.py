@@ -189,7 +189,7 @@ def losses(
 
 
 def committed_offsets(data: bytes) -> Iterator[Committed]:
-    """The offsets in `consumerOffset.json` or `lmqConsumerOffset.json`; JsonError if it is no JSON."""
+    """The offsets in `consumerOffset.json` or `lmqConsumerOffset.json`. Raises JsonError."""
     for topic, group, queue_id, offset in committed_in(loads(data, len(data) + 1)):
         yield Committed(group, topic, queue_id, offset)
 

@@ -2,8 +2,8 @@
 
 Everything is summed by Spark; the report and the plots are made of the sums. A record counts as
 what its topic says: a delayed message is in the log twice (waiting, and delivered), a retried one
-once more for each try; those shares are shown. Rows that a sink of ours staged are no messages: they
-have their share, and are in no other table.
+once more for each try; those shares are shown. Rows that a sink of ours staged are no messages:
+they have their share, and are in no other table.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class _Audit:
     def _lose_ends(self, queues: QueueAudit) -> None:
         """Add to the gaps what is known to have been behind the end of the readable log.
 
-        Records that queues name were there; only after a power cut they may be ahead of the log. No crash
-        makes a file shorter, or gives it another's name.
+        Records that queues name were there; only after a power cut queues may be ahead of the log.
+        No crash makes a file shorter, or gives it another's name.
         """
         scan, marks, size = self.scan, self.store.marks, self.store.sizes.segment_bytes
         was_changed = bool(self.files_scanned.misplaced) or any(

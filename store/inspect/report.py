@@ -93,7 +93,7 @@ class Findings:
 
 
 class Counts:
-    """Counts of what was read, for the summary. Plain numbers; the names are those of the JSON report."""
+    """Counts of what was read, for the summary. Plain numbers, named as in the JSON report."""
 
     def __init__(self) -> None:
         self.segments = 0

@@ -61,8 +61,8 @@ def batch_of(rows: Sequence[tuple[Any, ...]], ddl: str) -> pa.RecordBatch:
 
 
 def derived_frame(spark: SparkSession, store: StoreInput, levels: DelayLevels) -> DataFrame:
-    """Entries and keys of the whole log (DERIVED_DDL), kept on the executors' disks, so that several
-    passes read the log once. To be unpersisted."""
+    """Entries and keys of the whole log (DERIVED_DDL), kept on the executors' disks: several passes
+    read the log once. To be unpersisted."""
     from pyspark import StorageLevel
 
     rows = store.records(spark, RECORD_COLUMNS)

@@ -7,10 +7,10 @@ One of two things tells of a message that cannot be read any more:
   many are missing between them. If several ranges lie between the two, nobody can say in which of
   them a message was; it is counted once, between the first and the last.
 
-Neither tells of a message without an entry: records that were not dispatched yet, half messages of a broker
-of ours, the last ones of a queue without files. So a count is exact only where entries account for
-the bytes of a range but for fewer than the smallest record has; else it is a least one. At the end
-of a segment there may be up to a record's length of blank, which looks the same.
+Neither tells of a message without an entry: records that were not dispatched yet, half messages of
+a broker of ours, the last ones of a queue without files. So a count is exact only where entries
+account for the bytes of a range but for fewer than the smallest record has; else it is a least one.
+At the end of a segment there may be up to a record's length of blank, which looks the same.
 
 Entries and runs stay DataFrames; the driver gets a row for each range and queue.
 """

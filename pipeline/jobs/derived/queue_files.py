@@ -52,7 +52,8 @@ def queue_files(store: Store) -> list[QueueFile]:
 def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
     """The entries of a file that name a record at or above `log_min` (schema ENTRIES).
 
-    A last piece of fewer than 20 bytes is left out. Raises OSError, or StoreReadError when it is gone.
+    A last piece of fewer than 20 bytes is left out. Raises OSError, or StoreReadError when the file
+    is gone.
     """
     own = (File(file.path, file.start, file.size),)
     queue = QueueEntries(Place(file.uri), file.topic, file.queue_id, own)
