@@ -37,11 +37,11 @@ from aerobee.pipeline.jobs.result import JobResult
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.disk.checkpoint import Checkpoint
-from aerobee.store.disk.descriptors import QueueFile
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.file import index_file_bytes
 from aerobee.store.index.service import IndexService
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.stats import StoreStats
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 KEYS: Final = ("topic", "logOffset", "storeMs", "keys")
 _WRITTEN_DDL = "path string, rows bigint, bytes bigint"
 
+# How many entries were written, by queue and number of the file.
+_Records = Counter[tuple[ConsumeQueue, int]]
 _Batches = Iterator[pa.RecordBatch]
 _Work = Callable[[_Batches], _Batches]
 
@@ -188,12 +190,14 @@ def _move(directory: str, place: str) -> None:
 
 
 def queue_writer(output: str, sizes: Sizes) -> _Work:
+    """For `mapInArrow`: writes whole queues from entries (schema ENTRIES), which are ordered by
+    queue and log offset; gives the files (_WRITTEN_DDL)."""
     file_bytes = -(-sizes.queue_file_bytes // ENTRY_BYTES) * ENTRY_BYTES
 
     def write(batches: _Batches) -> _Batches:
         with _aside(output, "consumequeue") as directory:
             table = ConsumeQueueTable(Files(), directory, file_bytes)
-            records: Counter[str] = Counter()
+            records: _Records = Counter()
             try:
                 for batch in batches:
                     _write_entries(table, batch, file_bytes, records)
@@ -206,17 +210,17 @@ def queue_writer(output: str, sizes: Sizes) -> _Work:
                 _move(queue.directory, place)
                 for file in queue.segments:
                     path = os.path.join(place, os.path.basename(file.path))
-                    written.append((path, records[file.path], file_bytes))
+                    rows = records[queue, file.start // file_bytes]
+                    written.append((path, rows, file_bytes))
             yield batch_of(written, _WRITTEN_DDL)
 
     return write
 
 
 def _write_entries(
-    table: ConsumeQueueTable, batch: pa.RecordBatch, file_bytes: int, records: Counter[str]
+    table: ConsumeQueueTable, batch: pa.RecordBatch, file_bytes: int, records: _Records
 ) -> None:
-    """Write entries that are ordered by queue and log offset, those of slots that follow each other
-    at once; count them by file."""
+    """Write entries, runs of slots at once, and count them by file."""
     entries = np.zeros(batch.num_rows, ENTRY)
     for name in ENTRY.names or ():
         entries[name] = batch.column(name).to_numpy()
@@ -229,8 +233,7 @@ def _write_entries(
         except MessageIllegal:  # no broker makes a directory of that name
             start = at
             continue
-        file_start = slot * ENTRY_BYTES // file_bytes * file_bytes
-        records[QueueFile(queue.directory, file_start, file_bytes).path] += 1
+        records[queue, slot * ENTRY_BYTES // file_bytes] += 1
         if at == len(claims) or claims[at] != (topic, queue_id, slot + 1):
             queue.write_entries(claims[start][2], entries[start:at].tobytes())
             start = at
@@ -247,6 +250,8 @@ class _RecordClock(Clock):
 
 
 def index_writer(output: str, sizes: Sizes) -> _Work:
+    """For `mapInArrow`: writes the index from all keys (columns KEYS) in the log's order; gives the
+    files (_WRITTEN_DDL)."""
     size = index_file_bytes(sizes.index_slots, sizes.index_entries)
 
     def write(batches: _Batches) -> _Batches:
