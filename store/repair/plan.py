@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.log_files import gap_at
 from aerobee.store.inspect.report import Report
 from aerobee.store.inspect.sizes import FOUND
 from aerobee.store.repair import steps
@@ -427,14 +428,12 @@ class Planner:
 
     def _names(self, start: int) -> str:
         """The messages that entries name in the damaged range that begins at or holds `start`."""
-        for gap in self._report.gaps:
-            if gap.start <= start < gap.end:
-                named = self._report.log.lost.get(gap.start, [])
-                texts = [
-                    f"{queue} {first}" + (f" to {end - 1}" if end > first + 1 else "")
-                    for queue, first, end in named[:_NAMES_SHOWN]
-                ]
-                if len(named) > _NAMES_SHOWN:
-                    texts.append(f"{len(named) - _NAMES_SHOWN} more")
-                return f": messages {', '.join(texts)}" if texts else ""
-        return ""
+        gap = gap_at(self._report.gaps, start)
+        named = [] if gap is None else self._report.log.lost.get(gap.start, [])
+        texts = [
+            f"{queue} {first}" + (f" to {end - 1}" if end > first + 1 else "")
+            for queue, first, end in named[:_NAMES_SHOWN]
+        ]
+        if len(named) > _NAMES_SHOWN:
+            texts.append(f"{len(named) - _NAMES_SHOWN} more")
+        return f": messages {', '.join(texts)}" if texts else ""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.jobs.derived.findings import Finding
+from aerobee.store.inspect.log_files import gap_at
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.scan.sequence import Gap
 
@@ -57,7 +58,6 @@ class _Check:
         self._facts = facts
         self._offsets = offsets
         self._damaged = sorted(facts.damaged)
-        self._damage_starts = [one.start for one in self._damaged]
         self.findings: list[Finding] = []
 
     def pairs(self, both: pa.Table) -> None:
@@ -78,7 +78,7 @@ class _Check:
         """Report entries that do not follow from any record."""
         for row in entries.to_pylist():
             place = row["logOffset"]
-            if self._is_old(row) or self._is_damaged(place):
+            if self._is_old(row) or gap_at(self._damaged, place) is not None:
                 continue
             at = int(np.searchsorted(self._offsets, place))
             if at < len(self._offsets) and self._offsets[at] == place:
@@ -113,10 +113,6 @@ class _Check:
         """Whether the record or entry is older than the last beginning of its queue's numbering."""
         restart = self._facts.restarts.get((str(row["topic"]), int(str(row["queueId"]))), 0)
         return int(str(row["logOffset"])) < restart
-
-    def _is_damaged(self, place: int) -> bool:
-        at = int(np.searchsorted(self._damage_starts, place, side="right")) - 1
-        return at >= 0 and place < self._damaged[at].end
 
     def _say(self, kind: str, row: Mapping[str, object], what: str, count: int = 1) -> None:
         place = (row["topic"], row["queueId"], row["slot"], row["logOffset"])
