@@ -116,8 +116,11 @@ def derived_rows(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     for queue, slot, log_offset, size, code, keys, store_ms, topic in _derived(batch, levels):
         place = (*queue, slot) if queue else (topic, -1, -1)
         own = first.pop(log_offset, None)
-        rows.append((*place, log_offset, size, code, store_ms, keys if own else None, own, None))
-    damaged = [(place, error) for place, error in zip(places, errors, strict=True) if error]
+        own_keys = None if own is None else keys
+        rows.append((*place, log_offset, size, code, store_ms, own_keys, own, None))
+    damaged = [
+        (place, error) for place, error in zip(places, errors, strict=True) if error is not None
+    ]
     rows += [(*[None] * 3, place, *[None] * 5, error) for place, error in damaged]
     return batch_of(rows, DERIVED_DDL)
 
