@@ -37,6 +37,7 @@ def test_what_shares_a_broker_or_a_driver_is_one_group(test: str, group: str) ->
 def test_jobs_and_streams_share_a_driver_where_few_are_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(drawing, "drawn", drawing.Drawn(drawing.ALL, 1))
     assert group_of("tests/spark/test_jobs.py::test_a") == "spark jobs"
     monkeypatch.setattr(drawing, "drawn", drawing.Drawn(drawing.PART, 1))
     assert group_of("tests/spark/test_jobs.py::test_a") == "spark streams"
