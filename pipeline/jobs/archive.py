@@ -27,13 +27,20 @@ from aerobee.pipeline.decode.decode import Inflater, TooMuchTogether
 from aerobee.pipeline.files.directory import Store
 from aerobee.pipeline.files.log import Log
 from aerobee.pipeline.files.options import FAIL_FAST
-from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
-from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
-from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.left_out import NOT_ARCHIVED, not_archived
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.targets.ledger import (
+    ArchiveSelection,
+    Ledger,
+    LedgerEntry,
+    LedgerError,
+    StagedRows,
+    plan_ranges,
+)
+from aerobee.pipeline.jobs.targets.staging import write_parquet
+from aerobee.pipeline.jobs.targets.target import Target
 from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
@@ -51,7 +58,10 @@ FILE_BYTES: Final = 1 << 30
 _ROW: Final = tuple(one for one in STORE_COLUMNS if one.standard and one.name != "error")
 COLUMNS: Final = tuple(column.name for column in _ROW)
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
-_KEYS: Final = ("msgId", "keys")
+# A filter is as large as its file needs, not a megabyte each.
+_FILTERS: Final = {"parquet.bloom.filter.adaptive.enabled": "true"} | {
+    f"parquet.bloom.filter.enabled#{name}": "true" for name in ("msgId", "keys")
+}
 _WHY: Final = "whyLeftOut"
 #: In the reader's errors about bodies of another compression than zlib, as a pattern.
 UNKNOWN_COMPRESSION: Final = "compressed with (LZ4|ZSTD|type)"
@@ -90,7 +100,7 @@ def archive(
         known = ledger.entries()
         found = store.store()
         segments = [(file.start, file.end) for file in found.segments]
-        work = plan(known[-1].end if known else None, segments, range_bytes)
+        work = plan_ranges(known[-1].end if known else None, segments, range_bytes)
         if work.missed is not None and store.mode == FAIL_FAST:
             first, end = work.missed
             raise JobFailed(
@@ -300,20 +310,16 @@ class _Writer:
         ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
             "topic", "date", "commitLogOffset"
         )
-        writer = ordered.write.partitionBy("topic", "date").mode("append")
-        # A filter is as large as its file needs, not a megabyte each.
-        writer = writer.option("parquet.bloom.filter.adaptive.enabled", "true")
-        for name in _KEYS:
-            writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
-        uri = self.target.uri(aside)
-        writer.parquet(uri)
+        write_parquet(ordered, self.target, aside, ("topic", "date"), _FILTERS)
         facts: dict[str, Any] = {"made_at": datetime.now(UTC).isoformat(timespec="seconds")}
         if any(path.endswith(".parquet") for path in self.target.sizes(aside)):
             found = observed.get
             stored = f.col("storeTimestamp")
             times = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
             count, facts["first_stored"], facts["last_stored"] = (
-                self.spark.read.parquet(uri).agg(f.count("*"), *times).collect()[0]
+                self.spark.read.parquet(self.target.uri(aside))
+                .agg(f.count("*"), *times)
+                .collect()[0]
             )
         else:
             # Spark leaves out a plan without rows, and what was to be observed with it.

@@ -20,7 +20,6 @@ from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
-from aerobee.pipeline.jobs.stream.run import run_stream
 from aerobee.pipeline.missing_column import missing_column
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ def run_job(
 ) -> JobResult:
     """Run the job that `parsed` (arguments.py) asks for. Raises JobFailed."""
     if parsed.job == "stream":
+        from aerobee.pipeline.jobs.stream.stream_run import run_stream
+
         return run_stream(parsed, parse_time, _explained, say, spark)
     conf = key_values(parsed.conf, "--conf")
     _check(parsed, parse_time)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Self
 
 from aerobee.pipeline.jobs.result import JobResult
-from aerobee.pipeline.jobs.stream.plan import StreamPlan
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -47,7 +47,7 @@ class Report:
 
     def __init__(
         self,
-        plan: StreamPlan,
+        plan: JobPlan,
         say: Callable[[str], None] | None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:

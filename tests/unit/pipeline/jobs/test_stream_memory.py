@@ -14,7 +14,7 @@ import pytest
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.failures import stream_failure
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
-from aerobee.pipeline.jobs.stream.run import watch
+from aerobee.pipeline.jobs.stream.stream_run import watch
 from aerobee.pipeline.jobs.stream.tables.packages import (
     check_asked,
     missing,
@@ -26,9 +26,8 @@ from .test_stream_plan import plan
 
 pytest.importorskip("pyarrow")
 
-from aerobee.pipeline.jobs.archives.target import Target
-from aerobee.pipeline.jobs.stream.folders import Notes
-from aerobee.pipeline.jobs.stream.memory import Memory, only_run
+from aerobee.pipeline.jobs.stream.memory import Memory, Notes, only_run
+from aerobee.pipeline.jobs.targets.target import Target
 
 
 def test_a_stream_is_the_same_one_at_each_start(tmp_path: Path) -> None:

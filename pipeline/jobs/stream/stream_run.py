@@ -14,18 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
+from aerobee.pipeline.jobs.inputs import register_topics
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import open_session, spark_version
+from aerobee.pipeline.jobs.stream.bodies import IS_BAD, Decoded, bad_rows, decoded, json_schema
 from aerobee.pipeline.jobs.stream.failures import as_arguments, stream_failure
-from aerobee.pipeline.jobs.stream.plan import StreamPlan, TablePlan, as_uri, read_plan
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan, TablePlan, as_uri, read_plan
+from aerobee.pipeline.jobs.stream.memory import Memory, only_run
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
+from aerobee.pipeline.jobs.stream.tables.delta import DeltaTable
+from aerobee.pipeline.jobs.stream.tables.iceberg import IcebergTable
+from aerobee.pipeline.jobs.stream.tables.packages import (
+    check_asked,
+    check_packages,
+    no_packages,
+    settings_of,
+)
+from aerobee.pipeline.jobs.stream.tables.parquet import ParquetTable
+from aerobee.pipeline.jobs.stream.tables.table import Stream, Table
+from aerobee.pipeline.jobs.targets.hadoop import open_target
+from aerobee.pipeline.source.options import read_source_options
+from aerobee.pipeline.source.plan import SubscribedQueues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from aerobee.pipeline.jobs.stream.bodies import Decoded
-    from aerobee.pipeline.jobs.stream.memory import Memory
-    from aerobee.pipeline.jobs.stream.tables.table import Table
 
 Say = Callable[[str], None]
 _POLL_S = 0.25
@@ -42,9 +54,6 @@ def run_stream(
 
     `explained` makes the sentence of an error that is not of streams alone.
     """
-    from aerobee.pipeline.jobs.stream.memory import only_run
-    from aerobee.pipeline.jobs.stream.tables.packages import check_asked, no_packages, settings_of
-
     conf = key_values(parsed.conf, "--conf")
     check_master(parsed.master)
     plan = read_plan(parsed, parse_time)
@@ -71,10 +80,7 @@ def run_stream(
                     spark.stop()
 
 
-def _run(spark: SparkSession, plan: StreamPlan, stopping: Stopping, say: Say | None) -> JobResult:
-    from aerobee.pipeline.jobs.inputs import register_topics
-    from aerobee.pipeline.jobs.stream.tables.packages import check_packages
-
+def _run(spark: SparkSession, plan: JobPlan, stopping: Stopping, say: Say | None) -> JobResult:
     check_packages(spark, plan)
     register_topics(spark)
     batches = Batches(spark, plan, say)
@@ -115,12 +121,9 @@ class BatchFailed(Exception):
 class Batches:
     """What is done with each batch: written to one table or two, and now and then compacted."""
 
-    def __init__(self, spark: SparkSession, plan: StreamPlan, say: Say | None) -> None:
-        from aerobee.pipeline.jobs.stream.folders import open_folder
-        from aerobee.pipeline.jobs.stream.memory import Memory
-
+    def __init__(self, spark: SparkSession, plan: JobPlan, say: Say | None) -> None:
         self._plan, self._say = plan, say
-        memory = Memory(open_folder(spark, plan.checkpoint), plan)
+        memory = Memory(open_target(spark, plan.checkpoint), plan)
         if memory.is_new:
             _find_topics(plan)
         schema = _schema_of_bodies(spark, plan, memory)
@@ -132,8 +135,6 @@ class Batches:
         memory.keep(kept, {})
         tables = {plan.table.place: (self._table, self.decoded.all(self.decoded.rows).schema)}
         if plan.bad_table is not None:
-            from aerobee.pipeline.jobs.stream.bodies import bad_rows
-
             self._bad = _table(spark, plan, plan.bad_table, memory)
             tables[plan.bad_table.place] = (self._bad, bad_rows(self.decoded.rows).schema)
         # One that is refused leaves no other one made.
@@ -166,8 +167,6 @@ class Batches:
         if self._bad is None:
             self._table.write(self.decoded.good(batch), number)
             return
-        from aerobee.pipeline.jobs.stream.bodies import bad_rows
-
         # Read and decoded once for both.
         batch = batch.persist()
         try:
@@ -190,10 +189,8 @@ class Batches:
                 self._say(f"table {self._plan.table.place} was not compacted: {cause}")
 
 
-def _started(spark: SparkSession, plan: StreamPlan, batches: Batches) -> Any:
+def _started(spark: SparkSession, plan: JobPlan, batches: Batches) -> Any:
     from pyspark.sql import functions as f
-
-    from aerobee.pipeline.jobs.stream.bodies import IS_BAD
 
     counted = batches.decoded.rows.observe(
         "aerobee", f.count(f.lit(1)).alias("rows"), f.count_if(IS_BAD).alias("bad")
@@ -207,12 +204,9 @@ def _started(spark: SparkSession, plan: StreamPlan, batches: Batches) -> Any:
     return writer.foreachBatch(batches.write).start()
 
 
-def _find_topics(plan: StreamPlan) -> None:
+def _find_topics(plan: JobPlan) -> None:
     """Raises PipelineError for a topic that is not there, or name servers that do not answer: told
     before the checkpoint is that topic's for ever."""
-    from aerobee.pipeline.source.options import read_source_options
-    from aerobee.pipeline.source.plan import SubscribedQueues
-
     subscribed = SubscribedQueues(read_source_options(plan.source, streaming=True))
     try:
         subscribed.queues()
@@ -220,10 +214,8 @@ def _find_topics(plan: StreamPlan) -> None:
         subscribed.close()
 
 
-def _schema_of_bodies(spark: SparkSession, plan: StreamPlan, memory: Memory) -> Any:
+def _schema_of_bodies(spark: SparkSession, plan: JobPlan, memory: Memory) -> Any:
     from pyspark.sql.types import StructType
-
-    from aerobee.pipeline.jobs.stream.bodies import json_schema
 
     if plan.body.kind != "json":
         return None
@@ -235,19 +227,12 @@ def _schema_of_bodies(spark: SparkSession, plan: StreamPlan, memory: Memory) -> 
     return json_schema(spark, plan, kept, sample)
 
 
-def _decoded(spark: SparkSession, plan: StreamPlan, schema: Any) -> Decoded:
-    from aerobee.pipeline.jobs.stream.bodies import decoded
-
+def _decoded(spark: SparkSession, plan: JobPlan, schema: Any) -> Decoded:
     source = spark.readStream.format("rocketmq").options(**plan.source).load()
     return decoded(source, plan, schema)
 
 
-def _table(spark: SparkSession, plan: StreamPlan, table: TablePlan, memory: Memory) -> Table:
-    from aerobee.pipeline.jobs.stream.tables.delta import DeltaTable
-    from aerobee.pipeline.jobs.stream.tables.iceberg import IcebergTable
-    from aerobee.pipeline.jobs.stream.tables.parquet import ParquetTable
-    from aerobee.pipeline.jobs.stream.tables.table import Stream
-
+def _table(spark: SparkSession, plan: JobPlan, table: TablePlan, memory: Memory) -> Table:
     kinds: dict[str, Callable[[SparkSession, TablePlan, Stream], Table]]
     kinds = {"parquet": ParquetTable, "delta": DeltaTable, "iceberg": IcebergTable}
     stream = Stream(memory.id, plan.what, plan.checkpoint)

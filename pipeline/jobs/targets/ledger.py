@@ -29,17 +29,17 @@ from __future__ import annotations
 import json
 import posixpath
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
-from aerobee.pipeline.jobs.archives.selection import ALL, ArchiveSelection
-from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.targets.staging import Staging
+from aerobee.pipeline.jobs.targets.target import Target
 
 FOLDER: Final = "_archive"
-_ENTRIES, _DONE, _STAGING = f"{FOLDER}/entries", f"{FOLDER}/done", f"{FOLDER}/staging"
+_ENTRIES, _DONE = f"{FOLDER}/entries", f"{FOLDER}/done"
 _VERSION, _SELECTION_VERSION = 1, 2
 # The files of a range are renamed in milliseconds, but for a disk that is very busy.
 _RENAMING_S: Final = 5.0
@@ -48,6 +48,47 @@ _POLL_S: Final = 0.05
 
 class LedgerError(Exception):
     """The archive is not what its ledger says; the text says what to do."""
+
+
+class ArchiveSelection(NamedTuple):
+    """The part of a log that an archive holds: topics (none: all), and store times [begin, end) in
+    ms.
+
+    The ledger counts log offsets, not messages, so one archive has one selection for ever: with
+    another, messages would be missing from what is counted as archived.
+    """
+
+    topics: tuple[str, ...] = ()
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+    @classmethod
+    def of(cls, topics: Sequence[str], begin_ms: int | None, end_ms: int | None) -> Self:
+        """The selection, equal for any order in which topics are named."""
+        return cls(tuple(sorted(set(topics))), begin_ms, end_ms)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """From the fields of `_asdict`. Raises KeyError and TypeError."""
+        return cls(tuple(fields["topics"]), fields["begin_ms"], fields["end_ms"])
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no message is left aside."""
+        return self == ALL
+
+    def __str__(self) -> str:
+        found = f"messages of {', '.join(self.topics)}" if self.topics else "all messages"
+        for word, time_ms in (("from", self.begin_ms), ("before", self.end_ms)):
+            if time_ms is not None:
+                time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(
+                    timespec="milliseconds"
+                )
+                found += f" {'' if ' stored ' in found else 'stored '}{word} {time}"
+        return found
+
+
+ALL = ArchiveSelection()
 
 
 class ArchivedFile(NamedTuple):
@@ -104,12 +145,13 @@ class Ledger:
     def __init__(self, target: Target, selection: ArchiveSelection = ALL) -> None:
         self._target = target
         self._selection = selection
+        self._staging = Staging(target, f"{FOLDER}/staging")
 
     def check_selection(self, name: str) -> bool:
         """Whether there is no entry yet. Raises JobFailed, which calls the archive `name`, if it is
         for another selection than this ledger was opened with; LedgerError if its last entry cannot
         be read."""
-        paths = sorted(path for path in self._target.sizes(_ENTRIES) if path.endswith(".json"))
+        paths = self._entry_paths()
         if not paths:
             return True
         known = _decoded(self._target.read(paths[-1]), paths[-1]).selection
@@ -124,8 +166,7 @@ class Ledger:
 
     def entries(self) -> list[LedgerEntry]:
         """All decided ranges in order. Raises LedgerError if they do not follow each other."""
-        listed = sorted(self._target.sizes(_ENTRIES))
-        paths = [path for path in listed if path.endswith(".json")]
+        paths = self._entry_paths()
         found = [
             _decoded(data, path)
             for data, path in zip(self._target.read_all(paths), paths, strict=True)
@@ -141,11 +182,11 @@ class Ledger:
 
     def recover(self) -> int:
         """Finish what a killed run began; how many ranges that were. Raises LedgerError."""
-        done = {posixpath.basename(path) for path in self._target.sizes(_DONE)}
+        done = self._done()
         left = [entry for entry in self.entries() if entry.name not in done]
         for entry in left:
             self._publish(entry)
-        self._target.remove_tree(_STAGING)
+        self._staging.clear()
         return len(left)
 
     def files(self) -> list[str]:
@@ -156,7 +197,7 @@ class Ledger:
         until = time.monotonic() + _RENAMING_S
         while True:
             entries = self.entries()
-            done = {posixpath.basename(path) for path in self._target.sizes(_DONE)}
+            done = self._done()
             # A run that renames is through in a moment, and one that was killed in it never is.
             is_settled = all(entry.name in done for entry in entries)
             if is_settled or not self._target.renames or time.monotonic() > until:
@@ -167,6 +208,12 @@ class Ledger:
             for entry in entries
             for file in entry.files
         ]
+
+    def _entry_paths(self) -> list[str]:
+        return sorted(path for path in self._target.sizes(_ENTRIES) if path.endswith(".json"))
+
+    def _done(self) -> set[str]:
+        return {posixpath.basename(path) for path in self._target.sizes(_DONE)}
 
     def _found(self, entry: LedgerEntry, file: ArchivedFile) -> str:
         for path in (file.place, file.aside, file.place):
@@ -192,7 +239,7 @@ class Ledger:
 
         Raises LedgerError when another run decided a range from `start` on meanwhile.
         """
-        aside = f"{_STAGING}/{uuid.uuid4().hex}"
+        aside = self._staging.new()
         staged = write(start, end, aside)
         if staged is None:
             self._target.remove_tree(aside)
@@ -216,13 +263,12 @@ class Ledger:
     def _files(self, aside: str, start: int) -> tuple[ArchivedFile, ...]:
         """The staged files and their places: the same `name=value` folders, named by the range."""
         found = []
-        sizes = self._target.sizes(aside)
-        rows = sorted(path for path in sizes if _is_data(path[len(aside) + 1 :]))
-        for number, path in enumerate(rows):
+        staged = sorted(self._staging.files(aside).items())
+        for number, (path, size) in enumerate(staged):
             folder = "/".join(one for one in posixpath.dirname(path).split("/") if "=" in one)
             name = f"{start:020d}-{number:05d}.parquet"
             place = posixpath.normpath(posixpath.join(folder, name))
-            found.append(ArchivedFile(path, place, sizes[path]))
+            found.append(ArchivedFile(path, place, size))
         return tuple(found)
 
     def _publish(self, entry: LedgerEntry) -> None:
@@ -241,12 +287,6 @@ def _gone(entry: LedgerEntry, file: ArchivedFile) -> LedgerError:
         f"neither in its place nor in {file.aside}: it was removed from outside. Remove "
         f"{_ENTRIES}/{entry.name}.json and later ones to archive from there again"
     )
-
-
-def _is_data(path: str) -> bool:
-    """Whether it is a file of rows, below the directory that they were written to."""
-    is_hidden = any(name.startswith(("_", ".")) for name in path.split("/"))
-    return path.endswith(".parquet") and not is_hidden
 
 
 def _encoded(entry: LedgerEntry) -> bytes:
@@ -281,7 +321,7 @@ class ArchivePlan(NamedTuple):
     missed: tuple[int, int] | None
 
 
-def plan(
+def plan_ranges(
     archived_to: int | None, segments: Sequence[tuple[int, int]], range_bytes: int
 ) -> ArchivePlan:
     """Ranges behind `archived_to` (None: nothing yet) through the segments, (start, end) each.

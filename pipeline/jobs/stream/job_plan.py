@@ -15,9 +15,9 @@ from typing import Final
 
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.jobs.argument_values import key_values
+from aerobee.pipeline.jobs.arguments import ADD
 from aerobee.pipeline.jobs.checks import ParseTime
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
-from aerobee.pipeline.jobs.stream.arguments import ADD
 from aerobee.pipeline.source.options import read_source_options
 
 #: A stream's own folder in a table's directory; readers pass over names that begin so.
@@ -77,7 +77,7 @@ class TablePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPlan:
+class JobPlan:
     """One stream: from where, what of it, to where, how. Times are seconds."""
 
     what: str  # for people: the topics
@@ -107,7 +107,7 @@ class StreamPlan:
 
 def read_plan(
     parsed: argparse.Namespace, parse_time: ParseTime, environ: Mapping[str, str] = os.environ
-) -> StreamPlan:
+) -> JobPlan:
     """The plan that the arguments ask for. Raises JobFailed (usage) for what cannot be."""
     columns = _names("--columns", parsed.columns) or _COLUMNS
     table = TablePlan(
@@ -130,7 +130,7 @@ def read_plan(
     needed = dict.fromkeys((*PLACE, *columns, "body", "storeTimestamp"))
     source["columns"] = ",".join(needed)
     _check_source(source)
-    return StreamPlan(
+    return JobPlan(
         what=f"topic {topics[0]}" if len(topics) == 1 else _several(topics, parsed.pattern),
         topics=topics,
         pattern=parsed.pattern,

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pyarrow import fs as pafs
 
 from aerobee.file_replacement import write_synced
-from aerobee.pipeline.jobs.archives.s3 import creator
+from aerobee.pipeline.jobs.targets.s3 import creator
 
 _THREADS: Final = 16
 
