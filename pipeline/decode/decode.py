@@ -46,6 +46,8 @@ from aerobee.protocol.message.record_layout import (
     MESSAGE_MAGIC,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
     SYS_FLAG_POSITION,
     SYS_STORE_HOST_V6,
 )
@@ -90,14 +92,15 @@ class Bad(NamedTuple):
 class Form:
     """How rows are made: the columns, the text form of properties (map, json or raw), whether
     bodies are inflated and compared with their CRC, the broker's name for `brokerName`, and which
-    messages are selected. A body that cannot be inflated raises ValueError, or is a bad record with
-    `damage_is_bad`. Without `system_properties` a map or JSON object leaves out what clients
-    and brokers tell each other. `matching` says which messages match by their properties; of the
-    others no more is made."""
+    messages are selected. With `only_zlib` bodies of other compressions stay as they are. A body
+    that cannot be inflated raises ValueError, or is a bad record with `damage_is_bad`. Without
+    `system_properties` a map or JSON object leaves out what clients and brokers tell each other.
+    `matching` says which messages match by their properties; of the others no more is made."""
 
     columns: tuple[Column, ...]
     properties: str = "map"
     decompress: bool = True
+    only_zlib: bool = False
     check_crc: bool = False
     broker_name: str | None = None
     selection: Selection | None = None
@@ -252,15 +255,23 @@ class _Rows:
         if self._bodies is not None:
             return self._bodies
         bodies = slices(self._buffer, self.body_at, self.body_end)
-        sys_flags = self.number("sysFlag")
-        packed = np.flatnonzero(sys_flags & SYS_COMPRESSED)
-        if not self.form.decompress or not len(packed):
+        packed = self._packed() if self.form.decompress else {}
+        if not packed:
             return bodies
         values = bodies.to_pylist()
         inflater = Inflater()
-        for row in packed.tolist():
-            values[row] = inflater.plain(values[row], int(sys_flags[row]))
+        for row, sys_flag in packed.items():
+            values[row] = inflater.plain(values[row], sys_flag)
         return pa.array(values, pa.binary())
+
+    def _packed(self) -> dict[int, int]:
+        """The rows whose bodies are to be inflated, with their flags."""
+        flags = self.number("sysFlag")
+        packed = flags & SYS_COMPRESSED != 0
+        if self.form.only_zlib:
+            packed &= np.isin(flags & SYS_COMPRESSION_MASK, (0, SYS_COMPRESSION_ZLIB))
+        rows = np.flatnonzero(packed)
+        return dict(zip(rows.tolist(), flags[rows].tolist(), strict=True))
 
     # --- fields -----------------------------------------------------------------------------
 
@@ -372,16 +383,15 @@ class _Rows:
 
     def _inflatable(self) -> pa.Array | None:
         """The bodies if any is compressed; rows with one that cannot be inflated go."""
-        sys_flags = self.number("sysFlag")
-        packed = np.flatnonzero(sys_flags & SYS_COMPRESSED)
-        if not len(packed):
+        packed = self._packed()
+        if not packed:
             return None
         values = slices(self._buffer, self.body_at, self.body_end).to_pylist()
         good = np.ones(len(values), np.bool_)
         inflater = Inflater()
-        for row in packed.tolist():
+        for row, sys_flag in packed.items():
             try:
-                values[row] = inflater.plain(values[row], int(sys_flags[row]))
+                values[row] = inflater.plain(values[row], sys_flag)
             except ValueError as error:
                 good[row] = False
                 self.bad.append(Bad(int(self.starts[row]), f"cannot be inflated: {error}"))

@@ -65,6 +65,7 @@ class Reading:
             options.columns,
             properties=options.properties,
             decompress=options.decompress,
+            only_zlib=options.only_zlib,
             check_crc=options.check_crc,
             selection=selection,
             damage_is_bad=True,

@@ -17,7 +17,7 @@ from aerobee.pipeline.jobs.checks import ParseTime, check_master
 from aerobee.pipeline.jobs.inputs import register_topics
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import open_session, spark_version
-from aerobee.pipeline.jobs.stream.bodies import IS_BAD, Decoded, bad_rows, decoded, json_schema
+from aerobee.pipeline.jobs.stream.bodies import IS_BAD, bad_rows, decoded, json_schema
 from aerobee.pipeline.jobs.stream.failures import as_arguments, stream_failure
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan, TablePlan, as_uri, read_plan
 from aerobee.pipeline.jobs.stream.memory import Memory, only_run
@@ -38,6 +38,7 @@ from aerobee.pipeline.source.plan import SubscribedQueues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Say = Callable[[str], None]
 _POLL_S = 0.25
@@ -52,7 +53,7 @@ def run_stream(
 ) -> JobResult:
     """Run the stream that `parsed` (arguments.py) asks for. Raises JobFailed.
 
-    `explained` makes the sentence of an error that is not of streams alone.
+    `explained` makes the sentence of an error that any job may meet.
     """
     conf = key_values(parsed.conf, "--conf")
     check_master(parsed.master)
@@ -86,26 +87,24 @@ def _run(spark: SparkSession, plan: JobPlan, stopping: Stopping, say: Say | None
     batches = Batches(spark, plan, say)
     query = _started(spark, plan, batches)
     report = Report(plan, say)
-    watch(query, stopping, report, lambda: batches.failed)
+    watch(query, stopping, report, batches)
     return report.result(stopping.asked)
 
 
-def watch(
-    query: Any, stopping: Stopping, report: Report, failed: Callable[[], Exception | None]
-) -> None:
-    """Follow the query to its end, or stop it when that is asked. Raises what it failed of:
-    `failed`, the error of a batch, rather than Spark's account of it."""
+def watch(query: Any, stopping: Stopping, report: Report, batches: Batches) -> None:
+    """Follow the query to its end, or stop it when that is asked. Raises the error that it failed
+    of: that of a batch rather than Spark's account of it."""
     try:
         while query.isActive and not stopping.asked:
             query.awaitTermination(_POLL_S)
             report.look(query)
         if not stopping.asked:
-            # One that has failed since it was looked at says so here.
+            # A query that has failed since the last look says so here.
             query.awaitTermination()
     except Exception as error:
-        # Whoever is asked to end may be cut off in the middle: the next run writes the batch.
+        # A run that is asked to end may be cut off in a batch, which the next run writes.
         if not stopping.asked:
-            raise failed() or error from error
+            raise batches.failed or error from error
     finally:
         # The JVM may be gone, by the signal that reached us.
         with contextlib.suppress(Exception):
@@ -114,30 +113,31 @@ def watch(
 
 
 class BatchFailed(Exception):
-    """What Spark is told of a batch that failed: of the error itself it would make pages, by
-    regular expressions for which they are too long."""
+    """A batch has failed. Spark is given this in the place of the error itself, of which it would
+    make pages, by regular expressions for which they are too long."""
 
 
 class Batches:
-    """What is done with each batch: written to one table or two, and now and then compacted."""
+    """Writes each batch to one table or two, and now and then compacts the table."""
 
     def __init__(self, spark: SparkSession, plan: JobPlan, say: Say | None) -> None:
         self._plan, self._say = plan, say
         memory = Memory(open_target(spark, plan.checkpoint), plan)
         if memory.is_new:
             _find_topics(plan)
-        schema = _schema_of_bodies(spark, plan, memory)
-        self.decoded = _decoded(spark, plan, schema)
+        schema = _json_schema(spark, plan, memory)
+        source = spark.readStream.format("rocketmq").options(**plan.source).load()
+        self.decoded = decoded(source, plan, schema)
         self._table = _table(spark, plan, plan.table, memory)
         self._bad: Table | None = None
         kept = schema.jsonValue() if schema is not None else memory.schema
-        # Who the stream is must be known before a table is marked with it.
+        # The stream's id must be kept before a table is marked with it.
         memory.keep(kept, {})
         tables = {plan.table.place: (self._table, self.decoded.all(self.decoded.rows).schema)}
         if plan.bad_table is not None:
             self._bad = _table(spark, plan, plan.bad_table, memory)
             tables[plan.bad_table.place] = (self._bad, bad_rows(self.decoded.rows).schema)
-        # One that is refused leaves no other one made.
+        # All are checked first: a table that is refused leaves no other one made.
         for place, (table, rows) in tables.items():
             table.check(rows, memory.table(place))
         begun = {
@@ -176,7 +176,8 @@ class Batches:
             batch.unpersist()
 
     def _compact(self, number: int) -> None:
-        """What hinders it is said and left for the next time: no row depends on it."""
+        """Compact the table. An error of Spark's is said, and the next time tries again: no row
+        depends on it."""
         from pyspark.errors import PySparkException
 
         try:
@@ -205,7 +206,7 @@ def _started(spark: SparkSession, plan: JobPlan, batches: Batches) -> Any:
 
 
 def _find_topics(plan: JobPlan) -> None:
-    """Raises PipelineError for a topic that is not there, or name servers that do not answer: told
+    """Raises PipelineError for a topic that is not there, or name servers that do not answer,
     before the checkpoint is that topic's for ever."""
     subscribed = SubscribedQueues(read_source_options(plan.source, streaming=True))
     try:
@@ -214,7 +215,7 @@ def _find_topics(plan: JobPlan) -> None:
         subscribed.close()
 
 
-def _schema_of_bodies(spark: SparkSession, plan: JobPlan, memory: Memory) -> Any:
+def _json_schema(spark: SparkSession, plan: JobPlan, memory: Memory) -> StructType | None:
     from pyspark.sql.types import StructType
 
     if plan.body.kind != "json":
@@ -225,11 +226,6 @@ def _schema_of_bodies(spark: SparkSession, plan: JobPlan, memory: Memory) -> Any
         options.pop(name, None)
     sample = spark.read.format("rocketmq").options(**options).load() if kept is None else None
     return json_schema(spark, plan, kept, sample)
-
-
-def _decoded(spark: SparkSession, plan: JobPlan, schema: Any) -> Decoded:
-    source = spark.readStream.format("rocketmq").options(**plan.source).load()
-    return decoded(source, plan, schema)
 
 
 def _table(spark: SparkSession, plan: JobPlan, table: TablePlan, memory: Memory) -> Table:
