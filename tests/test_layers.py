@@ -113,7 +113,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "pipeline": (
         *("workers", "errors", "foreign_options", "times", "decode", "missing_column"),
-        *("options", "brokers", "listener"),
+        *("option_map", "brokers", "listener"),
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (

@@ -14,7 +14,7 @@ from typing import Final
 
 from aerobee.address_list import address_list
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.options import OptionMap
+from aerobee.pipeline.option_map import OptionMap
 from aerobee.remoting.blocking import ConnectOptions
 from aerobee.remoting.tls import ShownCertificate, client_context
 

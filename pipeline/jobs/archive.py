@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
 from aerobee.pipeline.files.directory import Store
-from aerobee.pipeline.files.log import Log
-from aerobee.pipeline.files.options import FAIL_FAST, ZLIB
+from aerobee.pipeline.files.log_outline import LogOutline
+from aerobee.pipeline.files.store_options import FAIL_FAST, ZLIB
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.left_out import NOT_ARCHIVED, not_archived
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
@@ -172,7 +172,7 @@ def _full_to(store: Store) -> int:
     """Up to where segments are full: others with records in them follow. Those that a broker made
     ahead of need are empty."""
     segments = list(store.segments)
-    log = Log(store)
+    log = LogOutline(store)
     while len(segments) > 1 and log.heads(segments[-1:])[0].is_empty:
         segments.pop()
     return segments[-1].start if segments else 0

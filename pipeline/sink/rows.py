@@ -82,7 +82,7 @@ class Row(NamedTuple):
         return encode_batch([BatchItem(self.flag, self.body, self.properties)])
 
 
-class Piece(NamedTuple):
+class PackedRun(NamedTuple):
     """Rows of one queue as they stand in the body of a batch, from row `number` to row `last`."""
 
     queue: MessageQueue

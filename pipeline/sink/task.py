@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aerobee.client.errors import ClientError
 from aerobee.client.producing.sender import make_unique_ids
-from aerobee.pipeline.sink.plan import SinkPlan, connected
 from aerobee.pipeline.sink.rows import RowMaker, values_of
 from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender
+from aerobee.pipeline.sink.write_plan import SinkPlan, connected
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import StagePart
 

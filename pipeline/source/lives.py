@@ -20,7 +20,7 @@ from typing import Final
 
 from aerobee.pipeline.brokers.offsets import Mark, Offsets, Position, Queue
 from aerobee.pipeline.brokers.queue_offsets import messages_at, min_offsets, offsets_at
-from aerobee.pipeline.source.plan import SubscribedQueues
+from aerobee.pipeline.source.batch_plan import SubscribedQueues
 
 # A queue that has got nothing new is looked at again after this long: it may have been made again,
 # of the same length.

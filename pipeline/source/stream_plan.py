@@ -27,10 +27,10 @@ from aerobee.pipeline.brokers.queue_offsets import (
     store_group_offsets,
 )
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, PipelineError
+from aerobee.pipeline.source.batch_plan import SubscribedQueues
 from aerobee.pipeline.source.initial_offsets import initial_offsets_of
 from aerobee.pipeline.source.lives import QueueLives, other_life
-from aerobee.pipeline.source.options import BatchLimits, SourceOptions
-from aerobee.pipeline.source.plan import SubscribedQueues
+from aerobee.pipeline.source.source_options import BatchLimits, SourceOptions
 
 log = logging.getLogger("aerobee.pipeline")
 

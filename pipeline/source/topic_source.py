@@ -1,7 +1,7 @@
 """`format("rocketmq")` for Spark: one class for PySpark 4.0 to 4.3, batch and stream.
 
-A thin layer: options come in, plans of `plan.py` and `stream_plan.py` become Spark's
-partitions, and `source/read.py` reads them. Where the versions differ is said beside the place.
+A thin layer: options come in, plans of `batch_plan.py` and `stream_plan.py` become Spark's
+partitions, and `range_rows.py` reads them. A comment stands where versions of PySpark differ.
 
 Which process runs what: schema() and the readers' planning run in short driver processes, a stream
 reader's offsets in one that lives as long as the query, read() in the executors' workers, where the
@@ -59,7 +59,7 @@ except ImportError:  # before 4.2: no limits, and no target for availableNow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aerobee.pipeline.source.options import SourceOptions
+    from aerobee.pipeline.source.source_options import SourceOptions
     from aerobee.pipeline.source.stream_plan import StreamPlan
 
 log = logging.getLogger("aerobee.pipeline")
@@ -105,7 +105,7 @@ class TopicSource(DataSource):
         return make_writer(self.options, schema, overwrite, streaming=True)
 
     def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
-        from aerobee.pipeline.source.options import read_source_options
+        from aerobee.pipeline.source.source_options import read_source_options
 
         options = read_source_options(self.options, streaming=streaming)
         own = [(column.name, column.type) for column in options.columns]
@@ -129,7 +129,7 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition. An empty plan is read too: as InputPartition(None), or None
         itself before 4.1."""
-        from aerobee.pipeline.source.read import read_range
+        from aerobee.pipeline.source.range_rows import read_range
 
         prepare_worker()
         if partition is not None and partition.value is not None:
@@ -149,7 +149,7 @@ class TopicReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
-        from aerobee.pipeline.source.plan import batch_ranges
+        from aerobee.pipeline.source.batch_plan import batch_ranges
 
         prepare_worker()
         if self._options.limits.are_set:
@@ -202,7 +202,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
         A limit of the engine's own, all that is available, counts more than the options.
         """
-        from aerobee.pipeline.source.options import BatchLimits
+        from aerobee.pipeline.source.source_options import BatchLimits
 
         limits = BatchLimits()
         if HAS_LIMITS and isinstance(limit, ReadMaxRows | ReadMaxBytes | ReadMinRows):

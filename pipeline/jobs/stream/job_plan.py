@@ -18,7 +18,7 @@ from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.arguments import ADD
 from aerobee.pipeline.jobs.checks import ParseTime
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
-from aerobee.pipeline.source.options import read_source_options
+from aerobee.pipeline.source.source_options import read_source_options
 
 #: A stream's own folder in a table's directory; readers pass over names that begin so.
 OWN_FOLDER: Final = "_aerobee"

@@ -33,8 +33,8 @@ from aerobee.pipeline.jobs.stream.tables.packages import (
 from aerobee.pipeline.jobs.stream.tables.parquet import ParquetTable
 from aerobee.pipeline.jobs.stream.tables.table import Stream, Table
 from aerobee.pipeline.jobs.targets.hadoop import open_target
-from aerobee.pipeline.source.options import read_source_options
-from aerobee.pipeline.source.plan import SubscribedQueues
+from aerobee.pipeline.source.batch_plan import SubscribedQueues
+from aerobee.pipeline.source.source_options import read_source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from aerobee.pipeline.jobs.arguments import build_parser
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream import stream_run
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan, read_plan
-from aerobee.pipeline.source.options import read_source_options
+from aerobee.pipeline.source.source_options import read_source_options
 
 
 def plan(words: str, **environ: str) -> JobPlan:

@@ -26,7 +26,7 @@ from aerobee.pipeline.brokers.offsets import (
 from aerobee.pipeline.decode.columns import HEADERS, KEYS, PROPERTIES, TOPIC_COLUMNS, Column
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import source_word
-from aerobee.pipeline.options import OptionMap, read_columns
+from aerobee.pipeline.option_map import OptionMap, read_columns
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import (
     ALL_MESSAGES,

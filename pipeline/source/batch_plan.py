@@ -20,7 +20,7 @@ from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Offsets, Queue, R
 from aerobee.pipeline.brokers.queue_offsets import max_offsets, min_offsets, offsets_at
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError
-from aerobee.pipeline.source.options import OffsetSpec, SourceOptions
+from aerobee.pipeline.source.source_options import OffsetSpec, SourceOptions
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from aerobee.remoting.errors import RemotingError
 

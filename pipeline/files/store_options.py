@@ -1,7 +1,7 @@
 """The options of `format("rocketmq-store")`, typed and checked (docs/pipeline.md lists them).
 
-Everything that can be refused without looking at a file is refused here, by name. Imports nothing
-heavy: Spark asks for the schema in a short process of its own.
+Whatever can be refused without a look at a file is refused here, by name. This module imports
+nothing heavy, because Spark asks for the schema in a short process of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, Column
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.options import OptionMap, read_columns
+from aerobee.pipeline.option_map import OptionMap, read_columns
 
 PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
 #: A value of decompress: bodies of other compressions than zlib stay as they are.
@@ -33,7 +33,7 @@ _INT_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """What to read, and how.
+    """The options of a read.
 
     `paths`: store roots and commit log directories; `selection`: topics, queues, store times, log
     offsets (`startOffset` and `endOffset` are positions in the commit log, as in the column

@@ -16,14 +16,14 @@ from aerobee.client.errors import ClientError, NoNameServer, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.staging import StageClient, StagingOptions
 from aerobee.pipeline.errors import OptionError, no_name_server
-from aerobee.pipeline.sink.options import (
+from aerobee.pipeline.sink.schema import Field, SinkColumns, read_sink_schema
+from aerobee.pipeline.sink.sink_options import (
     AT_LEAST_ONCE,
     EFFECTIVELY_ONCE,
     SinkOptions,
     query_of_job,
     read_sink_options,
 )
-from aerobee.pipeline.sink.schema import Field, SinkColumns, read_sink_schema
 from aerobee.protocol.headers.stages import DONE, NONE, StageCapability
 
 log = logging.getLogger("aerobee.pipeline")

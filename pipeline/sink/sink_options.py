@@ -9,7 +9,7 @@ from typing import Any, Final
 from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import sink_word
-from aerobee.pipeline.options import OptionMap
+from aerobee.pipeline.option_map import OptionMap
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import MAX_QUERY_CHARS, check_batch
 from aerobee.protocol.names import check_group_name, check_topic_name
