@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from aerobee.pipeline.times import parse_time_ms
+from aerobee.pipeline.option_map import parse_time_ms
 
 EARLIEST: Final = -2
 LATEST: Final = -1

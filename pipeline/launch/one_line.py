@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final
 
 from aerobee.pipeline.errors import quieten_pyspark, sentence_in
-from aerobee.pipeline.missing_column import missing_column
+from aerobee.pipeline.foreign_options import missing_column
 from aerobee.printable import printable
 
 _OURS: Final = "aerobee.pipeline."

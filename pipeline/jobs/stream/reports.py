@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+from aerobee.pipeline.brokers.offsets import from_json
 from aerobee.pipeline.jobs.result import JobResult
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
@@ -130,11 +131,10 @@ def _lag(progress: Any) -> int | None:
     source = progress["sources"][0]
     try:
         return max(_total(source["latestOffset"]) - _total(source["endOffset"]), 0)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError):
         return None  # no offsets of ours, or none at all
 
 
 def _total(offset: Any) -> int:
     found = json.loads(offset) if isinstance(offset, str) else offset
-    brokers = [broker for topic in found.values() for broker in topic.values()]
-    return sum(end for broker in brokers for end in broker.values())
+    return sum(from_json(found).values())
