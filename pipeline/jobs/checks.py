@@ -87,7 +87,7 @@ def check_empty(target: str) -> None:
 
 
 def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
-    """What an archive is for is decided by its first run, so a slip of the pen is refused now."""
+    """The first run decides what an archive is for, so a slip of the pen is refused now."""
     from aerobee.pipeline.jobs.left_out import NEVER_ARCHIVED
     from aerobee.pipeline.jobs.targets.ledger import ArchiveSelection, Ledger, LedgerError
 
