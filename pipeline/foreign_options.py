@@ -79,7 +79,7 @@ SINK_WORDS: Final[_Words] = {
     "rocketmq.sink.delivery.guarantee": (_ROCKETMQ_FLINK, "use guarantee"),
     "rocketmq.sink.send.timeout": (_ROCKETMQ_FLINK, "use sendTimeoutMs"),
 }
-#: What Kafka's source calls its columns -> a topic's column here.
+#: A column of Kafka's source -> the column of a topic here.
 COLUMN_WORDS: Final = {
     "key": "keys",
     "value": "body",
@@ -93,12 +93,12 @@ _STATE: Final = re.compile(r" SQLSTATE: \w+;?$")
 
 
 def source_word(name: str) -> str | None:
-    """What to say of a reader's option that another connector has; None if none does."""
+    """The advice for a reader's option of another connector; None if no other has it."""
     return _said(name, SOURCE_WORDS)
 
 
 def sink_word(name: str) -> str | None:
-    """The same of a writer's option."""
+    """The advice for a writer's option of another connector; None if no other has it."""
     return _said(name, SINK_WORDS)
 
 

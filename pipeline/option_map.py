@@ -33,7 +33,7 @@ _SHIFT: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d|)", re.IGNORECASE)
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-#: Behind the last millisecond that ISO 8601 can say, of the year 9999.
+#: The first millisecond behind the year 9999, the last that ISO 8601 can say.
 _END_MS: Final = 253_402_300_800_000
 
 
@@ -87,7 +87,7 @@ class OptionMap:
         return value
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """As it was given."""
+        """The text as it was given."""
         assert name in self._names, name
         return self._values.get(name, default)
 
@@ -188,8 +188,8 @@ def read_columns(
     properties_format: str,
     more: Collection[str] = (),
 ) -> tuple[Column, ...]:
-    """What the options columns and keysFormat ask for, and those named `more` behind them; the
-    properties are text unless their format is map."""
+    """The columns that the options columns and keysFormat ask for, and behind them those named
+    `more`; the properties are text unless their format is map."""
     keys_format = options.choice("keysFormat", ("text", "array"), "text")
     types = {
         PROPERTIES: MAP_TYPE if properties_format == "map" else "string",

@@ -41,8 +41,8 @@ _MARKS: Final = "/last"
 
 
 class Mark(NamedTuple):
-    """What tells one message from all others that a queue may have at its offset: where it is in
-    the broker's log (bytes), and when it was stored (ms)."""
+    """Tells a message from all others that its queue may have at that offset, by its place in the
+    broker's log (bytes) and the time when it was stored (ms)."""
 
     log_offset: int
     store_ms: int

@@ -52,8 +52,8 @@ from aerobee.protocol.message.record_layout import (
     SYS_STORE_HOST_V6,
 )
 
-#: What the bodies of one batch may become when they are inflated, one or all together; a few bytes
-#: can otherwise become gigabytes.
+#: The most bytes that the bodies of one batch may inflate to, one or all together; otherwise a few
+#: bytes could become gigabytes.
 MAX_INFLATED_BYTES = 256 << 20
 
 _HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
@@ -110,7 +110,7 @@ class Form:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches."""
+        """The schema of the batches."""
         return arrow_schema(self.columns)
 
 
@@ -121,7 +121,7 @@ class TooMuchTogether(Exception):
 def decode_parts(
     buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
 ) -> Iterator[tuple[pa.RecordBatch, list[Bad]]]:
-    """As `decode`, in as many batches as bodies that become large make necessary."""
+    """Decode the records in several batches, where their bodies become too large for one."""
     waiting = [starts]
     while waiting:
         part = waiting.pop()
@@ -341,7 +341,7 @@ class _Rows:
         return True
 
     def _check(self, log_offset: int | None) -> None:
-        """The same, with a look at each rule by itself; what breaks one is bad."""
+        """Find the places with a look at each rule; a record that breaks a rule is bad."""
         header_bytes, tail_bytes = self._header.itemsize, self._topic_length.itemsize + 2
         whole = self.starts + header_bytes + tail_bytes <= len(self._buffer)
         self._keep(whole, "is cut off")
@@ -519,7 +519,7 @@ class Inflater:
         self._used = 0
 
     def plain(self, body: bytes, sys_flag: int) -> bytes:
-        """As `inflate`; raises TooMuchTogether when the bodies before it leave no room."""
+        """`inflate`; raises TooMuchTogether when the bodies before it leave no room."""
         plain = inflate(body, sys_flag)
         if self._used and self._used + len(plain) > MAX_INFLATED_BYTES:
             raise TooMuchTogether

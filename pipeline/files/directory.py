@@ -1,4 +1,4 @@
-"""What a store directory holds: the segments of its commit log, the files of its consume queues.
+"""Lists a store directory: the segments of its commit log, the files of its consume queues.
 
 Only names and lengths are read here; `entries.py` reads queues, and `part_reader.py` the log. A
 path is a directory of this machine or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`,

@@ -1,12 +1,13 @@
 """The job `archive`: a store's messages as Parquet by topic and date, each exactly once.
 
 A run appends what is new since the last one, a range of the log at a time; ledger.py keeps it
-exactly once whatever is killed when. Run it more often than retention deletes: what was deleted
-before it was archived is said, and fails the job in mode failfast.
+exactly once whatever is killed when. Run it more often than retention deletes: the job reports log
+offsets that were deleted before they were archived, and fails for them in mode failfast.
 
-What is no message is left out and counted (left_out.py). Where a range ends is known before its
-rows are read, so that what a broker writes meanwhile is the next range's: a segment that others
-with records follow is full, and ends it; in the last one it is the last record's end.
+Records that are no messages are left out and counted (left_out.py). The end of a range is fixed
+before its rows are read, so that records which a broker writes meanwhile go into the next range: a
+segment is full, and ends a range, when segments with records follow it; in the last one the range
+ends with the last record.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from aerobee.pipeline.jobs.targets.target import Target
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Of the log archived at a time; what a killed run loses of its work at most.
+#: Bytes of the log in one range; a killed run loses at most the work of one range.
 RANGE_BYTES: Final = 8 << 30
-#: Of the log that goes into one file of a topic and date at most.
+#: The most bytes of the log that go into one file of a topic and date.
 FILE_BYTES: Final = 1 << 30
-#: What a row of an archive has; `topic` and `date` are the folders.
+#: The columns of an archive; `topic` and `date` are the folders.
 _ROW: Final = tuple(one for one in STORE_COLUMNS if one.standard and one.name != "error")
 COLUMNS: Final = tuple(column.name for column in _ROW)
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
@@ -148,7 +149,7 @@ def read_archive(spark: SparkSession, target: str) -> DataFrame:
     place = Target(target)
     by_base: dict[str, list[str]] = {}
     for path in _files(place):
-        # What is not in its place yet has the same folders where it was staged.
+        # A file that is not in its place yet has the same folders where it was staged.
         folders = takewhile(lambda folder: "=" not in folder, path.split("/"))
         by_base.setdefault("/".join(folders), []).append(place.uri(path))
     schema = f"{ddl(_ROW)}, date date"
@@ -190,7 +191,7 @@ class _Writer:
     full_to: int
 
     def write(self, start: int, end: int, aside: str) -> StagedRows | None:
-        """As Ledger.archive wants it."""
+        """Write the rows of a range below `aside`, for `Ledger.archive`."""
         if end > self.full_to:
             step(self.spark, f"looking for the end of the log behind {start}")
             last = self._last_end(max(start, self.full_to), end)

@@ -1,4 +1,4 @@
-"""What is run for `aerobee pipeline shell` and `submit`, and with which environment.
+"""Makes the process of `aerobee pipeline shell` and `submit`, with its environment.
 
 Spark starts Python workers with whatever `python3` the PATH has, and looks for formats in the
 packages of that one. So both commands name this interpreter, which has Aerobee, for driver and

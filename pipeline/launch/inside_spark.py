@@ -97,7 +97,7 @@ def run_application() -> None:
 
 
 def _session() -> dict[str, Any]:
-    """What a shell has: the session, as the environment describes it."""
+    """The names of a shell: the session, as the environment describes it."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()

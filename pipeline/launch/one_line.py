@@ -20,7 +20,7 @@ _OURS: Final = "aerobee.pipeline."
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """What an error of ours says, raised here or told by Spark; None of another one."""
+    """The sentence of an error of ours, raised here or told by Spark; None for another error."""
     if type(error).__module__.startswith(_OURS):
         return " ".join(str(error).split())
     return sentence_in(str(error)) or missing_column(str(error))

@@ -46,7 +46,7 @@ class _Type(Protocol):
 
 
 class Field(Protocol):
-    """What is used of Spark's StructField."""
+    """The part of Spark's StructField that is used here."""
 
     name: str
 

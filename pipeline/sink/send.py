@@ -44,7 +44,7 @@ log = logging.getLogger("aerobee.pipeline")
 
 # Gathered for all queues together, whatever `batch_bytes` is.
 _GATHERED_BYTES: Final = 32 * 1024 * 1024
-# What a chunk needs beside its rows: a run's head, with the longest topic name.
+# A chunk needs room beside its rows for the head of a run, with the longest topic name.
 _RUN_BYTES: Final = 160
 # Spark waits with the news of a failed task.
 _GIVE_UP_S: Final = 2.0
@@ -89,7 +89,7 @@ class _Gathered:
 
 
 class TaskSender(abc.ABC, Generic[K]):
-    """What a task does with its messages. Rows that go into one request have one key."""
+    """Sends the messages of a task. Rows that go into one request have one key."""
 
     _queue_bytes = 0
     _most_rows = sys.maxsize
@@ -223,7 +223,7 @@ class StagedSender(TaskSender[str]):
         self._gather(broker, piece, self._capabilities[broker].max_chunk_bytes - _RUN_BYTES)
 
     def _ask_capability(self, broker: str) -> StageCapability:
-        """What a broker can stage that the plan did not know."""
+        """The staging of a broker that the plan did not know."""
         found = self._thread.run(self._client.capability(broker))
         if found is None:
             raise SinkSendError(
@@ -316,7 +316,7 @@ class PlainSender(TaskSender[MessageQueue]):
         return []
 
     def discard(self) -> None:
-        """What was sent is sent."""
+        """Nothing is taken back: messages that were sent are sent."""
 
     def _request(self, key: MessageQueue, gathered: _Gathered) -> Coroutine[Any, Any, None]:
         self._size -= gathered.size

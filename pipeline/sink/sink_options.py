@@ -43,7 +43,7 @@ _SEND_TIMEOUT_MS: Final = 3_000
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a user asked for. Times in ms, sizes in bytes."""
+    """The options of a write. Times are in ms, sizes in bytes."""
 
     access: Access
     topic: str | None = None
@@ -59,7 +59,7 @@ class SinkOptions:
 
     @property
     def name_servers(self) -> str:
-        """As clients take them, and as people read them."""
+        """The name servers as text, for clients and for people."""
         return ";".join(self.access.name_servers)
 
     def of_clients(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _check_job(options: OptionMap, job_id: str, guarantee: str, *, streaming: bo
 
 
 def query_of_job(job_id: str) -> str:
-    """What stands for a query's id in a batch write."""
+    """The id that a batch write has in the place of a query's."""
     return f"job.{job_id}"
 
 

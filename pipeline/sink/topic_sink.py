@@ -47,7 +47,7 @@ class OverwriteRefused(ValueError):
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     result: TaskResult
 
@@ -78,7 +78,7 @@ def make_writer(
 
 @plain_errors
 class _DriverSide:
-    """What every writer does on the driver; streams name the batch, which the messages name too."""
+    """The part of every writer that runs on the driver. Streams name the batch, as messages do."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan

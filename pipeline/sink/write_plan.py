@@ -93,7 +93,7 @@ async def _plan(
 def _staged(
     capabilities: Mapping[str, StageCapability | None], options: SinkOptions
 ) -> dict[str, StageCapability] | None:
-    """What each broker can stage; None, with a warning, if one of them cannot."""
+    """The staging of each broker; None, with a warning, if one of them cannot stage."""
     found = {broker: one for broker, one in capabilities.items() if one is not None}
     if len(found) == len(capabilities):
         return found

@@ -43,7 +43,7 @@ class SubscribedQueues:
         self.brokers.close()
 
     def queues(self, known: Sequence[Queue] = ()) -> list[Queue]:
-        """What is to be read now, sorted, at most ROUTES_INTERVAL_S old.
+        """The queues to read now, sorted, as known at most ROUTES_INTERVAL_S ago.
 
         A topic without a route is an error (NoSuchTopic), unless one of its queues is `known`:
         then its brokers are away for the moment, or it was deleted in a running stream.

@@ -39,7 +39,7 @@ class InitialOffsets(Protocol):
     where: str
 
     def load(self, queues: Sequence[Queue]) -> Offsets:
-        """What is kept of these queues."""
+        """The kept offsets of these queues."""
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
         """Keep them; returns when they are stored."""

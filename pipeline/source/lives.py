@@ -111,7 +111,7 @@ class QueueLives:
 
 
 def other_life(queue: Queue, offset: int, mark: Mark, found: Mark | None) -> str:
-    """What was found instead of the last message read, for people."""
+    """Says which message was found in the place of the last message read."""
     was = f"the last message read, {offset - 1}, was stored at {_time(mark)}"
     now = "it is not there" if found is None else f"there is one stored at {_time(found)} now"
     return (

@@ -105,7 +105,7 @@ class Guess:
         self._as_guessed += 1
 
     def next_length(self) -> int:
-        """What to ask for now."""
+        """The number of offsets to ask for now."""
         if self._as_guessed < self._before_trying:
             return self.length
         self._as_guessed = 0

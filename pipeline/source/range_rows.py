@@ -1,7 +1,7 @@
-"""What a task does with its partition: pulls a range and yields Arrow batches, nothing in between.
+"""Reads the partition of a task: pulls a range of offsets and yields Arrow batches.
 
 The bytes of an answer go into the bulk decoder as they are; answers smaller than a good batch (a
-Java broker's) are joined first. A batch never waits for more: what a range has left goes out.
+Java broker's) are joined first. A batch never waits for more messages.
 
 Brokers compare hashes of tags, so tags are compared again here, on Arrow arrays. SQL92 filters are
 evaluated here alone: every message is pulled, and rows are made of those that match. A record that

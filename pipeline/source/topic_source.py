@@ -71,7 +71,7 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format(...)`."""
+        """The name for `format(...)`."""
         return "rocketmq"
 
     def schema(self) -> str:
@@ -121,7 +121,7 @@ class TopicSource(DataSource):
 
 @plain_errors
 class _Reading:
-    """What batch and stream readers share: options, and reading one partition."""
+    """The part that batch and stream readers share: options, and reading one partition."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -230,7 +230,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         self._plan.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What is there, limits aside; Spark shows it beside how far it has got."""
+        """The ends of the queues, limits aside; Spark shows them beside how far it has got."""
         return to_json(self._plan.highest) if self._plan.highest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -249,21 +249,21 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
 @plain_errors
 class RefusedStreamReader(DataSourceStreamReader):
-    """Has an error to tell, whatever it is asked for."""
+    """Raises an error whatever it is asked for."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
-        """Of a new query."""
+        """Raises the error to a new query."""
         raise self._error
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Of one that goes on."""
+        """Raises the error to a query that goes on."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Of one whose last batch was planned."""
+        """Raises the error to a query whose last batch was planned."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

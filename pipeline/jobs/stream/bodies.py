@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 BODY: Final = "body"
 BAD_BODY: Final = "bad_body"
 VALUE: Final = "value"
-#: Of a row on its way: whether its body is bad. No table has it.
+#: The column of a row on its way that says whether its body is bad. No table has it.
 IS_BAD: Final = "_aerobee_bad"
 _PARSED: Final = "_aerobee_parsed"
 _CORRUPT: Final = "_aerobee_corrupt"
-#: A field of an Avro record that every body has which could be read.
+#: A field that every Avro body has which could be read.
 _READ: Final = "_aerobee_read"
-#: Of a bad one on its way to a table of its own: the message.
+#: The column of a bad row on its way to a table of its own that holds the message.
 _RAW: Final = "_aerobee_raw"
 _REASONS: Final = {
     "text": "no UTF-8",
@@ -250,7 +250,7 @@ def _raw(kind: str) -> Column:
 
 
 def _failure(kind: str) -> Column:
-    """What the error of a bad body says: which message it is."""
+    """The text of the error of a bad body, which names the message."""
     from pyspark.sql import functions as f
 
     return f.concat(

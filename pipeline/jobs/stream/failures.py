@@ -1,4 +1,4 @@
-"""What ends a stream, as one sentence that names topic, table and remedy."""
+"""Makes one sentence of an error that ends a stream, with topic, table and remedy."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def stream_failure(error: Exception, plan: JobPlan) -> JobFailed | None:
 
 
 def as_arguments(failure: JobFailed) -> JobFailed:
-    """The same with options of the source as this command is given them."""
+    """The failure, with options of the source written as arguments of this command."""
     return JobFailed(_REMEDY.sub(r"with --source \1", str(failure)), failure.code)

@@ -1,4 +1,4 @@
-"""What one stream is to do, as values that fit each other; read before Spark is started.
+"""The plan of one stream, as values that fit each other; read before Spark is started.
 
 The options of the source are checked by the source's own rules. Nothing here knows Spark or asks a
 broker. A place on this machine becomes an absolute path; another file system is named by its URI.
@@ -22,7 +22,7 @@ from aerobee.pipeline.source.source_options import read_source_options
 
 #: A stream's own folder in a table's directory; readers pass over names that begin so.
 OWN_FOLDER: Final = "_aerobee"
-#: What says which message a row is: always read, so that errors and bad rows can name it.
+#: The columns that name the message of a row; always read, so that errors can name it.
 PLACE: Final = ("topic", "brokerName", "queueId", "queueOffset")
 _COLUMNS: Final = (*PLACE, "storeTimestamp", "keys", "tags")
 #: The column made of storeTimestamp when a table is to be partitioned by it.
@@ -308,7 +308,7 @@ def _body(parsed: argparse.Namespace) -> BodyPlan:
 
 
 def _schema_text(kind: str, given: str) -> str:
-    """What the file says; DDL is given as it is. Of protobuf the path itself."""
+    """The text of a schema file, or DDL as it is given; for protobuf the path of the file."""
     if kind == "json" and not os.path.isfile(given):
         if "/" in given and not re.search(r"\s", given) and not given.startswith("{"):
             raise JobFailed(f"--schema {given}: there is no such file", USAGE)

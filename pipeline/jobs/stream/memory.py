@@ -1,4 +1,4 @@
-"""What a stream keeps beside its checkpoint: who it is, what it reads, where it goes.
+"""Keeps, beside the checkpoint of a stream, its id, its topics and its table.
 
     <checkpoint>/aerobee/stream-N.json    the newest one counts
     <checkpoint>/aerobee/start            the offsets that a start at latest, or at a time, meant
@@ -6,7 +6,7 @@
 
 A checkpoint says how far its stream has got, so it belongs to one stream for ever: used for another
 topic it would skip messages, used for another table it would leave the rows of earlier ones out.
-The id made here, once, is what tables know the stream by.
+Tables know the stream by the id that is made here, once.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Notes:
 
 
 class Memory:
-    """What is kept of one stream; `id` is what its tables know it by."""
+    """The memory of one stream; tables know it by its `id`."""
 
     def __init__(self, folder: AnyTarget, plan: JobPlan) -> None:
         self._notes = Notes(folder, FOLDER, "stream")

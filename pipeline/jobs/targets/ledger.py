@@ -1,4 +1,4 @@
-"""What an archive holds: a ledger of log ranges, each written once however often a run is killed.
+"""The ledger of an archive: log ranges, each written once however often a run is killed.
 
     <target>/topic=.../date=.../<start>-<n>.parquet    the rows, in their places
     <target>/_archive/entries/<start>.json             a range that is decided: its files, its rows
@@ -6,22 +6,22 @@
     <target>/_archive/staging/<uuid>/...               rows that no entry names yet, or not in place
 
 A range goes four steps: its rows are written to a staging directory; the entry that names them
-appears in one act (the decision: made once for each start, whoever comes second gives way); its
-files get their places; it is marked done. Whatever step a run dies in, the next one's `recover`
-finishes decided ranges by the same steps, which may be done twice, and throws undecided ones away.
+appears in one act (the decision, made once for each start: a second run gives way); its files get
+their places; it is marked done. Whichever step a run dies in, `recover` of the next run finishes
+decided ranges by the same steps, which may be done twice, and throws undecided ones away.
 
-Who reads by the ledger (`files`) sees a range whole from its decision on, wherever its files are.
-Who reads the directory alone, passing over names that begin with an underscore, sees nothing
+A reader of the ledger (`files`) sees a range whole from its decision on, wherever its files are. A
+reader of the directory alone, which passes over names that begin with an underscore, sees nothing
 undecided, and a range that was just decided file by file. On object stores a file gets its place by
-a copy, and what was staged stays until the next run begins, for readers that began with it.
+a copy, and the staged file stays until the next run begins, for readers that began with it.
 
 Ranges follow each other without a hole: the next one begins where the last one ends, which is a
-record's end or a full segment's. Where retention was quicker than the archive, the entry says what
-was missed. A range without rows has an entry as well: it need not be looked at again.
+record's end or a full segment's. Where retention was quicker than the archive, the entry says which
+log offsets were missed. A range without rows has an entry too, so that nothing looks at it again.
 
-What the archive is for, if not for all messages, is in each entry, so that it is decided with the
-first one, and a run for another selection is refused. Such entries have version 2, which programs
-that know of no selection do not read; the others are as they always were.
+An archive of a selection of messages has that selection in each entry, so that the first entry
+decides it, and a run for another selection is refused. Such entries have version 2, which programs
+that know of no selection do not read; other entries have version 1, as always.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class LedgerEntry(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of its files."""
+        """The length of its files together."""
         return sum(file.bytes for file in self.files)
 
 
@@ -222,7 +222,7 @@ class Ledger:
         raise _gone(entry, file)
 
     def check(self) -> list[str]:
-        """What the ledger names and the archive has not, or not as long; after `recover`."""
+        """The files that the archive lacks, or has with another length; call `recover` before."""
         sizes = self._target.sizes("")
         wrong: list[str] = []
         for entry in self.entries():
@@ -315,7 +315,7 @@ def _decoded(data: bytes, path: str) -> LedgerEntry:
 
 
 class ArchivePlan(NamedTuple):
-    """What is to be archived: ranges of about one size, and what was deleted before them."""
+    """The ranges to archive, of about one size, and the log offsets that were missed."""
 
     ranges: tuple[tuple[int, int], ...]
     missed: tuple[int, int] | None

@@ -22,8 +22,8 @@ _MADE_FOR: Final = re.compile(r"_(\d+\.\d+)_2\.\d+:")
 
 
 class Package(NamedTuple):
-    """What is called, a class of it, its Maven name by minor version of Spark ("" for any; with
-    {spark} for Spark's whole version), and Spark's settings with it."""
+    """A package: its name for people, a class of it, its Maven name by minor version of Spark (""
+    for any; with {spark} for Spark's whole version), and Spark's settings with it."""
 
     name: str
     has: str
@@ -104,7 +104,7 @@ def check_packages(spark: SparkSession, plan: JobPlan) -> None:
 
 
 def missing(kind: str, version: str) -> str:
-    """What to do about a package that this version of Spark has not."""
+    """The remedy for a package that this version of Spark lacks."""
     package = PACKAGES[kind]
     minor = ".".join(version.split(".")[:2])
     maven = package.maven.get(minor) or package.maven.get("")

@@ -1,12 +1,12 @@
-"""What every table does: it is made or recognised once, and takes batches.
+"""A table of a stream: it is made or recognised once, and then takes batches.
 
     begin(schema, known)     makes the table, or checks that it is this stream's and fits
-    write(batch, number)     the rows of a batch, all or none; a number that is there is not again
-    compact()                fewer, larger files, if the format can do that under its readers
+    write(batch, number)     writes all rows of a batch, or none if the table has that number
+    compact()                makes fewer, larger files, if the format can do that under its readers
 
-A table is marked as the stream's that made it, or that found it empty. Another stream's, one with
-somebody's rows, or one that was made anew since is refused, unless the user says that rows are to
-be appended to it.
+A table is marked as that of the stream which made it, or found it empty. A stream refuses a table
+of another stream, a table with rows of somebody else, and a table that was made anew since, unless
+the user says that rows are to be appended to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OWNER: Final = "aerobee.stream"
 
 
 class Stream(NamedTuple):
-    """Who writes: the id of the stream, its topics for people, its checkpoint."""
+    """The stream that writes: its id, its topics for people, its checkpoint."""
 
     id: str
     what: str
@@ -142,7 +142,7 @@ class Table(ABC):
             )
 
     def _new_columns(self, found: Found, schema: StructType) -> list[StructField]:
-        """What the table lacks. Raises JobFailed if it is not to be added, or does not fit."""
+        """The columns that the table lacks. Raises JobFailed if they are refused, or do not fit."""
         there = {field.name.lower(): field for field in found.schema.fields}
         new = [field for field in schema.fields if field.name.lower() not in there]
         for field in schema.fields:
