@@ -148,7 +148,14 @@ def decode(
     if not len(starts):
         return _empty(form), []
     parts = [
-        _Rows(buffer, chosen, HEADERS[bits], _TOPIC_LENGTHS[magic], form, log_offset)
+        _Rows(
+            buffer,
+            chosen,
+            header=HEADERS[bits],
+            topic_length=_TOPIC_LENGTHS[magic],
+            form=form,
+            log_offset=log_offset,
+        )
         for magic, bits, chosen in _by_kind(buffer, starts)
     ]
     assert sum(part.given for part in parts) == len(starts), "a magic was not looked at"
@@ -211,6 +218,7 @@ class _Rows:
         self,
         buffer: bytes | memoryview,
         starts: np.ndarray,
+        *,
         header: np.dtype,
         topic_length: str,
         form: Form,

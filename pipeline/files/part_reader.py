@@ -207,7 +207,7 @@ def _read_segment(
     part: EntriesPart, segment: File, positions: np.ndarray, sizes: np.ndarray, reading: Reading
 ) -> Iterator[pa.RecordBatch]:
     gap = _GAP_BYTES if part.place.is_local else _REMOTE_GAP_BYTES
-    piece = LogPiece(segment.path, segment.start, segment.size, segment.start, segment.end, 0)
+    piece = LogPiece.of(segment, segment.start, segment.end)
     with SegmentBytes(part.place, piece, False) as data:
         for first, end in _together(positions, sizes, gap):
             base = int(positions[first])

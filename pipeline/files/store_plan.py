@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
@@ -57,6 +57,11 @@ class LogPiece(NamedTuple):
     look_ahead: int = 0
     first_offset: int = 0
     is_sealed: bool = False
+
+    @classmethod
+    def of(cls, segment: File, start: int, end: int) -> Self:
+        """The records of a segment in [start, end), all of which were there once."""
+        return cls(segment.path, segment.start, segment.size, start, end, known_end=end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +170,20 @@ class _Planner:
         for number, segment in enumerate(inner):
             is_last = number + 1 == len(inner)
             limit = segment.end if is_last else min(segment.end, inner[number + 1].start)
-            known_end = end.known if end else limit
             selected_end = self.selection.end_offset
             for start, stop in pairwise([*cuts[number], limit]):
                 stop = min(stop, reading_end, stop if selected_end is None else selected_end)
                 if start < stop:
-                    yield LogPiece(
-                        segment.path, segment.start, segment.size, start, stop,
-                        known_end if end else stop, end.look_ahead if end else 0,
-                        self.selection.start_offset or 0, segment is not last,
-                    )  # fmt: skip
+                    piece = LogPiece.of(segment, start, stop)
+                    yield piece._replace(
+                        known_end=end.known if end else stop,
+                        look_ahead=end.look_ahead if end else 0,
+                        first_offset=self.selection.start_offset or 0,
+                        is_sealed=segment is not last,
+                    )
             if not is_last and segment.end < inner[number + 1].start:
                 missing = inner[number + 1].start
-                yield LogPiece("", segment.start, 0, segment.end, missing, missing)
+                yield LogPiece.of(File("", segment.start, 0), segment.end, missing)
 
     def _near_the_end(self, segment: File) -> bool:
         """Whether only segments without anything in them follow."""

@@ -89,16 +89,16 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptio
     defaults = SinkOptions(access)
     return SinkOptions(
         access,
-        _name(options, "topic", check_topic_name),
-        _name(options, "producerGroup", check_group_name) or defaults.producer_group,
-        guarantee,
-        job_id,
-        options.size("batchBytes", defaults.batch_bytes, _KIB, 16 * _MIB),
-        options.integer("inFlight", defaults.in_flight, 1, 1000) or 1,
-        send_timeout_ms,
-        options.integer("retryTimeoutMs", defaults.retry_timeout_ms, 0) or 0,
-        options.integer("commitTimeoutMs", defaults.commit_timeout_ms, 1) or 1,
-        _accept_codes(options),
+        topic=_name(options, "topic", check_topic_name),
+        producer_group=_name(options, "producerGroup", check_group_name) or defaults.producer_group,
+        guarantee=guarantee,
+        job_id=job_id,
+        batch_bytes=options.size("batchBytes", defaults.batch_bytes, _KIB, 16 * _MIB),
+        in_flight=options.integer("inFlight", defaults.in_flight, 1, 1000) or 1,
+        send_timeout_ms=send_timeout_ms,
+        retry_timeout_ms=options.integer("retryTimeoutMs", defaults.retry_timeout_ms, 0) or 0,
+        commit_timeout_ms=options.integer("commitTimeoutMs", defaults.commit_timeout_ms, 1) or 1,
+        accept_codes=_accept_codes(options),
     )
 
 

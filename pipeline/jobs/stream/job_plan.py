@@ -37,7 +37,7 @@ _OURS: Final = {
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,3}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BodyPlan:
     """How bodies become columns; `schema` is text: DDL, Avro's JSON, or a descriptor's path."""
 
@@ -50,7 +50,7 @@ class BodyPlan:
     keep: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
     """A table: a directory (`place` with a slash in it) or a name of a catalog's."""
 
@@ -76,7 +76,7 @@ class TablePlan:
         return as_uri(self.place)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
     """One stream: from where, what of it, to where, how. Times are seconds."""
 
@@ -111,14 +111,14 @@ def read_plan(
     """The plan that the arguments ask for. Raises JobFailed (usage) for what cannot be."""
     columns = _names("--columns", parsed.columns) or _COLUMNS
     table = TablePlan(
-        parsed.format,
-        _place("--to", parsed.to, parsed.format),
-        _names("--partition-by", parsed.partition_by),
-        parsed.files,
-        parsed.compact_every,
-        parsed.compact_bytes,
-        parsed.schema_change == ADD,
-        parsed.existing,
+        format=parsed.format,
+        place=_place("--to", parsed.to, parsed.format),
+        partition_by=_names("--partition-by", parsed.partition_by),
+        files=parsed.files,
+        compact_every=parsed.compact_every,
+        compact_bytes=parsed.compact_bytes,
+        add_columns=parsed.schema_change == ADD,
+        existing=parsed.existing,
     )
     _check_table(table)
     bad_table = _bad_table(parsed, table)
@@ -214,8 +214,9 @@ def _bad_table(parsed: argparse.Namespace, table: TablePlan) -> TablePlan | None
     if place == table.place or (table.is_directory and inside):
         raise JobFailed(f"--bad-to {parsed.bad_to}: must lie apart from --to", USAGE)
     return TablePlan(
-        parsed.format, place, files=parsed.files, existing=parsed.existing, option="--bad-to"
-    )
+        format=parsed.format, place=place, files=parsed.files, existing=parsed.existing,
+        option="--bad-to",
+    )  # fmt: skip
 
 
 def _checkpoint(text: str | None, table: TablePlan) -> str:
@@ -297,13 +298,13 @@ def _body(parsed: argparse.Namespace) -> BodyPlan:
         if name.lower() in ("mode", "columnnameofcorruptrecord"):
             raise JobFailed(f"--body-option {name}: say it with --mode and --bad-to", USAGE)
     return BodyPlan(
-        kind,
-        _schema_text(kind, schema) if schema else None,
-        parsed.message,
-        parsed.infer_from,
-        options,
-        parsed.nested,
-        parsed.keep_body,
+        kind=kind,
+        schema=_schema_text(kind, schema) if schema else None,
+        message=parsed.message,
+        infer_from=parsed.infer_from,
+        options=options,
+        nested=parsed.nested,
+        keep=parsed.keep_body,
     )
 
 
