@@ -41,10 +41,6 @@ class SinkSchemaError(ValueError):
     """A DataFrame whose columns cannot become messages."""
 
 
-class _Type(Protocol):
-    def simpleString(self) -> str: ...
-
-
 class Field(Protocol):
     """The part of Spark's StructField that is used here."""
 
