@@ -112,8 +112,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "public",
     ),
     "pipeline": (
-        *("workers", "errors", "foreign_options", "times", "decode", "missing_column"),
-        *("options", "brokers", "listener"),
+        *("workers", "errors", "decode", "foreign_options", "option_map", "brokers", "listener"),
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
