@@ -6,7 +6,7 @@ from aerobee.config.settings.setting import Section, setting
 
 
 class AccessSettings(Section):
-    """Who may do what."""
+    """Accounts and rights."""
 
     section: ClassVar[str] = "access"
 
