@@ -5,17 +5,17 @@ before it in that order are done, because what is stored later never has an earl
 (`timer.py`). When the wall clock is set back, the cursor goes back with it, and what was done up to
 its old place is remembered as a *past*: records below a log offset, up to a cursor.
 
-As for the delay levels the file never says more than what is durable: what is delivered is stored a
-second time without a wait for its sync. Loop thread only, but for `save`, which may run on any.
+The file never says more than what is durable, as that of the delay levels (`progress.py`). Loop
+thread only, but for `save`, which may run on any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from aerobee.broker.delay.progress import DurableProgress, Place
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty, read_document
+from aerobee.broker.delay.progress import DurableProgress
+from aerobee.broker.tables.state_file import members, pretty, read_document
 
 # A clock that is set back more often than this before it has caught up: the oldest past is
 # forgotten, and its messages come twice.
@@ -30,7 +30,7 @@ class Cursor(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Of the records below the log offset `below`, those up to `cursor` are done."""
+    """The records below the log offset `below` are done up to `cursor`."""
 
     below: int
     cursor: Cursor
@@ -65,74 +65,59 @@ class Done(NamedTuple):
         return Done(Cursor(now_ms, -1), tuple(kept[-_MOST_PASTS:]))
 
 
-class TimerProgress(DurableProgress[Done]):
-    """The timer's place. Raises StateFileError if the file and its backup are damaged."""
+# Nothing was ever done, and the number of the timer's only position.
+_NOTHING = Done(Cursor(0, -1))
+_ONLY = 0
 
-    def __init__(
-        self,
-        file: JsonStateFile,
-        durable: Callable[[], int],
-        sync_soon: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(file, durable, sync_soon)
-        #: What the file said; None without one.
-        self.stored: Done | None = file.load(_parse, None)
-        self._place = Place(self.stored or Done(Cursor(0, -1)))
-        self._saved = self.stored
+
+class TimerProgress(DurableProgress[Done]):
+    """How far the timer is."""
+
+    @property
+    def stored(self) -> Done | None:
+        """What the file said at the start; None without a file."""
+        return self._stored.get(_ONLY)
 
     @property
     def done(self) -> Done:
         """What is done, durable or not."""
-        return self._place.offset
+        position = self._positions.get(_ONLY)
+        return _NOTHING if position is None else position.offset
 
     def moved(self, done: Done, end: int | None = None) -> None:
-        """So much is done; what was stored for it last ends at the log offset `end`."""
-        self._place.offset = done
-        if end is not None:
-            self._place.end = end
-        self._place.advance(self._durable())
+        """That is done now; what was stored for it last ends at the log offset `end`."""
+        self._move(_ONLY, done, _NOTHING, end)
 
-    def take_changes(self) -> str | None:
-        """The file's new text when it has changed since the last call, else None."""
-        place, durable = self._place, self._durable()
-        done = place.advance(durable)
-        self._have_synced(durable, (place,))
-        if done == self._saved or done.cursor == Cursor(0, -1):
-            return None
-        self._saved = done
-        self._newest = _text(done)
-        return self._newest
+    @staticmethod
+    def parse(content: bytes) -> dict[int, Done]:
+        """What the file says is done."""
+        table = members(read_document(content))
+        pasts = [_past(one) for one in map(members, table.get("pasts", []))]
+        return {_ONLY: Done(_cursor(table), tuple(pasts))}
 
-    def mark_unsaved(self) -> None:
-        """A `save` failed: the next `take_changes` gives the place again."""
-        self._saved = None
-
-    def mark_lost(self) -> None:
-        """The file is gone: the same."""
-        self._saved = None
-
-
-def _text(done: Done) -> str:
-    def shown(cursor: Cursor) -> dict[str, int]:
-        return {"actionMs": cursor.action_ms, "logOffset": cursor.log_offset}
-
-    def shown_past(past: Past) -> dict[str, int]:
-        left = {} if past.left is None else {"left": past.left}
-        return {"below": past.below, **shown(past.cursor), **left}
-
-    pasts = [shown_past(past) for past in done.pasts]
-    return pretty({**shown(done.cursor), "pasts": pasts})
+    @staticmethod
+    def text(values: Mapping[int, Done]) -> str:
+        """The cursor and the pasts."""
+        done = values[_ONLY]
+        pasts = [
+            {
+                "below": past.below,
+                **_shown(past.cursor),
+                **({} if past.left is None else {"left": past.left}),
+            }
+            for past in done.pasts
+        ]
+        return pretty({**_shown(done.cursor), "pasts": pasts})
 
 
-def _parse(content: bytes) -> Done | None:
-    table = members(read_document(content))
+def _shown(cursor: Cursor) -> dict[str, int]:
+    return {"actionMs": cursor.action_ms, "logOffset": cursor.log_offset}
 
-    def cursor(value: Any) -> Cursor:
-        return Cursor(int(value["actionMs"]), int(value["logOffset"]))
 
-    def past(one: Mapping[str, Any]) -> Past:
-        left = one.get("left")
-        return Past(int(one["below"]), cursor(one), None if left is None else int(left))
+def _cursor(table: Mapping[str, Any]) -> Cursor:
+    return Cursor(int(table["actionMs"]), int(table["logOffset"]))
 
-    pasts = [past(one) for one in map(members, table.get("pasts", []))]
-    return Done(cursor(table), tuple(pasts))
+
+def _past(table: Mapping[str, Any]) -> Past:
+    left = table.get("left")
+    return Past(int(table["below"]), _cursor(table), None if left is None else int(left))

@@ -490,9 +490,9 @@ def test_the_file_says_nothing_that_is_not_durable(bench: Bench) -> None:
     bench.pass_ms(1500)
     assert bench.store.durable < bench.store.written
     bench.progress.take_changes()
-    assert bench.progress._places[1].advance(bench.store.durable) == 0
+    assert bench.progress._positions[1].advance(bench.store.durable) == 0
     assert bench.progress.table() == {1: 3}
-    assert bench.progress._places[1].advance(bench.store.written) == 3
+    assert bench.progress._positions[1].advance(bench.store.written) == 3
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["as it is", "control"])
