@@ -257,7 +257,8 @@ OTHERS: Final[Containers] = {
     },
     "one a delay level": {
         "broker/tables/retries_waiting.py": "RetriesWaiting._levels",
-        "broker/delay/progress.py": "DurableProgress._positions DurableProgress._saved DurableProgress._stored",
+        "broker/delay/progress.py": "DurableProgress._positions DurableProgress._saved "
+        "DurableProgress._stored",
         "broker/delay/service.py": "ScheduleMessageService._levels",
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",
     },

@@ -59,6 +59,9 @@ class DurableProgress(Generic[V]):
     `sync_soon` has it moved to what is written now. Raises StateFileError if the file and its
     backup are damaged."""
 
+    #: For the log.
+    name = "progress"
+
     def __init__(
         self,
         file: JsonStateFile,
@@ -137,6 +140,8 @@ class DurableProgress(Generic[V]):
 
 class DelayProgress(DurableProgress[int]):
     """The next queue offset of each level."""
+
+    name = "delay progress"
 
     @property
     def from_backup(self) -> bool:

@@ -73,6 +73,8 @@ _ONLY = 0
 class TimerProgress(DurableProgress[Done]):
     """How far the timer is."""
 
+    name = "timer progress"
+
     @property
     def stored(self) -> Done | None:
         """What the file said at the start; None without a file."""

@@ -346,7 +346,7 @@ def _timer(timer: TimerService) -> list[Number]:
         (
             "aerobee_timer_put_failures_total",
             "Times a due message could not be stored and was tried again",
-            counts.put_failures,
+            timer.put_failures,
         ),
     ]
 

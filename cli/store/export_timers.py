@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from aerobee.broker.core import timer_window_ms, wall_clock_ms
+from aerobee.broker.core import wall_clock_ms
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
+from aerobee.broker.delay.timer import TimerRules
 from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.second_step.deleted_topics import stored_deletions
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
@@ -50,7 +51,7 @@ def export_timers(parsed: argparse.Namespace) -> int:
             store,
             progress.done,
             wall_clock_ms,
-            timer_window_ms(settings),
+            TimerRules(settings).window_ms,
             listed,
             deleted_at,
             dry_run=parsed.dry_run,

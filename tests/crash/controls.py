@@ -227,7 +227,7 @@ def delivered_early() -> None:
         old_deliver(service, level, now_ms + 300)
 
     old_until = replace(TimerService, "_until_ms", until)
-    old_deliver = replace(ScheduleMessageService, "_deliver", deliver)
+    old_deliver = replace(ScheduleMessageService, "_serve", deliver)
 
 
 def waiting_forgotten() -> None:

@@ -109,6 +109,15 @@ class _Clients:
         return self.members
 
 
+class _Rules:
+    """Times of a day at most, rolled when they are further ahead than the window."""
+
+    enabled = True
+    max_delay_ms = DAY_MS
+    window_ms = WINDOW_MS
+    messages = recalls = 10_000
+
+
 class _Topics:
     """A table that has every topic."""
 
@@ -154,16 +163,14 @@ class SteppedBroker:
         )
         stats, loop = BrokerStats(), cast("asyncio.AbstractEventLoop", self.loop)
         self.timer = TimerService(
-            loop,
-            store,
-            self.timer_progress,
-            stats,
-            self.appended,
-            self.time.now_ms,
-            store.put,
-            TimerRules(
-                lambda: True, lambda: DAY_MS, lambda: WINDOW_MS, lambda: 10_000, lambda: 10_000
-            ),
+            loop=loop,
+            store=store,
+            progress=self.timer_progress,
+            stats=stats,
+            appended=self.appended,
+            clock_ms=self.time.now_ms,
+            put_delayed=store.put,
+            rules=cast("TimerRules", _Rules()),
             second_step=second_step(),
         )
         self.clients = _Clients()

@@ -118,12 +118,12 @@ class Bench:
         self.progress = DelayProgress(self.file(), lambda: self.store.durable)
         self.retries = retries_of(self.store, self.deleted)
         self.delays = ScheduleMessageService(
-            cast(asyncio.AbstractEventLoop, self.loop),
-            self.store,
-            self.progress,
-            self.stats,
-            self.appended,
-            self.clock.now_ms,
+            loop=cast(asyncio.AbstractEventLoop, self.loop),
+            store=self.store,
+            progress=self.progress,
+            stats=self.stats,
+            appended=self.appended,
+            clock_ms=self.clock.now_ms,
             second_step=second_step(self.topics.get, self.deleted),
             retries=self.retries,
         )

@@ -53,7 +53,7 @@ class Bench:
         self.enabled = True
         self.max_delay_ms = 40 * DAY_MS
         self.window_ms = 36 * HOUR_MS
-        self.most = 1000
+        self.messages = self.recalls = 1000
         self.refusal: Exception | None = None
         self.topics = {"Orders": TopicConfig("Orders")}
         self.deleted = no_deletions()
@@ -75,20 +75,14 @@ class Bench:
         self.stats = BrokerStats()
         self.progress = TimerProgress(self.file(), lambda: self.store.durable)
         self.timer = TimerService(
-            cast(asyncio.AbstractEventLoop, self.loop),
-            self.store,
-            self.progress,
-            self.stats,
-            self.appended,
-            self.clock.now_ms,
-            self.store.put,
-            TimerRules(
-                lambda: self.enabled,
-                lambda: self.max_delay_ms,
-                lambda: self.window_ms,
-                lambda: self.most,
-                lambda: self.most,
-            ),
+            loop=cast(asyncio.AbstractEventLoop, self.loop),
+            store=self.store,
+            progress=self.progress,
+            stats=self.stats,
+            appended=self.appended,
+            clock_ms=self.clock.now_ms,
+            put_delayed=self.store.put,
+            rules=cast(TimerRules, self),
             second_step=second_step(self.topics.get, self.deleted),
         )
         self.store.listen(closing=self.timer.save_last)
@@ -421,7 +415,7 @@ def test_a_full_disk_holds_all_up_and_loses_nothing(
     bench.send(b"2", 2000)
     bench.refusal = StoreNotWritable("the disk is full")
     bench.pass_ms(5000)
-    assert bench.timer.counts.put_failures > 2
+    assert bench.timer.put_failures > 2
     assert bench.timer.late_s() > 3
     bench.refusal = None
     bench.pass_ms(200)
@@ -526,7 +520,7 @@ def test_an_hour_whose_queue_cannot_be_read_counts_whole(
 
 
 def test_an_hour_that_is_full_takes_no_more_and_other_hours_do(bench: Bench) -> None:
-    bench.most = 2
+    bench.messages = bench.recalls = 2
     for n in range(2):
         bench.send(b"%d" % n, 2 * HOUR_MS + n)
     with pytest.raises(StoreNotWritable, match="timer_messages"):
@@ -669,7 +663,7 @@ def test_a_recall_for_a_time_that_has_passed_is_refused(bench: Bench) -> None:
 
 
 def test_an_hour_takes_so_many_recalls(bench: Bench) -> None:
-    bench.most = 2
+    bench.messages = bench.recalls = 2
     deliver_ms = bench.clock.now_ms() + 2 * HOUR_MS
     for body in (b"1", b"2"):
         bench.recall(body, deliver_ms)
