@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ async def bench(parsed: argparse.Namespace) -> int:
     _check_outputs(parsed)
     async with admin_of(parsed) as admin:
         brokers = await _brokers(admin, plan)
-        machine = _machine()
+        machine = result.machine()
         _say_plan(plan, brokers, machine)
         topics = Topics(admin, name_servers(parsed), plan)
         try:
@@ -165,16 +164,6 @@ async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
         "version": info.get("brokerVersionDesc", _UNKNOWN),
         "flushDiskType": settings.get("flushDiskType", _UNKNOWN),
         "brokerRole": settings.get("brokerRole", _UNKNOWN),
-    }
-
-
-def _machine() -> dict[str, Any]:
-    """This machine, on which the generator runs; the brokers' may be others."""
-    return {
-        "cores": os.cpu_count() or 1,
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": platform.machine(),
-        "python": platform.python_version(),
     }
 
 

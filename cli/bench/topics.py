@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aerobee.cli.bench.plan import Mode, Plan
+from aerobee.cli.bench.loads import Mode
+from aerobee.cli.bench.plan import Plan
 from aerobee.cli.bench.security import is_refusal
 from aerobee.cli.output import CommandFailed, say
 from aerobee.client.admin import Admin

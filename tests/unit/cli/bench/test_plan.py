@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from aerobee.cli.bench.fleet import specs_of
-from aerobee.cli.bench.plan import Mode, Plan, plan_of
+from aerobee.cli.bench.loads import Mode
+from aerobee.cli.bench.plan import Plan, plan_of
 from aerobee.cli.bench.security import Security
 from aerobee.cli.bench.topics import Place
 from aerobee.cli.output import CommandFailed
