@@ -149,9 +149,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         for name in ("send", "batch", "pull", "e2e", "workload")
     },
     "store verify": ("store.verify", "verify_store"),
-    "store rebuild": ("store.rebuild", "rebuild_store"),
-    "store repair": ("store.repair", "repair_store"),
-    "store truncate": ("store.truncate", "truncate_store"),
+    "store rebuild": ("store.mending", "rebuild_store"),
+    "store repair": ("store.mending", "repair_store"),
+    "store truncate": ("store.mending", "truncate_store"),
     "store export-timers": ("store.export_timers", "export_timers"),
     "store retention": ("store.retention", "show_retention"),
     "store dump messages": ("store.dump", "dump_messages"),

@@ -191,15 +191,14 @@ BOUNDED: Final[Containers] = {
         "RouteCache._routes RouteCache._write_queues",
         "client/consuming/assignment.py": "Assignment._held Assignment._loops "
         "Assignment._releasing",
-        "client/consuming/offset_store.py": "BrokerOffsets._changed BrokerOffsets._offsets "
-        "LocalOffsets._offsets",
+        "client/consuming/offset_store.py": "OffsetStore._changed OffsetStore._offsets",
         "client/consuming/order_lock.py": "LockResult.held LockResult.refused",
         "client/consuming/puller.py": "Puller._suggested",
         "client/producing/queue_choice.py": "QueueChooser._failed_until",
     },
     "client, messages held": {
-        "client/consuming/concurrent.py": "ConcurrentConsumeService._batches",
-        "client/consuming/orderly.py": "OrderlyConsumeService._waiting",
+        "client/consuming/consume_services.py": "ConcurrentConsumeService._batches "
+        "OrderlyConsumeService._waiting",
         "client/consuming/process_queue.py": "ProcessQueue._held "
         "ProcessQueue._finished ProcessQueue._waiting",
         "client/consuming/puller.py": "PullResult.messages",

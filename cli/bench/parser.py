@@ -4,8 +4,8 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from aerobee.cli.bench.loads import BATCH, END_TO_END, PULL, SEND, LoadShape, Mode
-from aerobee.cli.client_arguments import add_admin, add_client
 from aerobee.cli.parser_types import at_most, duration, text
+from aerobee.cli.shared_arguments import add_admin, add_client
 from aerobee.pipeline.jobs.argument_values import count
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from aerobee.client.connections.background import FirstAlone, Periodic, TaskOwner
 from aerobee.client.connections.pool import ConnectionPool
@@ -335,6 +335,28 @@ class Session:
             remark = f"request code {command.code} for group {group!r} is not supported"
             answer = make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         caller.reply(answer.encode())
+
+
+class Role:
+    """A role that needs nothing but its session. Belongs to the loop it was started on."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Get ready; connections are made by the first call."""
+        self._session.start()
+
+    async def close(self) -> None:
+        """Close the connections; calls still waiting fail."""
+        await self._session.close()
 
 
 def _make_signer(options: ClientOptions) -> Sign | None:

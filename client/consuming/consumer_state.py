@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from aerobee.client.connections.background import Periodic
 from aerobee.client.connections.session import Session
@@ -90,16 +89,3 @@ def restore_topics(group: str, messages: list[ReceivedMessage]) -> None:
     for message in messages:
         if message.topic == retry and (origin := message.properties.get(PROPERTY_RETRY_TOPIC)):
             message.topic = origin
-
-
-class ConsumeService(Protocol):
-    """How pulled messages reach the listener; concurrent.py and orderly.py are the two ways."""
-
-    def start(self) -> None:
-        """Start working."""
-
-    def queue_added(self, assigned: ProcessQueue) -> None:
-        """A queue has become ours."""
-
-    def arrived(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Messages were pulled and added to the queue's bookkeeping."""

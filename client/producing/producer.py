@@ -21,8 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from aerobee.client.connections.background import wait_all
-from aerobee.client.connections.role import Role
-from aerobee.client.connections.session import Session
+from aerobee.client.connections.session import Role, Session
 from aerobee.client.errors import (
     BadMessage,
     CallTimeout,

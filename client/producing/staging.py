@@ -20,8 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from aerobee.client.connections.role import Role
-from aerobee.client.connections.session import Session
+from aerobee.client.connections.session import Role, Session
 from aerobee.client.errors import (
     ClientError,
     NetworkError,
