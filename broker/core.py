@@ -20,10 +20,9 @@ from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.access.requests import AccessRequests
-from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.service import ScheduleMessageService
-from aerobee.broker.delay.timer import TimerRules, TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
@@ -374,7 +373,7 @@ class BrokerCore:
             appended=self._appended,
             clock_ms=wall_clock_ms,
             put_delayed=self.delays.put,
-            rules=TimerRules(settings),
+            settings=settings,
             second_step=self.second_step,
         )
 

@@ -9,7 +9,7 @@ The hour that is now, and the next one shortly before it begins, are loaded: the
 into the `Wheel`, eight bytes each. Everything happens in turns (`turns.py`), each of which loads,
 puts in order or delivers a few.
 
-What is done is one cursor (`timer_progress.py`), which holds because nothing is ever stored with an
+What is done is one cursor (`progress.py`), which holds because nothing is ever stored with an
 action time before it: a put raises it. A record that is stored but not visible yet (SYNC_FLUSH) has
 the cursor wait for it, if its time is earlier than what would be delivered.
 
@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from aerobee.broker.delay.backlog import TimerBacklog
-from aerobee.broker.delay.timer_progress import Cursor, Done, TimerProgress
+from aerobee.broker.delay.progress import Cursor, Done, TimerProgress
 from aerobee.broker.delay.turns import DeliveryTurns, Head
 from aerobee.broker.delay.wheel import Wheel
 from aerobee.broker.second_step.place import TIMED, SecondStep
@@ -115,36 +115,10 @@ class _Hour:
         return (self.number + 1) * HOUR_MS
 
 
-class TimerRules:
-    """What the settings say, asked each time because some are live."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    @property
-    def enabled(self) -> bool:
-        return self._settings.timer_enabled
-
-    @property
-    def max_delay_ms(self) -> int:
-        return self._settings.timer_max_delay_seconds * 1000
-
-    @property
-    def window_ms(self) -> int:
-        """How far ahead a waiting record is left alone: it has to outlive retention by far."""
-        settings = self._settings
-        seconds = min(settings.timer_roll_window_seconds, settings.retention_hours * 3600 // 2)
-        return seconds * 1000
-
-    @property
-    def messages(self) -> int:
-        """Most messages of one hour."""
-        return self._settings.timer_messages
-
-    @property
-    def recalls(self) -> int:
-        """Most recalls of one hour."""
-        return self._settings.timer_recalls
+def roll_window_ms(settings: Settings) -> int:
+    """How far ahead a waiting record is left alone: it has to outlive retention by far."""
+    seconds = min(settings.timer_roll_window_seconds, settings.retention_hours * 3600 // 2)
+    return seconds * 1000
 
 
 class TimerService(DeliveryTurns[Head, TimerProgress]):
@@ -161,7 +135,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
         put_delayed: Callable[[StoreMessage], PutResult],
-        rules: TimerRules,
+        settings: Settings,
         second_step: SecondStep,
     ) -> None:
         super().__init__(loop, clock_ms, progress, log, "timed")
@@ -172,7 +146,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         self._stats = stats
         self._appended = appended
         self._put_delayed = put_delayed
-        self._rules = rules
+        self._settings = settings
         self._wheel = Wheel()
         self._hours: dict[int, _Hour] = {}
         # Puts that are not visible yet, with growing action times: (log offset behind it, time).
@@ -195,7 +169,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
             return None
         values = decode_properties(str(properties, "utf-8", "surrogatepass"))
         now_ms = self._clock_ms()
-        asked = asked_ms(values, now_ms, self._rules.max_delay_ms)
+        asked = asked_ms(values, now_ms, self._settings.timer_max_delay_seconds * 1000)
         if asked is None or asked <= now_ms:
             if PROPERTY_TIMER_DEL_UNIQUE_KEY in values:
                 raise MessageIllegal(
@@ -203,7 +177,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
                     "whose time has passed or is not named; name the time that it waits for"
                 )
             return None
-        if not self._rules.enabled:
+        if not self._settings.timer_enabled:
             raise MessageIllegal(
                 "timer message refused: arbitrary delivery times are off on this broker "
                 "(timerWheelEnable=false); send it with a delay level, or have it switched on"
@@ -225,8 +199,8 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
     def put_at(self, message: StoreMessage, deliver_ms: int) -> PutResult:
         """Store a message, or a recall of one, that waits for the time that `deliver_at` gave.
         Raises a StoreError."""
-        action_ms = next_action_ms(deliver_ms, self._clock_ms(), self._rules.window_ms)
-        held, most = self._queues.readable(bucket_of(action_ms)), self._rules.messages
+        action_ms = next_action_ms(deliver_ms, self._clock_ms(), roll_window_ms(self._settings))
+        held, most = self._queues.readable(bucket_of(action_ms)), self._settings.timer_messages
         if held >= most:
             raise StoreNotWritable(
                 f"{held} messages wait for that hour, {most} may (limits.timer_messages); choose "
@@ -243,7 +217,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
     def check_room_for_recall(self, deliver_ms: int) -> None:
         """Raises BadRequest (SYSTEM_BUSY) when an hour has as many recalls as it may have."""
         held = self._queues.readable(RECALLS_FROM + bucket_of(deliver_ms))
-        most = self._rules.recalls
+        most = self._settings.timer_recalls
         if held >= most:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
@@ -535,7 +509,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         return self._second_step.drops(TIMED, topic, message)
 
     def _roll(self, message: Message, deliver_ms: int, now_ms: int) -> PutResult:
-        action_ms = next_action_ms(deliver_ms, now_ms, self._rules.window_ms)
+        action_ms = next_action_ms(deliver_ms, now_ms, roll_window_ms(self._settings))
         rolled = rolled_form(message, action_ms)
         result = self._put(rolled)
         if rolled.queue_id >= RECALLS_FROM:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from aerobee.broker.core import wall_clock_ms
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
-from aerobee.broker.delay.timer import TimerRules
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.timer import roll_window_ms
 from aerobee.broker.second_step.deleted_topics import stored_deletions
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, show
@@ -51,7 +51,7 @@ def export_timers(parsed: argparse.Namespace) -> int:
             store,
             progress.done,
             wall_clock_ms,
-            TimerRules(settings).window_ms,
+            roll_window_ms(settings),
             listed,
             deleted_at,
             dry_run=parsed.dry_run,

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from aerobee.broker.delay.timer import TimerRules, TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, Rescue
@@ -109,13 +109,14 @@ class _Clients:
         return self.members
 
 
-class _Rules:
+class _TimerSettings:
     """Times of a day at most, rolled when they are further ahead than the window."""
 
-    enabled = True
-    max_delay_ms = DAY_MS
-    window_ms = WINDOW_MS
-    messages = recalls = 10_000
+    timer_enabled = True
+    timer_max_delay_seconds = DAY_MS // 1000
+    timer_roll_window_seconds = WINDOW_MS // 1000
+    retention_hours = 1000
+    timer_messages = timer_recalls = 10_000
 
 
 class _Topics:
@@ -170,7 +171,7 @@ class SteppedBroker:
             appended=self.appended,
             clock_ms=self.time.now_ms,
             put_delayed=store.put,
-            rules=cast("TimerRules", _Rules()),
+            settings=cast("Settings", _TimerSettings()),
             second_step=second_step(),
         )
         self.clients = _Clients()
