@@ -23,7 +23,7 @@ from aerobee.config.hangup import HANGUPS
 # Those that SIGHUP has read their configuration again, instead of ending them.
 _DAEMONS: Final = frozenset({"serve", "nameserver"})
 _INTERRUPTED: Final = 130
-# What a write to a device without room raises; files that we open ourselves are named by it.
+# A write to a device without room raises one of these; files that we open ourselves are named.
 _OUTPUT_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 

@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
         if unknown and self._subparsers is None:
-            # What all have in front makes none nearer.
+            # The hyphens that all have in front make no name nearer.
             known = {name.lstrip("-"): name for name in self._option_string_actions}
             near = nearest_name(unknown[0].lstrip("-"), known)
             hint = f"; did you mean {known[near]}?" if near else ""

@@ -117,8 +117,8 @@ class Admin(OffsetsRole):
         await self._administered(masters(one for name, one in found if name in names))
 
     async def _administered(self, masters: dict[str, str]) -> dict[str, str]:
-        """Where these are administered, by the same names. Of several each is asked first, as
-        `check_administered` has it."""
+        """Where these are administered, by the same names. Where there are several, each is asked
+        first, as `check_administered` says."""
         ports = self._admin_ports
         if ports is None:
             ports = self._admin_ports = {
@@ -159,8 +159,8 @@ class Admin(OffsetsRole):
         *,
         accept: tuple[ResponseCode, ...] = (ResponseCode.SUCCESS,),
     ) -> dict[str, T]:
-        """What these brokers answer, parsed, by their names; without those whose answer is another
-        one of `accept` than success. The first that refuses ends it."""
+        """The parsed answers of these brokers, by their names, without those of other codes in
+        `accept` than success. The first broker that refuses ends it."""
         found: dict[str, T] = {}
         for name, address in addresses.items():
             answer = await self._session.call(address, code, ext, accept=accept)
@@ -270,7 +270,7 @@ class Admin(OffsetsRole):
     async def topic_settings(
         self, topic: str, *, cluster: str | None = None, broker: str | None = None
     ) -> dict[str, TopicConfig | None]:
-        """What a topic is like on every master, by broker name; None where it does not exist.
+        """The settings of a topic on every master, by broker name; None where it does not exist.
 
         The brokers are asked themselves: name servers hear of a change a moment later. `cluster`
         and `broker` choose as in `create_topic`. Brokers send their whole topic table for this.
@@ -289,7 +289,7 @@ class Admin(OffsetsRole):
     async def waiting_messages(
         self, topic: str, brokers: Iterable[str]
     ) -> dict[str, WaitingMessages | None]:
-        """What waits for a topic on these masters, by broker name: messages that were accepted and
+        """Messages that wait for a topic on these masters, by broker name: they were accepted and
         are not in its queues yet. None where the broker does not tell: RocketMQ's do not, and ours
         tell administrators alone."""
         self._session.check_running()
@@ -329,7 +329,7 @@ class Admin(OffsetsRole):
     async def _of_topic(
         self, topic: str, code: RequestCode, parse: Callable[[bytes], T]
     ) -> Iterable[T]:
-        """What the masters of a topic say about it."""
+        """The answers of a topic's masters to a question about it."""
         chosen = masters((await self.route(topic)).brokers)
         return (await self._ask_each(chosen, code, parse, TopicHeader(topic).to_ext())).values()
 
@@ -394,7 +394,7 @@ class Admin(OffsetsRole):
         return sorted({group for groups in found for group in groups})
 
     async def group_state(self, group: str) -> dict[str, GroupState]:
-        """Who is online in a group, by the names of the masters where somebody is."""
+        """The members of a group that are online, by the names of the masters where somebody is."""
         return await self._members_at(await self._all_masters(), group, GroupState.parse)
 
     async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
@@ -405,7 +405,7 @@ class Admin(OffsetsRole):
     async def group_progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, GroupProgress]:
-        """As `consume_progress`, of a group that may never have been online too: all masters are
+        """How far a group has consumed each queue, also one that was never online: all masters are
         asked.
 
         Where the group has no offset in a queue, Aerobee says where it would start there, which is
@@ -440,7 +440,7 @@ class Admin(OffsetsRole):
         """Give a group the offsets that another one has at a broker, in one topic or in all; what
         the broker has to say about it, "" for nothing."""
         address = await self._administered_at(broker)
-        # What its members do not subscribe to any more too, as its progress has it.
+        # Also topics that its members do not subscribe to any more, as its progress has it.
         ext = CloneOffsetHeader(source, group, topic or "", offline=True).to_ext()
         answer = await self._session.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
         return answer.remark or ""
@@ -565,7 +565,7 @@ def _merged(parts: Iterable[Mapping[MessageQueue, T]]) -> dict[MessageQueue, T]:
 
 
 def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """Addresses of the masters meant, by broker name; NoMaster when there is none."""
+    """Addresses of the masters meant, by broker name; NoMaster when nobody is meant."""
     names = info.brokers if cluster is None else info.clusters.get(cluster, [])
     chosen = [info.brokers[name] for name in names if name in info.brokers]
     if broker is not None:

@@ -86,7 +86,7 @@ async def commit_offset(session: Session, group: str, queue: MessageQueue, offse
 
 
 def commits_key(group: str, queue: MessageQueue) -> tuple[str, str, str]:
-    """What a broker keeps one table of offsets for."""
+    """Names the table of offsets that a broker keeps."""
     return queue.broker_name, group, queue.topic
 
 

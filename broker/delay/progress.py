@@ -9,7 +9,7 @@ are done, because what is stored later never has an earlier time (`timer.py`). W
 is set back, the cursor goes back with it, and what was done up to its old place is remembered as a
 *past*: records below a log offset, up to a cursor.
 
-What is delivered is stored a second time without a wait for its sync, so a file never says more
+A delivered message is stored a second time without a wait for its sync, so a file never says more
 than what is durable: a position is written when the log is synced behind the last message that was
 delivered before it. RocketMQ writes it at once, and a power cut then loses the messages that the
 file calls delivered. A stop or kill in between delivers the last ones twice; none gets lost.
@@ -213,7 +213,7 @@ class Past(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What is done."""
+    """The records that are done."""
 
     cursor: Cursor
     pasts: tuple[Past, ...] = ()
@@ -251,12 +251,12 @@ class TimerProgress(DurableProgress[Done]):
 
     @property
     def stored(self) -> Done | None:
-        """What the file said at the start; None without a file."""
+        """The content of the file at the start; None without a file."""
         return self._stored.get(_ONLY)
 
     @property
     def done(self) -> Done:
-        """What is done, durable or not."""
+        """The records that are done, durable or not."""
         position = self._positions.get(_ONLY)
         return _NOTHING if position is None else position.offset
 
@@ -266,7 +266,7 @@ class TimerProgress(DurableProgress[Done]):
 
     @staticmethod
     def parse(content: bytes) -> dict[int, Done]:
-        """What the file says is done."""
+        """The records that are done, by the file."""
         table = members(read_document(content))
         pasts = [_past(one) for one in map(members, table.get("pasts", []))]
         return {_ONLY: Done(_cursor(table), tuple(pasts))}

@@ -9,7 +9,7 @@ The hour that is now, and the next one shortly before it begins, are loaded: the
 into the `Wheel`, eight bytes each. Everything happens in turns (`turns.py`), each of which loads,
 puts in order or delivers a few.
 
-What is done is one cursor (`progress.py`), which holds because nothing is ever stored with an
+One cursor says what is done (`progress.py`), which holds because nothing is ever stored with an
 action time before it: a put raises it. A record that is stored but not visible yet (SYNC_FLUSH) has
 the cursor wait for it, if its time is earlier than what would be delivered.
 
@@ -87,7 +87,7 @@ _FOR_EVER = 1 << 62
 
 @dataclass(slots=True)
 class TimerCounts:
-    """What the timer has done since the start."""
+    """Counts of what the timer has done since the start."""
 
     delivered: int = 0
     rolled: int = 0
@@ -102,7 +102,7 @@ class _Hour:
 
     number: int
     position: int
-    #: The same of the recalls, and what they mean.
+    #: The queue offset of the recalls to be read next, and the messages that recalls name.
     recall_position: int
     recalled: set[bytes] = field(default_factory=set)
 
@@ -163,7 +163,8 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         """When a message with these stored properties is to be delivered, if it waits for a time of
         its own; None if not, or if its time has passed.
 
-        Raises MessageIllegal for a time that is none or too far ahead, and where the timer is off.
+        Raises MessageIllegal for a time that cannot be read or is too far ahead, and where the
+        timer is off.
         """
         if not any(mark in properties for mark in _MARKS):
             return None
@@ -542,7 +543,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         return self._progress.done.has(action_ms, log_offset)
 
     def pending(self) -> int:
-        """How many records wait, of which what is done or was exported is none (`backlog.py`). A
+        """How many records wait, without those that are done or were exported (`backlog.py`). A
         recalled message counts until its time: nobody looks which record a recall means."""
         done, count = self._progress.done, self._backlog.messages
         waiting = len(self._wheel)

@@ -54,7 +54,7 @@ async def bench(parsed: argparse.Namespace) -> int:
 
 
 async def _measured(plan: Plan, topics: Topics) -> tuple[Measurement, int | None]:
-    """What was measured, and how many messages the brokers hold of it (None: not asked)."""
+    """The measurement, and how many messages the brokers hold of it (None: not asked)."""
     with _interrupts() as on_interrupt:
         await topics.prepare()
         async with Fleet(open_loop=plan.rate is not None) as fleet:
@@ -80,7 +80,7 @@ async def _stored(topics: Topics, found: Measurement) -> int | None:
 
 @contextmanager
 def _interrupts() -> Iterator[list[Any]]:
-    """The last callable of the list is called by Ctrl-C or SIGTERM; while there is none, and from
+    """The last callable of the list is called by Ctrl-C or SIGTERM; without one, and from
     the second time on, they end the command where it stands."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -127,7 +127,7 @@ def _check_outputs(parsed: argparse.Namespace) -> None:
 
 
 async def _brokers(admin: Admin, plan: Plan) -> dict[str, dict[str, str]]:
-    """What each broker says of itself. Raises ClientError when there is none."""
+    """Ask each broker what it is. Raises ClientError when no broker is registered."""
     addresses = masters((await admin.cluster()).brokers.values())
     if plan.broker is not None:
         if plan.broker not in addresses:
@@ -140,7 +140,7 @@ async def _brokers(admin: Admin, plan: Plan) -> dict[str, dict[str, str]]:
 
 
 async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
-    """What a broker says of itself. Raises ClientError when it does not take the account."""
+    """Ask a broker what it is. Raises ClientError when it does not take the account."""
     info: Mapping[str, str] = {}
     settings: Mapping[str, str] = {}
     for tries in (2, 1, 0):

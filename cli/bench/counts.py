@@ -1,9 +1,9 @@
-"""What a load counted since the last report, in one process or in all of them together.
+"""The counts of a load since the last report, of one process or of all of them together.
 
-Latencies lie in buckets, so that an hour of them takes no more room than a second. As an
-HdrHistogram has them: each power of two is cut into 128 buckets, so a value is known to within
-0.8 %; below 256 microseconds to the microsecond. The largest value and the sum are exact.
-Percentiles are the upper ends of their buckets, never above the largest value.
+Latencies lie in buckets, so that an hour of them takes no more room than a second. They are those
+of an HdrHistogram: each power of two is cut into 128 buckets, so a value is known to within 0.8 %;
+below 256 microseconds to the microsecond. The largest value and the sum are exact. Percentiles are
+the upper ends of their buckets, never above the largest value.
 
 A process of the generator sends its counts to the command as JSON of these very structs.
 """
@@ -67,7 +67,7 @@ class Histogram(msgspec.Struct):
         return self.sum_us / self.count if self.count else 0.0
 
     def percentile_us(self, percent: float) -> int:
-        """The time that so many percent of all did not exceed; 0 when there is no time."""
+        """The time that `percent` of all times did not exceed; 0 when there is no time."""
         if not self.count:
             return 0
         wanted = max(1, min(self.count, -int(-self.count * percent // 100)))

@@ -98,7 +98,7 @@ async def _exchange(process: asyncio.subprocess.Process, message: dict[str, Any]
 
 
 def specs_of(plan: Plan, places: Sequence[Place]) -> list[WorkerSpec]:
-    """What each process does. Connections are dealt out in turn, senders and readers apart."""
+    """The work of each process. Connections are dealt out in turn, senders and readers apart."""
     senders = [one for place in places for one in _senders(plan, place)]
     readers = [one for place in places for one in _pullers(plan, place)]
     readers += [one for place in places for one in _consumers(plan, place)]

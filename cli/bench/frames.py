@@ -4,8 +4,8 @@ A template is a whole request as `protocol/` writes it, with marks where a messa
 next one: opaque, times, unique id, key, signature. All of these always have the same number of
 characters, so the lengths of the frame and of its parts stay as they are.
 
-What is signed is a template too: the values of the fields, one behind the other. So signing costs a
-hash and one more fill, and no field is looked at again.
+The text to be signed is a template too: the values of the fields, one behind the other. So signing
+costs a hash and one more fill, and no field is looked at again.
 """
 
 import functools
@@ -30,7 +30,7 @@ FIRST_OPAQUE: Final = 1_000_000_000
 LAST_OPAQUE: Final = 0x7FFFFFFF
 #: By this property a consumer knows when a message should have been sent: monotonic ns, in hex.
 STAMP: Final = "AEROBEE_BENCH"
-#: What stands before the sixteen digits of a stamp, in a stored record.
+#: This stands before the sixteen digits of a stamp, in a stored record.
 STAMP_HEAD: Final = f"{STAMP}\x01".encode()
 STAMP_DIGITS: Final = 16
 PRODUCER_GROUP: Final = "AEROBEE_BENCH_PRODUCER"
@@ -43,12 +43,12 @@ _OFFSET_MARK: Final = 8_765_432_109_876_543_210
 _ID_MARK: Final = "<unique id of thirty-two digits>"
 _KEY_MARK: Final = "<the key.>"
 _STAMP_MARK: Final = "<sixteen digits>"
-# As long as SHA-1 in base64.
+# It has the length of SHA-1 in base64.
 _SIGNATURE_MARK: Final = "<the signature of all of it>"
 
 
 class Shape(NamedTuple):
-    """What the messages of one load have besides a body."""
+    """The properties that messages of one load have besides a body."""
 
     keyed: bool = False
     stamped: bool = False

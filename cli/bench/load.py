@@ -1,4 +1,4 @@
-"""What one connection does: send, or read, one request after the other or by the clock.
+"""One connection of a load: it sends, or reads, one request after the other or by the clock.
 
 Closed loop: so many requests are under way on each connection, and an answer makes room for the
 next. Open loop: requests leave when they are due, whatever the answers do. One that is late, since
@@ -59,7 +59,7 @@ _END_OF_QUEUE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MO
 
 
 class LoadSettings(msgspec.Struct, frozen=True):
-    """What all connections of a run have in common; `rate` is requests a second of all, or None
+    """Settings that all connections of a run share; `rate` is requests a second of all, or None
     for a closed loop."""
 
     in_flight: int
@@ -74,7 +74,7 @@ class LoadSettings(msgspec.Struct, frozen=True):
 
 
 class SenderSpec(msgspec.Struct, frozen=True):
-    """One sending connection, `number` of so many; its messages go to the queues in turn."""
+    """One sending connection, `number` of `connections`; its messages go to the queues in turn."""
 
     address: str
     topic: str
@@ -127,7 +127,7 @@ class Schedule:
 
 
 class Load:
-    """What senders and readers have in common."""
+    """A connection that sends requests in a closed or an open loop."""
 
     def __init__(
         self, address: str, settings: LoadSettings, counts: Counts, secured: Secured
@@ -411,7 +411,7 @@ class Reader(Load):
         self._idle.append(cursor)
 
     def _count_records(self, body: bytes, now_ns: int) -> int:
-        """How many messages came. Of a run with stamps only those that have one count, since the
+        """How many messages came. In a run with stamps only those that have one count, since the
         others are somebody else's. ValueError when the sizes of the records do not add up."""
         count = position = 0
         end = len(body)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class Mode(StrEnum):
-    """What is measured."""
+    """The kind of load that is measured."""
 
     SEND = "send"
     BATCH = "batch"

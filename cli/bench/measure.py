@@ -21,7 +21,7 @@ _SLIVER_S: Final = 0.5
 
 @dataclass(slots=True)
 class Second:
-    """What happened in about a second. Rates are a second's; `backlog` is messages at its end."""
+    """The counts of about a second. Rates are a second's; `backlog` is messages at its end."""
 
     at_s: float  # its end, since the seconds that count began
     elapsed_s: float
@@ -187,7 +187,7 @@ class Backlog:
         return self._state == "none"
 
     def step(self, ever: Counts) -> tuple[str, str] | None:
-        """What to tell the processes now ("" nothing) and what to say; None for no news."""
+        """The order for the processes now ("": nothing) and a text to say; None for no news."""
         held = backlog_of(self._plan, ever)
         now_s = time.monotonic()
         if self._state == "new":

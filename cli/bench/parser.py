@@ -72,7 +72,7 @@ def _add_fetch(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_shape(parser: argparse.ArgumentParser, load: LoadShape) -> None:
-    """What a workload file says otherwise."""
+    """Arguments in whose place `bench workload` reads a file."""
     add, pulls = parser.add_argument, load.mode is Mode.PULL
     add("--topic", type=text, metavar="NAME", help="use this one; it is made if it is not there, "
         "and stays (default: one of its own, deleted at the end)")  # fmt: skip

@@ -12,7 +12,7 @@ _KEY_BYTES: Final = 7
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """What bodies are: those of a file, or `pool` different ones of `size` bytes.
+    """The bodies of messages: that of a file, or `pool` different ones of `size` bytes.
 
     `random_ratio` of each is random bytes, the rest is zeros: it decides how well they compress.
     """

@@ -1,4 +1,4 @@
-"""What one measurement is: by the command line or a workload file; checked before it runs."""
+"""The plan of a measurement, by the command line or a workload file; checked before it runs."""
 
 import argparse
 import os
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def settings(self) -> LoadSettings:
-        """What the connections are told."""
+        """The settings of the connections."""
         rate = self.rate
         return LoadSettings(
             in_flight=self.in_flight,
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def loop_text(self) -> str:
-        """What kind of loop it is, for people."""
+        """Names the kind of loop, for people."""
         if self.rate is None:
             return f"closed loop, {self.in_flight} in flight on each connection"
         what = "pulls" if self.mode is Mode.PULL else "messages"

@@ -2,8 +2,8 @@
 
 Lists have an element a second, all latencies are milliseconds. Two things differ from the
 benchmark's own files, where they would mislead: `publishLatency` counts from when a send was due,
-not from when it left, and `publishDelayLatency`, how late it left, is milliseconds too. What the
-benchmark has no name for stands under `aerobee`.
+not from when it left, and `publishDelayLatency`, how late it left, is milliseconds too. Values
+that the benchmark has no name for stand under `aerobee`.
 """
 
 import os
@@ -195,7 +195,7 @@ def failure_rows(found: Measurement) -> list[tuple[object, ...]]:
 
 
 def line(plan: Plan, second: Second, *, warm_up: bool) -> str:
-    """What happened in a second, for people."""
+    """A line about a second, for people."""
     counts = second.counts
     parts = ["warm-up" if warm_up else f"{second.at_s:5.1f} s"]
     latency, what = counts.publish, "latency"
@@ -218,7 +218,7 @@ def line(plan: Plan, second: Second, *, warm_up: bool) -> str:
 
 
 def warnings(plan: Plan, found: Measurement, stored: int | None, cores: int) -> list[str]:
-    """What a reader of the figures must know, one sentence each."""
+    """Warnings that a reader of the figures must know, one sentence each."""
     told = []
     acked = found.ever.acked
     if stored is not None and stored < acked:

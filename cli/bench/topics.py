@@ -1,4 +1,5 @@
-"""The topics of a measurement: made where there is none, filled for pulls, looked into at the end.
+"""The topics of a measurement: made if they are not there, filled for pulls, looked into at the
+end.
 
 Only a topic that was made here under a name of its own is ever deleted. One that somebody named is
 used as it is, or made if it is not there (but for pulls, which need messages), and stays.

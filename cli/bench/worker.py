@@ -42,7 +42,7 @@ _CONNECT_AT_ONCE: Final = 64
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """What one process does."""
+    """The work of one process."""
 
     settings: LoadSettings
     payload: Payload

@@ -226,7 +226,7 @@ class Waiting(NamedTuple):
 
 
 async def waiting_for(admin: Admin, topic: str, first_queues: Mapping[str, int]) -> Waiting:
-    """What waits for a topic on the brokers named, for their queues from those numbers on."""
+    """Ask what waits for a topic on the brokers named, for their queues from those numbers on."""
     found = await admin.waiting_messages(topic, first_queues)
     told = {name: found.get(name) for name in first_queues}
     return Waiting(

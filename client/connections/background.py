@@ -146,7 +146,7 @@ class PlainCalls:
         self._threads: ThreadPoolExecutor | None = None
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> object:
-        """What the function gives; raises what it raises."""
+        """The result of the function; raises what it raises."""
         call = getattr(function, "__call__", function)  # noqa: B004  an object may be a function
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
             return await function(*arguments)

@@ -1,4 +1,5 @@
-"""What every role of a client shares: connections, routes, heartbeats, requests from the broker.
+"""The session that every role of a client has: connections, routes, heartbeats, requests from the
+broker.
 
 A producer, a consumer or an admin client owns one `Session`. It starts with `start()`, ends with
 `close()`, and belongs to the event loop it was started on. Members (the groups a client is in) are
@@ -51,13 +52,13 @@ from aerobee.remoting.tls import ShownCertificate, client_context, show
 log = logging.getLogger(__name__)
 
 _SUSPECT_INTERVAL_S: Final = 1.0
-# Of a file that is looked into.
+# Most bytes of a file that are looked into.
 _PEM_BYTES_MAX: Final = 1 << 20
 # A broker that has gone from the routes is mostly one that restarts: asked for again after so long,
 # then after twice as long each time, up to the usual interval.
 _MISSING_FIRST_S: Final = 1.0
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
-# What `call` asks of name servers; everything else is for brokers.
+# `call` asks these of name servers; everything else is for brokers.
 _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
 
 
@@ -388,7 +389,8 @@ def _check_key(options: ClientOptions) -> None:
 
 
 def make_tls(options: ClientOptions) -> ssl.SSLContext | None:
-    """What connections are made with; None for plain ones. CallerError for files that cannot be."""
+    """The TLS that connections are made with; None for plain ones. CallerError for files that
+    cannot be read."""
     if not options.use_tls:
         for name in ("trust_store", "certificate", "certificate_key"):
             if getattr(options, name) is not None:

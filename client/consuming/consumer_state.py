@@ -1,4 +1,4 @@
-"""What the parts of a push consumer share: settings, offsets, listener, counters."""
+"""State that the parts of a push consumer share: settings, offsets, listener, counters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aerobee.protocol.names import retry_topic
 
 @dataclass(slots=True)
 class TopicCounters:
-    """What the listener did with one topic's messages, since the consumer started."""
+    """Counts of the listener's work on one topic's messages, since the consumer started."""
 
     consumed: int = 0
     failed: int = 0

@@ -1,9 +1,10 @@
 """Calling the program's listener: coroutine functions on the loop, plain functions in threads.
 
 A listener gets a list of messages of one queue, in queue order. Returning None or
-`Consumed.SUCCESS` says all are done; `Consumed.RETRY` or an exception that none is. Whatever else
-it returns is taken for a mistake in the program, and the messages are redelivered: better twice
-than lost. A message whose body cannot be made plain is not handed over at all, and has failed.
+`Consumed.SUCCESS` says all are done; `Consumed.RETRY` or an exception that none is. Any other value
+that it returns is taken for a mistake in the program, and the messages are redelivered: better
+twice than lost. A message whose body cannot be made plain is not handed over at all, and has
+failed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _UNREADABLE_SAID_S = 60.0
 
 
 class Consumed(enum.Enum):
-    """What became of the messages given to a listener."""
+    """The fate of the messages given to a listener."""
 
     SUCCESS = "success"
     RETRY = "retry"
@@ -61,7 +62,7 @@ class ListenerCall:
         self._unreadable_said_at = -_UNREADABLE_SAID_S
 
     async def outcome(self, messages: list[ReceivedMessage]) -> tuple[Consumed, Exception | None]:
-        """What became of the messages, and what the listener raised, if it did.
+        """The fate of the messages, and what the listener raised, if it did.
 
         With one among them that cannot be read the listener is not called; all have failed.
         """

@@ -35,7 +35,7 @@ _MAX_SUFFIX_BYTES: Final = len(".json.tmp")
 
 
 class OffsetStore:
-    """What a consumer asks of its offset store, and the offsets as its listeners moved them."""
+    """Stores a consumer's offsets; remembers them as its listeners move them."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
@@ -45,7 +45,7 @@ class OffsetStore:
         """Get ready; raises CallerError when that cannot be."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The stored offset, None when there is none; ClientError when it cannot be learnt."""
+        """The stored offset, None without one; ClientError when it cannot be learnt."""
         raise NotImplementedError
 
     def to_carry(self, queue: MessageQueue) -> int | None:

@@ -70,7 +70,7 @@ class PullConsumer(queue_offsets.OffsetsRole):
         )
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, None when there is none."""
+        """The group's committed offset, None without one."""
         self._session.check_running()
         return await queue_offsets.committed_offset(self._session, self.group, queue)
 

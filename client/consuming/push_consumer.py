@@ -156,7 +156,7 @@ class PushConsumer:
         """Answer a broker's request."""
         return await self._requests.answer(command)
 
-    # What a program calls
+    # For programs
 
     @property
     def client_id(self) -> str:

@@ -111,7 +111,7 @@ class Producer(Role):
         """A producer group has none."""
 
     async def answer(self, command: Command) -> Command | None:
-        """What brokers ask producers names no group, so it comes another way (`Session.serve`)."""
+        """Nothing: requests to producers name no group, so they come by `Session.serve`."""
         return None
 
     # Sending
@@ -327,7 +327,7 @@ class Producer(Role):
 
 
 def _recalled(handle: object) -> RecallHandle:
-    """What is to be recalled. Raises BadMessage."""
+    """The message that is to be recalled. Raises BadMessage."""
     if not isinstance(handle, str) or not handle:
         raise BadMessage(
             f"a recall handle is the recall_handle of a message that waits for a time of its own, "

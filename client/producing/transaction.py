@@ -77,7 +77,7 @@ class TransactionListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What became of a transaction.
+    """The end of a transaction.
 
     `confirmed`: the broker has said that the decision is stored. Otherwise it will ask.
     """
@@ -189,7 +189,7 @@ class TransactionProducer(Producer):
             return False
         return True
 
-    # What brokers ask
+    # Requests of brokers
 
     async def _on_check(self, address: str, command: Command) -> None:
         most = self._transaction_options.checks_waiting
@@ -244,7 +244,7 @@ def _check_listener(listener: object) -> None:
 
 
 def _checked(decision: object) -> Decision:
-    """What a listener has said; anything else is a mistake in the program, and decides nothing."""
+    """The listener's decision; anything else is a mistake in the program, and decides nothing."""
     if isinstance(decision, Decision):
         return decision
     log.error("a transaction listener must return a Decision, got %r", decision)
