@@ -1,4 +1,6 @@
-"""Requests as bytes, made from a template: the generator must cost less than the broker.
+"""Requests as bytes, made from a template, and the bodies and keys of their messages.
+
+The generator must cost less than the broker.
 
 A template is a whole request as `protocol/` writes it, with marks where a message differs from the
 next one: opaque, times, unique id, key, signature. All of these always have the same number of
@@ -8,9 +10,14 @@ The text to be signed is a template too: the values of the fields, one behind th
 costs a hash and one more fill, and no field is looked at again.
 """
 
+import base64
 import functools
+import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from aerobee.cli.bench.security import Account
 from aerobee.protocol.codes import PROTOCOL_VERSION, RequestCode
@@ -37,6 +44,9 @@ PRODUCER_GROUP: Final = "AEROBEE_BENCH_PRODUCER"
 #: Every broker of the protocol has this group from its start, so no group has to be made.
 CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
 
+_KEYS: Final = 10_000
+_KEY_BYTES: Final = 7
+
 _OPAQUE_MARK: Final = 2_123_456_789
 _BORN_MARK: Final = "9876543210123"
 _OFFSET_MARK: Final = 8_765_432_109_876_543_210
@@ -45,6 +55,47 @@ _KEY_MARK: Final = "<the key.>"
 _STAMP_MARK: Final = "<sixteen digits>"
 # It has the length of SHA-1 in base64.
 _SIGNATURE_MARK: Final = "<the signature of all of it>"
+
+
+class Payload(msgspec.Struct, frozen=True):
+    """The bodies of messages: that of a file, or `pool` different ones of `size` bytes.
+
+    `random_ratio` of each is random bytes, the rest is zeros: it decides how well they compress.
+    """
+
+    size: int
+    file: str = ""
+    pool: int = 1
+    random_ratio: float = 1.0
+
+    def bodies(self, seed: int) -> list[bytes]:
+        """All bodies, at least one. Raises OSError when the file cannot be read."""
+        if self.file:
+            return [Path(self.file).read_bytes()]
+        source = random.Random(seed)
+        count = int(self.size * self.random_ratio)
+        rest = bytes(self.size - count)
+        return [source.randbytes(count) + rest for _ in range(self.pool)]
+
+
+class Keys:
+    """The keys of messages, one after the other: 10,000 different ones, all of ten characters."""
+
+    def __init__(self, *, shuffled: bool, seed: int) -> None:
+        source = random.Random(seed)
+        self._keys = [
+            base64.urlsafe_b64encode(source.randbytes(_KEY_BYTES)).rstrip(b"=")
+            for _ in range(_KEYS)
+        ]
+        self._source = source if shuffled else None
+        self._next = 0
+
+    def next(self) -> bytes:
+        """The key of the next message."""
+        if self._source is not None:
+            return self._keys[self._source.randrange(_KEYS)]
+        self._next = (self._next + 1) % _KEYS
+        return self._keys[self._next]
 
 
 class Shape(NamedTuple):

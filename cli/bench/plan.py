@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aerobee.cli.bench.frames import Payload
 from aerobee.cli.bench.load import LoadSettings
 from aerobee.cli.bench.loads import PULL, SEND, Mode
-from aerobee.cli.bench.payload import Payload
 from aerobee.cli.bench.security import PLAIN, Security
 from aerobee.cli.bench.workload import Workload, WorkloadError, read_workload
 from aerobee.cli.cluster.session import security_of

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from aerobee.cli.bench.counts import Counts
-from aerobee.cli.bench.frames import MessageValues
+from aerobee.cli.bench.frames import Keys, MessageValues, Payload
 from aerobee.cli.bench.load import (
     Load,
     LoadSettings,
@@ -27,7 +27,6 @@ from aerobee.cli.bench.load import (
     Sender,
     SenderSpec,
 )
-from aerobee.cli.bench.payload import Keys, Payload
 from aerobee.cli.bench.security import PLAIN, Security
 from aerobee.client.errors import CallerError
 from aerobee.client.loop_thread import new_loop

@@ -12,8 +12,8 @@ import pytest
 
 from aerobee.cli.bench.counts import sum_of
 from aerobee.cli.bench.fleet import Fleet
+from aerobee.cli.bench.frames import Payload
 from aerobee.cli.bench.load import LoadSettings, SenderSpec
-from aerobee.cli.bench.payload import Payload
 from aerobee.cli.bench.security import PLAIN, Security
 from aerobee.cli.bench.worker import WorkerSpec
 from aerobee.cli.output import CANNOT_CONNECT, CommandFailed
