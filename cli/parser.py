@@ -451,7 +451,7 @@ def _group(parser: argparse.ArgumentParser) -> "Commands":
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    from aerobee.cli.bench.parser import add_bench
+    from aerobee.cli.bench.bench_arguments import add_bench
 
     add_bench(parser)
 

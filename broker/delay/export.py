@@ -77,13 +77,13 @@ class TimerExport:
 
     def __init__(
         self,
+        *,
         store: MessageStore,
         done: Done,
         now_ms: Callable[[], int],
         window_ms: int,
         listed: Callable[[Kept], None],
         deleted_at: Mapping[str, int],
-        *,
         dry_run: bool,
     ) -> None:
         """`deleted_at`: log offsets of deletions by the topics' names."""

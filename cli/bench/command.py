@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from aerobee.cli.bench import result
+from aerobee.cli.bench.bench_plan import Plan, plan_of
 from aerobee.cli.bench.fleet import Fleet, specs_of
 from aerobee.cli.bench.measure import Conductor, Measurement, Second
-from aerobee.cli.bench.plan import Plan, plan_of
 from aerobee.cli.bench.plot import check_plot, draw
 from aerobee.cli.bench.security import is_refusal
 from aerobee.cli.bench.topics import Topics

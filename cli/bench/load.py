@@ -268,6 +268,7 @@ class Sender(Load):
 
     def __init__(
         self,
+        *,
         spec: SenderSpec,
         settings: LoadSettings,
         bodies: list[bytes],

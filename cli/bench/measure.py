@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from aerobee.cli.bench.bench_plan import Plan
 from aerobee.cli.bench.counts import Counts, sum_of
 from aerobee.cli.bench.fleet import Fleet
-from aerobee.cli.bench.plan import Plan
 
 _NS: Final = 1_000_000_000
 # Every process has heard of the start before it comes.
@@ -34,7 +34,7 @@ class Second:
         return count / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Measurement:
     """All that was measured. `total` is of the seconds that count, with the answers that came
     after them; `ever` counts from the start, so warm-up too."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aerobee import __version__
+from aerobee.cli.bench.bench_plan import Plan
 from aerobee.cli.bench.counts import Counts, Histogram
 from aerobee.cli.bench.loads import Mode
 from aerobee.cli.bench.measure import Measurement, Second
-from aerobee.cli.bench.plan import Plan
 
 _PERCENTILES: Final = (
     ("50pct", 50.0),

@@ -115,8 +115,14 @@ class Worker:
         except CallerError as error:
             return {"failed": str(error)}
         for sender in spec.senders:
-            values = _values(spec.settings, sender.address, sender.number)
-            made = Sender(sender, spec.settings, bodies, values, self._counts, secured)
+            made = Sender(
+                spec=sender,
+                settings=spec.settings,
+                bodies=bodies,
+                values=_values(spec.settings, sender.address, sender.number),
+                counts=self._counts,
+                secured=secured,
+            )
             self._loads.append((made, sender))
         for reader in spec.readers:
             self._loads.append((Reader(reader, spec.settings, self._counts, secured), reader))

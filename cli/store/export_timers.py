@@ -48,12 +48,12 @@ def export_timers(parsed: argparse.Namespace) -> int:
             raise CommandFailed(str(error), COULD_NOT) from error
         store = MessageStore.open(settings)
         export = TimerExport(
-            store,
-            progress.done,
-            wall_clock_ms,
-            roll_window_ms(settings),
-            listed,
-            deleted_at,
+            store=store,
+            done=progress.done,
+            now_ms=wall_clock_ms,
+            window_ms=roll_window_ms(settings),
+            listed=listed,
+            deleted_at=deleted_at,
             dry_run=parsed.dry_run,
         )
         try:

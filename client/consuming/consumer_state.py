@@ -28,7 +28,7 @@ class TopicCounters:
     listener_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ConsumerState:
     """One push consumer's shared state.
 

@@ -19,12 +19,12 @@ def exported(bench: Bench) -> tuple[ExportReport, list[Kept]]:
     bench.timer.close()
     kept: list[Kept] = []
     export = TimerExport(
-        bench.store,
-        bench.progress.done,
-        bench.clock.now_ms,
-        bench.timer_roll_window_seconds * 1000,
-        kept.append,
-        {name: bench.deleted.offset_of(name, 0) for name in bench.topics},
+        store=bench.store,
+        done=bench.progress.done,
+        now_ms=bench.clock.now_ms,
+        window_ms=bench.timer_roll_window_seconds * 1000,
+        listed=kept.append,
+        deleted_at={name: bench.deleted.offset_of(name, 0) for name in bench.topics},
         dry_run=False,
     )
     export.run()

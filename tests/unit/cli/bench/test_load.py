@@ -55,7 +55,16 @@ def make_sender(secured: Secured = PLAIN, **settings: Any) -> Sender:
     spec = SenderSpec("127.0.0.1:1", "Orders", [0, 1], 0, 1)
     values = MessageValues(lambda: "A" * 32, lambda: b"k" * 10)
     own: dict[str, Any] = {"in_flight": 1, "timeout_s": 5.0, **settings}
-    return connected(Sender(spec, LoadSettings(**own), [b"body"], values, Counts(), secured))
+    return connected(
+        Sender(
+            spec=spec,
+            settings=LoadSettings(**own),
+            bodies=[b"body"],
+            values=values,
+            counts=Counts(),
+            secured=secured,
+        )
+    )
 
 
 def make_reader(

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from aerobee.cli.bench.bench_plan import Plan
 from aerobee.cli.bench.counts import Counts, sum_of
 from aerobee.cli.bench.frames import Payload
 from aerobee.cli.bench.loads import Mode
 from aerobee.cli.bench.measure import Backlog, Measurement, Second, backlog_of, end_of_second
-from aerobee.cli.bench.plan import Plan
 from aerobee.cli.bench.plot import _draw_rates, check_plot, draw
 from aerobee.cli.bench.result import (
     COLUMNS,
