@@ -204,7 +204,7 @@ BOUNDED: Final[Containers] = {
         "client/consuming/puller.py": "PullResult.messages",
         "client/message.py": "Message.properties ReceivedMessage.properties",
     },
-    "client, trace": {"client/producing/tracing.py": "MessageTrace._waiting"},
+    "client, trace": {"client/producing/message_trace.py": "MessageTrace._waiting"},
     "files of accounts": {
         "native/guard.pyx": "Guard.signers",
         "access/service.py": "_Changed.lines",

@@ -13,7 +13,7 @@ from aerobee.client.consuming.offset_store import OffsetStore
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Model, PushOptions
-from aerobee.client.producing.tracing import MessageTrace
+from aerobee.client.producing.message_trace import MessageTrace
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.message.properties import PROPERTY_RETRY_TOPIC
 from aerobee.protocol.names import retry_topic

@@ -43,7 +43,7 @@ from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
 from aerobee.client.errors import CallerError, NetworkError, NoRoute
 from aerobee.client.options import Addresses, Model, PushOptions, checked_group, checked_options
-from aerobee.client.producing.tracing import MessageTrace
+from aerobee.client.producing.message_trace import MessageTrace
 from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, CheckClientConfig, ConsumerData
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import MASTER_ID

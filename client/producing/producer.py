@@ -38,6 +38,7 @@ from aerobee.client.options import (
     checked_options,
     checked_timeout,
 )
+from aerobee.client.producing.message_trace import MessageTrace
 from aerobee.client.producing.queue_choice import (
     QueueChooser,
     only_elsewhere,
@@ -46,7 +47,6 @@ from aerobee.client.producing.queue_choice import (
 )
 from aerobee.client.producing.request_reply import Replies, as_request
 from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
-from aerobee.client.producing.tracing import MessageTrace
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
