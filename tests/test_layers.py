@@ -105,7 +105,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "requests",
         *("core", "monitoring", "daemon", "process"),
     ),
-    "shards": ("layout", "plan", "child", "supervisor", "merge", "pages", "process"),
+    "shards": ("layout", "plan", "child", "supervisor", "pages", "process"),
     "client": (
         *("errors", "loop_thread", "message", "assign", "options", "connections"),
         *("queue_offsets", "message_ids", "producing", "consuming", "admin", "blocking"),
