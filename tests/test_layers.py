@@ -116,7 +116,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("imports", "output", "parser_types", "client_arguments", "preview_arguments"),
+        *("imports", "output", "parser_types", "shared_arguments"),
         *("times", "progress", "message_text"),
         *(
             "acl",
