@@ -27,7 +27,7 @@ from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
-from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.answers import Answers
 from aerobee.broker.messages.compiled import CompiledRequests
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
@@ -36,6 +36,7 @@ from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.requests.client_calls import ClientCalls
 from aerobee.broker.requests.clients import ClientRequests
@@ -83,13 +84,14 @@ from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
 from aerobee.protocol.message.record import decode_record
 from aerobee.protocol.names import HIDDEN_TOPICS, is_light
 from aerobee.remoting.turns import Spread, Turns
+from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
     from aerobee.access.service import AccessService
 
-# Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
+# Held pulls and waiting answers are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
 # A store that is gone is noticed so soon: what is acknowledged meanwhile is lost.
@@ -115,14 +117,17 @@ class BrokerCore:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         store: MessageStore,
+        events: StoreEvents,
         identity: Identity,
         stats: BrokerStats,
         loop: asyncio.AbstractEventLoop,
         live_settings: LiveSettings | None = None,
     ) -> None:
-        """Without `live_settings` no request changes a setting."""
+        """`events` is what `store` was opened with. Without `live_settings` no request changes a
+        setting."""
         self.settings = settings
         # With which the topics are registered.
         self._permission = settings.broker_permission
@@ -140,6 +145,7 @@ class BrokerCore:
         self._build_appending()
         self._build_messages()
         self._build_routers()
+        events.follow(self)
 
     def _build_access(self) -> AccessService | None:
         """None where everybody may do everything. Raises ConfigError without accounts."""
@@ -275,6 +281,7 @@ class BrokerCore:
     def _build_appending(self) -> None:
         """What puts messages by itself (delayed, staged, half ones), and what follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
+        self.answers = Answers(settings, loop, self.turns, store, self.stats)
         self.held = HeldPulls(
             loop.time,
             lambda: settings.held_pulls,
@@ -283,7 +290,7 @@ class BrokerCore:
             store.properties_at,
         )
         self._reput = ReputService(loop, store, self.held, self.turns)
-        self._appended = self._reput.after_append(settings)
+        self._appended = self._reput.after_append(flush_timed=settings.flush_timed)
         self._delay_progress = DelayProgress(
             self._state_file("delayOffset.json"), lambda: store.durable, store.sync_soon
         )
@@ -328,7 +335,7 @@ class BrokerCore:
             self.identity.store_host,
             self._appended,
             wall_clock_ms,
-            lambda: self.acks.broken,
+            self.answers.decisions,
             self._control,
             second_step=self.second_step,
         )
@@ -346,6 +353,7 @@ class BrokerCore:
             wall_clock_ms,
             self._bodies,
             self.turns,
+            self.answers.intents,
             self.delays,
             control=self._control,
             pool=self._state_pool,
@@ -384,30 +392,14 @@ class BrokerCore:
             second_step=self.second_step,
         )
 
-    def _save_last(self) -> None:
-        """The store has closed: what it has is durable."""
+    def save_last(self) -> None:
+        """Write down how far delays and timer are: all that the store has is durable."""
         self.delays.save_last()
         self.timer.save_last()
 
     def _build_messages(self) -> None:
         settings, store = self.settings, self.store
         reply = self._send_answers = SendReply(settings.region_id, settings.trace_on)
-        self.acks = Acks(
-            self._loop,
-            self.turns,
-            store,
-            reply,
-            self._after_durable,
-            settings.sync_flush_timeout_ms / 1000,
-            self.stats,
-            store.stats.put_times,
-        )
-        store.listen(
-            durable=self.acks.on_durable,
-            committed=self.acks.on_durable,
-            broken=self.acks.on_broken,
-            closing=self._save_last,
-        )
         self._send = SendProcessor(
             settings,
             self.identity,
@@ -417,7 +409,7 @@ class BrokerCore:
             self.timer,
             self.topics,
             self.groups,
-            self.acks,
+            self.answers.sends,
             reply,
             self.stats,
             self._failed_messages,
@@ -440,12 +432,17 @@ class BrokerCore:
             self.filters,
         )
 
-    def _after_durable(self) -> None:
-        """The durable mark has moved: answer the pulls that wait for what it has made visible, and
-        the requests that wait for the decision about a staged batch or a transaction."""
+    def marks_moved(self) -> None:
+        """Send the answers that a mark of the store has kept back; then answer the pulls that wait
+        for what it has made visible, and the questions for the end of a staged batch."""
+        self.answers.go_on()
         self._reput.run()
         self.staging.answers.send_ready()
-        self.transactions.answers.send_ready()
+
+    def store_broke(self, error: StoreBroken) -> None:
+        """Answer what waits for a sync that will not come."""
+        self.answers.fail(error.remark)
+        self.marks_moved()
 
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store
@@ -511,7 +508,7 @@ class BrokerCore:
             self.groups,
             self.offsets,
             self._pull,
-            self.acks,
+            self.answers.sends,
             self._control,
         )
         self.staging.use(requests)
@@ -566,7 +563,7 @@ class BrokerCore:
             self.identity,
             self.timer,
             self.topics,
-            self.acks,
+            self.answers.sends,
             self._send_answers,
             self._appended,
             wall_clock_ms,
@@ -639,7 +636,7 @@ class BrokerCore:
         self.staging.start_tasks(scheduler)
         self.transactions.start_tasks(scheduler)
         every(_SWEEP_S, "held pulls", self.held.sweep)
-        every(_SWEEP_S, "waiting acks", self.acks.expire)
+        every(_SWEEP_S, "waiting answers", self.answers.go_on)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
         every(_SWEEP_S, "changed groups", self._client_requests.look)
         every(_CLIENT_SWEEP_S, "dead filters", self.filters.forget_dead)

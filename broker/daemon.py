@@ -25,6 +25,7 @@ from aerobee.access.places import tools_file
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.free_ports import check_ports_free
 from aerobee.broker.live_settings import LiveSettings
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.monitoring.health import (
     HealthChecks,
     LoopMonitor,
@@ -137,6 +138,8 @@ class Daemon:
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
+        # What the core writes when the store has closed, None as long as there is no core.
+        self._save_last: Callable[[], None] | None = None
         self.registrar: Registrar
         self.addresses: Addresses
 
@@ -221,7 +224,8 @@ class Daemon:
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
         self._tell_exposures(advertised.warnings)
-        self.store = await self._open_store(loop)
+        events = StoreEvents(loop)
+        self.store = await self._open_store(loop, events)
         self._undo.append(("store", self._close_store))
         self._check_not_abandoned()
         if self._reload is not None:
@@ -230,11 +234,8 @@ class Daemon:
         with contextlib.ExitStack() as reserved:
             port = settings.listen_port or self._reserve_port(reserved)
             identity = Identity(advertised, port)
-            self.core = BrokerCore(
-                settings, self.store, identity, self.stats, loop, self._live_settings
-            )
+            self.core = self._build_core(loop, events, identity)
             monitor.watch(self.core.turns.last_long)
-            self._undo.append(("broker core", self.core.close))
             self.core.complete_tables()
             add_broker(metrics, settings, self.store, self.core, self.stats)
             name_server = await self._start_name_server()
@@ -305,7 +306,9 @@ class Daemon:
     def _encryption(self) -> PortCertificates | None:
         return None if self._certificates is None else self._certificates.clients
 
-    async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
+    async def _open_store(
+        self, loop: asyncio.AbstractEventLoop, events: StoreEvents
+    ) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
         progress = self._supervision.begin_recovery(loop)
         store = await loop.run_in_executor(
@@ -314,11 +317,28 @@ class Daemon:
                 self.settings,
                 progress=progress,
                 compiled=None if self.form is None else self.form.store,
+                listener=events,
             ),
         )
         self._supervision.end_recovery()
         store.make_segment_ahead()
         return store
+
+    def _build_core(
+        self, loop: asyncio.AbstractEventLoop, events: StoreEvents, identity: Identity
+    ) -> BrokerCore:
+        core = BrokerCore(
+            settings=self.settings,
+            store=self.store,
+            events=events,
+            identity=identity,
+            stats=self.stats,
+            loop=loop,
+            live_settings=self._live_settings,
+        )
+        self._save_last = core.save_last
+        self._undo.append(("broker core", core.close))
+        return core
 
     def _read_certificates(self, settings: Settings) -> None:
         """Those that the ports show, and what name servers are spoken to through. Raises
@@ -364,7 +384,7 @@ class Daemon:
         for server in servers:
             await server.stop_listening()
         self.core.held.release_all()
-        await self.core.acks.wait_empty(_DRAIN_S)
+        await self.core.answers.wait_empty(_DRAIN_S)
         await self.core.save_tables()
         for server in servers:
             await server.close()
@@ -465,7 +485,7 @@ class Daemon:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
         store = self.store
         broken = store.not_writable_reason()
-        if not await asyncio.get_running_loop().run_in_executor(None, store.close):
+        if not await asyncio.get_running_loop().run_in_executor(None, store.close, self._save_last):
             raise StoreError(
                 f"the store in {self.settings.store_path} could not bring everything to the disk "
                 f"and will be recovered at the next start: {broken or 'see the log'}"

@@ -1,9 +1,9 @@
 """What follows an append: dispatch to consume queues and index, and the pulls that wait for it.
 
 The store does the work; this decides when: after the turn of the loop in which messages were
-appended (ASYNC_FLUSH), or after the durable mark moved (SYNC_FLUSH, where dispatch stays at or
-behind durable). Many messages of one turn cost one pass. A queue or index that cannot be written is
-the store's affair: it refuses sends, or becomes read-only, and says so.
+appended, or, where dispatch ends at a mark that a thread of the store moves (SYNC_FLUSH, a
+transient pool), when that has moved. Many messages of one turn cost one pass. A queue or index that
+cannot be written is the store's affair: it refuses sends, or becomes read-only, and says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable
 
 from aerobee.broker.messages.held_pulls import HeldPulls
-from aerobee.config.model import Settings
 from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
 
@@ -55,7 +54,18 @@ class ReputService:
             self._held.arrived(arrivals)
         return self._behind
 
-    def after_append(self, settings: Settings) -> Callable[[], None]:
+    def _schedule_flush(self) -> None:
+        """Wake the thread that moves the mark at the end of this turn of the loop: once for all
+        that is appended in it."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self._store.request_flush()
+
+    def after_append(self, *, flush_timed: bool) -> Callable[[], None]:
         """The function to be called when messages were appended.
 
         Where they become visible by a mark that a thread of the store moves, that thread is woken;
@@ -63,9 +73,9 @@ class ReputService:
         turn, and the flush thread is woken only if it does not keep to its interval.
         """
         schedule, request_flush = self.schedule, self._store.request_flush
-        if settings.sync_flush or settings.transient_pool_effective:
-            return request_flush
-        if settings.flush_timed:
+        if self._store.marks.dispatch_waits:
+            return self._schedule_flush
+        if flush_timed:
             return schedule
 
         def schedule_and_flush() -> None:

@@ -173,7 +173,7 @@ def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
         ("aerobee_clients", "Connections that are in some group", len(core.clients)),
         ("aerobee_held_pulls", "Pulls waiting for a message", len(core.held)),
         ("aerobee_filters", "SQL92 filters of consumer groups", len(core.filters)),
-        ("aerobee_waiting_acks", "Sends waiting for their sync", len(core.acks)),
+        ("aerobee_waiting_acks", "Sends waiting for their sync", len(core.answers.sends)),
         (
             "aerobee_client_calls_waiting",
             "Questions to clients that wait for their answers",
@@ -182,7 +182,7 @@ def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
         (
             "aerobee_flush_timeouts_total",
             "Sends answered before their sync, because it took too long",
-            core.acks.timed_out,
+            core.answers.sends.timed_out,
         ),
         (
             "aerobee_topics_created_on_send_total",
