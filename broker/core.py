@@ -289,8 +289,10 @@ class BrokerCore:
             self.turns,
             store.properties_at,
         )
-        self._reput = ReputService(loop, store, self.held, self.turns)
-        self._appended = self._reput.after_append(flush_timed=settings.flush_timed)
+        self._reput = ReputService(
+            loop, store, self.held, self.turns, flush_timed=settings.flush_timed
+        )
+        self._appended = self._reput.appended
         self._delay_progress = DelayProgress(
             self._state_file("delayOffset.json"), lambda: store.durable, store.sync_soon
         )

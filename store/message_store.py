@@ -39,7 +39,7 @@ from aerobee.store.flush.services import (
     CommitLogSync,
     ConsumeQueueFlushService,
     FlushRealTimeService,
-    log_flusher,
+    GroupCommitService,
 )
 from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.encoding import crc_checks
@@ -130,7 +130,7 @@ class MessageStore:
         self.offset_by_time = search.offset_by_time
         self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
         self.queue_entries, self.has_queue = search.entries, search.has_queue
-        self._watch_health()
+        self._health.watch(self._before_breaking, self._listener.broken, self._place.look)
 
     @classmethod
     def open(
@@ -166,9 +166,6 @@ class MessageStore:
         parts = self._parts
         directories = parts.root, *self.log_directories, self.queue_directory
         return PlaceWatch(parts.files, self._health, directories, self._open_files)
-
-    def _watch_health(self) -> None:
-        self._health.watch(self._before_breaking, self._listener.broken, self._place.look)
 
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts
@@ -233,7 +230,8 @@ class MessageStore:
         return Reput(*given, self._compiled)
 
     def _make_flusher(self, settings: Settings) -> FlushRealTimeService:
-        return log_flusher(settings, self._sync, self._clock)
+        kind = GroupCommitService if settings.sync_flush else FlushRealTimeService
+        return kind(settings, self._sync, self._clock)
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
         return ConsumeQueueFlushService(

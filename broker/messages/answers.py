@@ -42,6 +42,7 @@ from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
+from aerobee.store.stats import Histogram
 
 # A stalled disk must not turn into all memory. A waiting send costs about 1 KB, so 50 MB here;
 # beyond their number a decision is refused, and its producer is asked again.
@@ -121,15 +122,19 @@ class AtOnce:
 
 
 class WhenKept(AtOnce):
-    """Answers to `what` that wait for the mark `Marks.kept`, at most `most` of them."""
+    """Answers to `what` that wait for the mark `Marks.kept`, at most `most` of them. Those to sends
+    count in `put_times`."""
 
     waits = True
     #: What an answer says that has waited too long.
     late = ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def __init__(self, what: str, most: int, parts: _Parts) -> None:
+    def __init__(
+        self, what: str, most: int, parts: _Parts, put_times: Histogram | None = None
+    ) -> None:
         self._what = what
         self._most = most
+        self._put_times = put_times
         self._loop, self._turns, self._store, self._stats, self._timeout_s = parts
         self._marks = parts.store.marks
         self._waiting: deque[WaitingAnswer] = deque()
@@ -222,7 +227,7 @@ class WhenKept(AtOnce):
                 left = _LOOK
             _, deadline, connection, request, made = waiting.popleft()
             if deadline != counted_deadline or request.code != counted_code:
-                self._count(counted_code, latest_deadline - counted_deadline, count)
+                self._count(counted_code, 0, latest_deadline - counted_deadline, count)
                 counted_deadline, counted_code, count = deadline, request.code, 0
             count += 1
             if isinstance(made, bytes):
@@ -240,27 +245,24 @@ class WhenKept(AtOnce):
                 writes[connection] = [frame]
             else:
                 frames.append(frame)
-        self._count(counted_code, latest_deadline - counted_deadline, count)
+        self._count(counted_code, 0, latest_deadline - counted_deadline, count)
         for connection, frames in writes.items():
             if not connection.closed:
                 connection.write(frames[0] if len(frames) == 1 else b"".join(frames))
         return bool(waiting) and waiting[0].end <= mark
 
-    def _count(self, code: int, waited_s: float, count: int) -> None:
-        if count:
-            self._stats.requests_served(code, waited_s, count)
-
-    def _count_refused(self, request: Command, code: int, waited_s: float) -> None:
-        self._stats.request_refused(request.code, code, waited_s)
-
-    def _count_lost(self) -> None:
-        """A request that had been carried out is answered with a failure."""
+    def _count(self, code: int, response_code: int, waited_s: float, times: int) -> None:
+        if times:
+            self._stats.request(code, response_code).add(waited_s, times)
+            if self._put_times is not None:
+                self._put_times.add_many(int(waited_s * 1e9), times)
 
     def _fail_some(self, until: float) -> bool:
         remark = f"the store has stopped after a disk error: {self._broken}"
         waiting, clock = self._waiting, self._turns.clock
         while waiting:
-            self._count_lost()
+            if self._put_times is not None:
+                self._stats.failed()  # its topic went with its header
             self._send(waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             if clock() >= until:
                 break
@@ -289,7 +291,7 @@ class WhenKept(AtOnce):
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
             frame = self._refuse(error, connection, request, waited_s)
         else:
-            self._count_refused(request, code, waited_s)
+            self._count(request.code, code, waited_s, 1)
         if not connection.closed:
             connection.write(frame)
 
@@ -297,24 +299,8 @@ class WhenKept(AtOnce):
         self, error: Exception, connection: Connection, request: Command, waited_s: float
     ) -> bytes:
         code, remark = refusal(error, connection, request, self._stats)
-        self._count_refused(request, code, waited_s)
+        self._count(request.code, code, waited_s, 1)
         return encode_response(request, code, remark)
-
-
-class SendsWhenKept(WhenKept):
-    """Answers to sends, whose times and failures are counted as the store's."""
-
-    def _count(self, code: int, waited_s: float, count: int) -> None:
-        super()._count(code, waited_s, count)
-        if count:
-            self._store.stats.put_times.add_many(int(waited_s * 1e9), count)
-
-    def _count_refused(self, request: Command, code: int, waited_s: float) -> None:
-        super()._count_refused(request, code, waited_s)
-        self._store.stats.put_times.add_many(int(waited_s * 1e9), 1)
-
-    def _count_lost(self) -> None:
-        self._stats.failed()  # its topic went with its header
 
 
 class WhenDurable(WhenKept):
@@ -363,7 +349,9 @@ class Answers:
         parts = _Parts(loop, turns, store, stats, settings.sync_flush_timeout_ms / 1000)
         waits = store.marks.answers_wait
         #: To sends and recalls, to the ends of transactions.
-        self.sends = SendsWhenKept("sends", MAX_SENDS, parts) if waits else AtOnce()
+        self.sends = (
+            WhenKept("sends", MAX_SENDS, parts, store.stats.put_times) if waits else AtOnce()
+        )
         self.decisions = WhenKept("decisions", MAX_DECISIONS, parts) if waits else AtOnce()
         #: To intents; staging lets no more wait, its other questions included.
         self.intents = WhenDurable("intents", MAX_QUESTIONS, parts)

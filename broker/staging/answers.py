@@ -74,8 +74,8 @@ class StageAnswers:
         self._by_batch: dict[BatchKey, dict[int, _Question]] = {}
         # Log offsets behind done records that are not durable yet.
         self._done_ends: dict[BatchKey, int] = {}
-        # Questions that are due, those of one event together.
-        self._due: deque[deque[_Question]] = deque()
+        # Questions that are due.
+        self._due: deque[_Question] = deque()
         self._sending = Spread(turns, self._send_next)
         # The parts of the batch that was answered last, as an answer has them: all who wait for it
         # get the same.
@@ -114,7 +114,7 @@ class StageAnswers:
         self._waiting += 1
         self._count += 1
         if self.state(key) != OPEN:
-            self._due.append(deque((one,)))
+            self._due.append(one)
         else:
             self._by_batch.setdefault(key, {})[self._count] = one
         heapq.heappush(self._by_deadline, (self._clock() + wait_s, self._count, one))
@@ -136,9 +136,7 @@ class StageAnswers:
         for key, end in list(self._done_ends.items()):
             if end <= durable:
                 del self._done_ends[key]
-                waiting = self._by_batch.pop(key, None)
-                if waiting is not None:
-                    self._due.append(deque(waiting.values()))
+                self._due.extend(self._by_batch.pop(key, {}).values())
         self._forget_answered()
         if self._done_ends:
             self._intents.hurry()
@@ -166,11 +164,9 @@ class StageAnswers:
 
     def _send_next(self) -> bool:
         """Send one answer that is due; False when none is."""
-        while self._due:
-            if self._due[0]:
-                self._send(self._due[0].popleft())
-                return True
-            self._due.popleft()
+        if self._due:
+            self._send(self._due.popleft())
+            return True
         # Those whose time is over, and those that were answered before it was.
         if not self._is_late():
             return False

@@ -229,12 +229,6 @@ class GroupCommitService(FlushRealTimeService):
         return True
 
 
-def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushRealTimeService:
-    """The service that fits the flush mode."""
-    kind = GroupCommitService if settings.sync_flush else FlushRealTimeService
-    return kind(settings, sync, clock)
-
-
 class ConsumeQueueFlushService(FlushService):
     """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk.
 

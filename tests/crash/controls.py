@@ -68,19 +68,14 @@ def sync_on_the_loop() -> None:
 def dispatch_ahead_of_durable() -> None:
     """Consumers see what is appended, under SYNC_FLUSH too (docs/reliability.md B4)."""
 
-    def after_append(reput: ReputService, **_flush: Any) -> Callable[[], None]:
-        flush = old(reput, **_flush)
-
-        def appended() -> None:
-            flush()
-            reput._loop.call_soon(reput.run)
-
-        return appended
-
     def dispatch_round(store: Any, *_: Any) -> Any:
         return store._reput.dispatch(store.written), False
 
-    old = replace(ReputService, "after_append", after_append)
+    def end_turn(reput: ReputService) -> None:
+        old(reput)
+        reput.run()
+
+    old = replace(ReputService, "_end_turn", end_turn)
     replace(MessageStore, "dispatch_round", dispatch_round)
 
 
