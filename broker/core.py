@@ -648,9 +648,7 @@ class BrokerCore:
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
-        forgetting = Forgetting(
-            self.turns, self.deleted_topics, self._waits, lambda: store.dispatched
-        )
+        forgetting = Forgetting(self.turns, self.deleted_topics, self._waits, store.marks)
         saved_s = settings.flush_delay_offset_interval_ms / 1000
         every(max(_FORGET_S, 2 * saved_s), "deletions", forgetting.look)
         counting = Spread(self.turns, self.retries.step)

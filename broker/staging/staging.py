@@ -133,7 +133,7 @@ class Staging:
             file,
             finished,
             lambda: self.table.oldest_offset(self._log.end),
-            lambda: (store.written, store.durable),
+            store.marks,
         )
         self._log.replay(self.file.load(self._log.end))
 

@@ -63,6 +63,11 @@ class Heard(StoreListener):
         self.failures.append(error)
 
 
+def marks_at(log_offset: int) -> Marks:
+    """Those of a store whose log ends there."""
+    return Marks(Settings.for_tests(), log_offset, 0, StoreListener())
+
+
 class ManualClock(Clock):
     """Wall time that a test moves; intervals stay real."""
 
