@@ -199,7 +199,7 @@ class RuntimeRequests:
         queue_ratio = _used_ratio(os.path.join(settings.store_path, "consumequeue"))
         return {
             "commitLogDirCapacity": f"Total : {size_text(total)}, Free : {size_text(free)}.",
-            # Of several disks the emptiest counts: while it has room, sends go on.
+            # The emptiest disk counts: while it has room, sends go on.
             "commitLogDiskRatio": text_of(min(ratios.values())),
             **{f"commitLogDiskRatio_{path}": text_of(ratio) for path, ratio in ratios.items()},
             "consumeQueueDiskRatio": text_of(queue_ratio),
