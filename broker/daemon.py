@@ -138,7 +138,7 @@ class Daemon:
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
-        # What the core writes when the store has closed, None as long as there is no core.
+        # Notes how far delays and timer are, at the store's end; None while there is no core.
         self._save_last: Callable[[], None] | None = None
         self.registrar: Registrar
         self.addresses: Addresses

@@ -121,7 +121,7 @@ class PooledMarks(Marks):
     __slots__ = ()
 
     def write(self, end: int, store_ms: int) -> None:
-        """As Marks.write; what is appended is committed later."""
+        """The log has records up to `end`; they are committed later."""
         self.written = end
         self.written_ms = store_ms
 

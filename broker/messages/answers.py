@@ -72,7 +72,7 @@ class WaitingAnswer(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """What all answers of a broker share."""
+    """Shared by all answers of a broker."""
 
     loop: asyncio.AbstractEventLoop
     turns: Turns
@@ -111,7 +111,7 @@ class AtOnce:
         raise AssertionError("no answer waits")
 
     def overload(self) -> BadRequest:
-        """What a request is refused with while `full`."""
+        """The refusal of a request while `full`."""
         raise AssertionError("no answer waits")
 
     def go_on(self) -> None:
@@ -126,7 +126,7 @@ class WhenKept(AtOnce):
     count in `put_times`."""
 
     waits = True
-    #: What an answer says that has waited too long.
+    #: The code of an answer that has waited too long.
     late = ResponseCode.FLUSH_DISK_TIMEOUT
 
     def __init__(

@@ -126,7 +126,7 @@ class StageAnswers:
             raise BadRequest(ResponseCode.SYSTEM_BUSY, f"{len(self)} requests wait for batches")
 
     def state(self, key: BatchKey) -> str:
-        """As the table says; DONE not before that is durable."""
+        """The table's state of a batch, but DONE only once that is durable."""
         state = self._table.state(key)
         return OPEN if state == DONE and key in self._done_ends else state
 
