@@ -84,8 +84,8 @@ class Marks:
 
     def dispatch(self, end: int, store_ms: int) -> None:
         """Queues and index have what lies below `end`, whose newest record is of `store_ms`."""
-        self.dispatched_ms = store_ms
         self.dispatched = end
+        self.dispatched_ms = store_ms
 
     def freeze(self) -> None:
         """The store is breaking: nothing that is not durable is read any more."""
