@@ -95,8 +95,7 @@ BOUNDED: Final[Containers] = {
         "broker/tables/entry_text.py": "TableText._block_of TableText._blocks _Block.texts",
         "broker/tables/topics.py": "TopicTable._leaving TopicTable._ordered",
         "native/sends.pyx": "Sends.routes",
-        "store/index/service.py": "IndexService._prefixes",
-        "store/scrub/index_entries.py": "IndexEntryCheck._prefixes",
+        "store/index/file.py": "KeyHashes.prefixes",
     },
     "limits.max_queues": {
         "native/sends.pyx": "Route.queues",

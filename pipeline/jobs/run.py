@@ -1,6 +1,6 @@
 """Runs one job from its arguments and gives its result; prints nothing but progress.
 
-What the files, the options or Spark refuse becomes a `JobFailed` with the text of the first cause:
+An error of the files, the options or Spark becomes a `JobFailed` with the text of the first cause:
 a stack of Java frames says nothing about a damaged segment.
 """
 
@@ -111,8 +111,8 @@ def _explained(error: Exception, mode: str) -> JobFailed:
 
 
 def _first_cause(text: str) -> str:
-    """What a text of Spark says before its state and frames; of a Python traceback in it the last
-    line."""
+    """The part of an error text of Spark before its state and frames; the last line of a Python
+    traceback in it."""
     text = text.split("\n\tat ")[0].split(" SQLSTATE: ")[0]
     _, is_python, traceback = text.partition("Traceback (most recent call last):")
     causes = _LAST_LINE.findall(traceback) if is_python else []
