@@ -23,7 +23,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.transactions.table import REMEMBERED
 from aerobee.client.options import PushOptions
-from aerobee.client.producing import tracing
+from aerobee.client.producing import message_trace
 from aerobee.config.client_limits import CLIENT
 from aerobee.config.growth import BOUNDED
 from aerobee.config.limits_page import PAGE, page
@@ -119,7 +119,7 @@ def test_texts_that_are_remembered_are_few_and_short() -> None:
 
 def test_the_limits_of_our_client_are_those_of_its_modules() -> None:
     rows = {row.name: row.value for row in CLIENT}
-    assert rows["client, trace"] == f"{tracing._MOST_WAITING:,} records"
+    assert rows["client, trace"] == f"{message_trace._MOST_WAITING:,} records"
     options = {field.name for field in fields(PushOptions)}
     assert set(re.findall(r"`(\w+)`", rows["client, messages held"])) <= options
 
