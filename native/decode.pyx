@@ -13,6 +13,7 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_
 
 from aerobee.native.bytes cimport get16, get32, get64, is_ascii
 
+from aerobee.protocol import checksum
 from aerobee.protocol.message import properties
 from aerobee.protocol.message import record_layout as layout
 
@@ -23,6 +24,9 @@ cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef int MAGIC_AT = layout.MAGIC_POSITION
 cdef int SYS_FLAG_AT = layout.SYS_FLAG_POSITION
 cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
+cdef int PROPERTIES_SIZE_BYTES = layout.PROPERTIES_LENGTH.size
+cdef int BODY_SIZE_BYTES = layout.BODY_LENGTH_BYTES
+cdef uint32_t CRC_MASK = checksum.CRC_MASK
 cdef uint32_t HOST_BITS = layout.SYS_BORN_HOST_V6 | layout.SYS_STORE_HOST_V6
 cdef int NAME_END = ord(properties.NAME_SEPARATOR)
 cdef int ENTRY_END = ord(properties.PROPERTY_SEPARATOR)
@@ -106,7 +110,7 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
     cdef int64_t size = buffer.shape[0]
     cdef uint64_t base = 0 if log_offset is None else <int64_t> log_offset
     cdef bint has_place = log_offset is not None
-    cdef int tail_bytes = topic_length_bytes + 2
+    cdef int tail_bytes = topic_length_bytes + PROPERTIES_SIZE_BYTES
     cdef int64_t start, total, length, body_end, topic_end
     cdef bytes made = room(5 * count * sizeof(int64_t))
     cdef int64_t *to = <int64_t *> PyBytes_AS_STRING(made)
@@ -118,7 +122,7 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
             return None
         total = <int32_t> get32(&buffer[start])
         # The last field of a head is the length of the body.
-        length = <int32_t> get32(&buffer[start + head_bytes - 4])
+        length = <int32_t> get32(&buffer[start + head_bytes - BODY_SIZE_BYTES])
         if length < 0 or length > total - head_bytes - tail_bytes or total > size - start:
             return None
         # As numbers without a sign, which cannot overflow.
@@ -130,9 +134,9 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
             topic_end += buffer[body_end]
         else:
             topic_end += get16(&buffer[body_end])
-        if topic_end + 2 > start + total:
+        if topic_end + PROPERTIES_SIZE_BYTES > start + total:
             return None
-        if topic_end + 2 + get16(&buffer[topic_end]) != start + total:
+        if topic_end + PROPERTIES_SIZE_BYTES + get16(&buffer[topic_end]) != start + total:
             return None
         to[row] = start + head_bytes
         to[count + row] = body_end
@@ -192,7 +196,7 @@ def crcs(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1]
         return None
     for row in range(count):
         to[row] = <int32_t> (
-            c_crc32(0, &buffer[0] + begin[row], <unsigned int> (end[row] - begin[row])) & 0x7FFFFFFF
+            c_crc32(0, &buffer[0] + begin[row], <unsigned int> (end[row] - begin[row])) & CRC_MASK
         )
     return made
 

@@ -21,6 +21,7 @@ from cpython.bytes cimport (
 from aerobee.native.bytes cimport get16, get32, get64, java_hash, put32, put64
 from aerobee.native.steps cimport step
 
+from aerobee.protocol import checksum
 from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_check, record_layout as layout
 from aerobee.store import compiled
@@ -31,11 +32,19 @@ cdef extern from "zlib.h":
     unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
 
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
+cdef int PLACE_AT, SIZE_AT, TAGS_AT
+PLACE_AT, SIZE_AT, TAGS_AT = queue_view.ENTRY_POSITIONS
 cdef int HASHED_BYTES = index_file.HASHED_BYTES
+cdef int HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT
+HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_file.HASHED_POSITIONS
 cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
 cdef int MAGIC_AT = layout.MAGIC_POSITION
 cdef int CRC_AT = layout.BODY_CRC_POSITION
+cdef uint32_t CRC_MASK = checksum.CRC_MASK
+cdef int TOPIC_SIZE_BYTES = layout.TOPIC_LENGTH_BYTES
+# The lengths of topic and properties, which stand behind the body.
+cdef int TAIL_BYTES = TOPIC_SIZE_BYTES + layout.PROPERTIES_LENGTH.size
 cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
 cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
 cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
@@ -58,12 +67,14 @@ cdef bytes KEYS = names.PROPERTY_KEYS.encode()
 cdef bytes TAGS = names.PROPERTY_TAGS.encode()
 cdef bytes FURTHER_OFFSETS = names.PROPERTY_MULTI_QUEUE_OFFSET.encode()
 
-# By the two bits of the hosts: where the body begins, and where the store time is.
+# By the two bits of the hosts: where the body begins, where its length is, and the store time.
 cdef int HEAD_BYTES[4]
+cdef int BODY_SIZE_AT[4]
 cdef int STORE_MS_AT[4]
 for _bits in range(4):
     _flag = (BORN_V6 if _bits & 1 else 0) | (STORE_V6 if _bits & 2 else 0)
     HEAD_BYTES[_bits] = layout.HEADS[_flag].size
+    BODY_SIZE_AT[_bits] = HEAD_BYTES[_bits] - layout.BODY_LENGTH_BYTES
     STORE_MS_AT[_bits] = layout.store_timestamp_position(_flag)
 
 # Places that are found without asking a dictionary. A power of two.
@@ -169,11 +180,11 @@ cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint 
     bits = (1 if record.sys_flag & BORN_V6 else 0) | (2 if record.sys_flag & STORE_V6 else 0)
     head = HEAD_BYTES[bits]
     # The lengths of topic and properties have to fit behind the body.
-    if head + 3 > record.size:
+    if head + TAIL_BYTES > record.size:
         return False
-    body_size = <int32_t> get32(at + head - 4)
+    body_size = <int32_t> get32(at + BODY_SIZE_AT[bits])
     rest = record.size - head - <int64_t> body_size
-    if body_size < 0 or rest < 3:
+    if body_size < 0 or rest < TAIL_BYTES:
         return False
     record.log_offset = get64(at + LOG_OFFSET_AT)
     record.queue_id = <int32_t> get32(at + QUEUE_ID_AT)
@@ -183,18 +194,18 @@ cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint 
     record.store_ms = get64(at + STORE_MS_AT[bits])
     tail = at + head + body_size
     topic_size = tail[0]
-    properties_size = rest - 3 - topic_size
+    properties_size = rest - TAIL_BYTES - topic_size
     if not 0 < topic_size <= MOST_TOPIC or not 0 <= properties_size <= MOST_PROPERTIES:
         return False
-    if get16(tail + 1 + topic_size) != properties_size:
-        return False
-    record.topic.at = tail + 1
+    record.topic.at = tail + TOPIC_SIZE_BYTES
     record.topic.size = topic_size
-    tail += 3 + topic_size
+    if get16(record.topic.at + topic_size) != properties_size:
+        return False
+    tail += TAIL_BYTES + topic_size
     if not is_plain_text(tail, properties_size) or not read_properties(tail, properties_size, record):
         return False
     return not check_body or (
-        <int32_t> (c_crc32(0, at + head, body_size) & 0x7FFFFFFF) == <int32_t> get32(at + CRC_AT)
+        <int32_t> (c_crc32(0, at + head, body_size) & CRC_MASK) == <int32_t> get32(at + CRC_AT)
     )
 
 
@@ -370,9 +381,9 @@ cdef class Deriver:
 
     cdef void _put_key(self, int32_t key_hash, Record *record) noexcept:
         cdef uint8_t *to = self.hashed + self.hashed_size
-        put32(to, <uint32_t> key_hash)
-        put64(to + 4, record.log_offset)
-        put64(to + 12, record.store_ms)
+        put32(to + HASHED_AT, <uint32_t> key_hash)
+        put64(to + HASHED_OFFSET_AT, record.log_offset)
+        put64(to + HASHED_MS_AT, record.store_ms)
         self.hashed_size += HASHED_BYTES
 
     cdef list _claimed(self):
@@ -403,9 +414,9 @@ cdef class Deriver:
         packed = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES)
         to = <uint8_t *> PyBytes_AS_STRING(packed)
         while number != behind:
-            put64(to, self.claims[number].log_offset)
-            put32(to + 8, self.claims[number].size)
-            put64(to + 12, self.claims[number].tags_code)
+            put64(to + PLACE_AT, self.claims[number].log_offset)
+            put32(to + SIZE_AT, self.claims[number].size)
+            put64(to + TAGS_AT, self.claims[number].tags_code)
             to += ENTRY_BYTES
             number = self.claims[number].following
         runs.append((first, packed))

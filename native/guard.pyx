@@ -12,17 +12,20 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.ref cimport PyObject
 
-from aerobee.native.header cimport MOST_FIELDS, Header, Text, is_text, unescape
+from aerobee.native.header cimport MOST_FIELDS, Header, Text, is_bytes, unescape
 from aerobee.native.sha1 cimport DIGEST_BYTES, Key
 
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames import signature
+from aerobee.protocol.headers import fields as header_fields, send as send_headers
+from aerobee.protocol.headers.client import PullMessageHeader
+from aerobee.protocol.message import record_layout as layout
 
 cdef enum:
     SIGNATURE_BYTES = 28
     MOST_KNOWN = 20_000
-    PORT_BYTES = 4
 
+cdef int PORT_BYTES = layout.PORT_BYTES
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -30,7 +33,9 @@ cdef bytes ACCESS_KEY = signature.ACCESS_KEY.encode()
 cdef bytes SIGNATURE = signature.SIGNATURE.encode()
 cdef bytes NOT_ALWAYS_SIGNED = signature.UNIQUE_KEY_QUERY.encode()
 # Where a send or a pull names what it reaches.
-cdef bytes TOPIC = b"topic", SHORT_TOPIC = b"b", GROUP = b"consumerGroup"
+cdef dict _keys = {one.attribute: one.key for one in header_fields.fields_of(PullMessageHeader)}
+cdef bytes TOPIC = _keys["topic"].encode(), GROUP = _keys["consumer_group"].encode()
+cdef bytes SHORT_TOPIC = send_headers.SHORT_KEYS[send_headers.LONG_KEYS.index("topic")].encode()
 cdef const uint8_t *LETTERS = (
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 )
@@ -212,10 +217,6 @@ cdef inline bint has_signature(Key key, const uint8_t *fields, int length, const
 
 cdef inline bytes bytes_of(Text *text):
     return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
-
-
-cdef inline bint is_bytes(Text *text, bytes wanted):
-    return is_text(text, PyBytes_AS_STRING(wanted), <int> PyBytes_GET_SIZE(wanted))
 
 
 cdef inline int compare(Text *left, Text *right) noexcept nogil:

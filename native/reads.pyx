@@ -14,6 +14,8 @@ from aerobee.protocol.message import record_layout as layout
 from aerobee.store.queues import consume_queue_ext, queue_view
 
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
+cdef int PLACE_AT, SIZE_AT, TAGS_AT
+PLACE_AT, SIZE_AT, TAGS_AT = queue_view.ENTRY_POSITIONS
 cdef int64_t MOST_ADDRESS = consume_queue_ext.MOST_ADDRESS
 cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
@@ -52,8 +54,8 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
     cdef int64_t log_offset, size, tags_code, number
     cdef bint chosen = codes is not None and len(codes) > 0
     while end - at >= ENTRY_BYTES:
-        log_offset = get64(at)
-        size = <int32_t> get32(at + 8)
+        log_offset = get64(at + PLACE_AT)
+        size = <int32_t> get32(at + SIZE_AT)
         if (
             log_offset < scan.low
             or log_offset >= scan.high
@@ -67,7 +69,7 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
                 scan.full = scan.count >= scan.recent_count or scan.size + size > scan.recent_bytes
             if scan.full:
                 break
-        tags_code = get64(at + 12)
+        tags_code = get64(at + TAGS_AT)
         if not chosen or matches(tags_code, codes):
             record = scan.records + (log_offset - scan.base)
             number = get64(record + QUEUE_OFFSET_AT)

@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The requests at the head of a read, as far as they are plain."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from aerobee.native.bytes cimport get32
+from aerobee.native.bytes cimport get16, get32, is_ascii
 from aerobee.native.guard cimport Guard
-from aerobee.native.header cimport Header, read_binary, read_json
+from aerobee.native.header cimport (
+    MOST_FIELDS, Header, Text, is_bytes, scan_fields, scan_number, scan_text,
+)
 from aerobee.native.pulls cimport Pulls
 from aerobee.native.sends cimport Sends
 from aerobee.native.steps cimport step
@@ -17,6 +19,18 @@ from aerobee.protocol.frames import header_encode
 
 cdef int JSON = header_encode.JSON
 cdef int ROCKETMQ = header_encode.ROCKETMQ
+cdef int FRAME_BYTES = header_encode.FRAME_WORDS.size
+cdef int TOTAL_BYTES = header_encode.TOTAL_BYTES
+cdef int KIND_SHIFT = header_encode.SERIALIZATION_SHIFT
+cdef int SIZE_BYTES = header_encode.LENGTH.size
+cdef int KEY_SIZE_BYTES = header_encode.KEY_LENGTH.size
+cdef int HEAD_BYTES = header_encode.BINARY_HEAD.size
+cdef int CODE_AT, OPAQUE_AT, FLAG_AT, REMARK_SIZE_AT, FIELDS_SIZE_AT
+CODE_AT, _, _, OPAQUE_AT, FLAG_AT, REMARK_SIZE_AT, FIELDS_SIZE_AT = header_encode.BINARY_POSITIONS
+cdef bytes CODE, EXT_FIELDS, FLAG, LANGUAGE, OPAQUE, SERIALIZATION, VERSION
+CODE, EXT_FIELDS, FLAG, LANGUAGE, OPAQUE, _, SERIALIZATION, VERSION = [
+    name.encode() for name in header_encode.JSON_MEMBERS
+]
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -71,28 +85,35 @@ cdef class Requests:
         cdef Py_ssize_t position = 0
         cdef const uint8_t *at
         cdef int64_t total, header_size, full = self.out.size + room
+        cdef uint32_t word
+        cdef int kind
         cdef Header header
         cdef int count = 0
         self.over = False
-        while size - position >= 8 and self.out.size <= full:
+        while size - position >= FRAME_BYTES and self.out.size <= full:
             at = read + position
             total = get32(at)
-            header_size = get32(at + 4) & 0xFFFFFF
-            if total < 4 or total > size - position - 4 or header_size > total - 4:
+            word = get32(at + TOTAL_BYTES)
+            kind = <int> (word >> KIND_SHIFT)
+            header_size = word & ((<uint32_t> 1 << KIND_SHIFT) - 1)
+            # The second word counts in the total, the first one does not.
+            total -= FRAME_BYTES - TOTAL_BYTES
+            if total < 0 or total > size - position - FRAME_BYTES or header_size > total:
                 break
-            header.binary = at[4] == ROCKETMQ
+            at += FRAME_BYTES
+            header.binary = kind == ROCKETMQ
             if header.binary:
-                if not read_binary(at + 8, <int> header_size, &header):
+                if not read_binary(at, <int> header_size, &header):
                     break
-            elif at[4] != JSON or not read_json(at + 8, <int> header_size, &header):
+            elif kind != JSON or not read_json(at, <int> header_size, &header):
                 break
             if not self._answer(
-                &header, at + 8 + header_size, <int> (total - 4 - header_size), born_host,
-                may_pull, may_wait,
+                &header, at + header_size, <int> (total - header_size), born_host, may_pull,
+                may_wait,
             ):
                 break
             self.code = header.code
-            position += 4 + total
+            position += FRAME_BYTES + total
             count += 1
             if header.code == PULL or header.code == LITE_PULL or not count & 15:
                 if clock() >= until:
@@ -161,3 +182,90 @@ cdef class Requests:
                 found.append((codes[place], self.counts[place]))
                 self.counts[place] = 0
         return found
+
+
+cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept:
+    cdef int position = 1
+    cdef Text key, text
+    cdef int64_t value
+    cdef bint has_code = False, has_opaque = False, has_fields = False
+    if size < 2 or at[0] != 123 or at[size - 1] != 125:
+        return False
+    while True:
+        position = scan_text(at, position, size, &key)
+        if position < 0 or key.escaped or position >= size - 1 or at[position] != 58:
+            return False
+        position += 1
+        if is_bytes(&key, EXT_FIELDS):
+            if at[position] != 123 or has_fields:
+                return False
+            position = scan_fields(at, position + 1, size, header)
+            if position < 0:
+                return False
+            has_fields = True
+        elif at[position] == 34:
+            position = scan_text(at, position, size, &text)
+            if position < 0 or text.escaped:
+                return False
+            if not (is_bytes(&key, LANGUAGE) or is_bytes(&key, SERIALIZATION)):
+                return False
+        else:
+            position = scan_number(at, position, size, &value)
+            if position < 0:
+                return False
+            if is_bytes(&key, CODE):
+                if has_code:
+                    return False
+                header.code = <int> value
+                has_code = True
+            elif is_bytes(&key, OPAQUE):
+                if has_opaque:
+                    return False
+                header.opaque = <int32_t> value
+                has_opaque = True
+            elif is_bytes(&key, FLAG):
+                # An answer, or a request that wants none.
+                if value != 0:
+                    return False
+            elif not is_bytes(&key, VERSION):
+                return False
+        if position >= size:
+            return False
+        if at[position] == 125:
+            return position == size - 1 and has_code and has_opaque and has_fields
+        if at[position] != 44:
+            return False
+        position += 1
+
+
+cdef bint read_binary(const uint8_t *at, int size, Header *header) noexcept:
+    cdef int position = HEAD_BYTES, count = 0
+    cdef Text *key
+    cdef Text *value
+    # An answer, a request that wants none, and a remark are not plain.
+    if (
+        size < HEAD_BYTES or get32(at + FLAG_AT) != 0 or get32(at + REMARK_SIZE_AT) != 0
+        or get32(at + FIELDS_SIZE_AT) != <uint32_t> (size - HEAD_BYTES)
+    ):
+        return False
+    header.code = get16(at + CODE_AT)
+    header.opaque = <int32_t> get32(at + OPAQUE_AT)
+    while position < size:
+        if size - position < KEY_SIZE_BYTES + SIZE_BYTES or count == MOST_FIELDS:
+            return False
+        key, value = &header.keys[count], &header.values[count]
+        key.at = at + position + KEY_SIZE_BYTES
+        key.size = get16(at + position)
+        key.escaped = value.escaped = False
+        if key.size > size - position - KEY_SIZE_BYTES - SIZE_BYTES:
+            return False
+        position += KEY_SIZE_BYTES + key.size
+        value.size = <int32_t> get32(at + position)
+        position += SIZE_BYTES
+        value.at = at + position
+        if value.size < 0 or value.size > size - position or not is_ascii(value.at, value.size):
+            return False
+        position += value.size
+        count += 1
+    header.count = count
+    return True

@@ -19,58 +19,85 @@ from cpython.ref cimport PyObject
 from aerobee.native.bytes cimport (
     Output, append, decimal, get16, get32, java_hash, publish32, put32, put64, space,
 )
-from aerobee.native.header cimport Header, Text, is_text, number, unescape
+from aerobee.native.header cimport Header, Text, is_bytes, number, unescape
 from aerobee.native.steps cimport step
 
+from aerobee.protocol import checksum
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames import header_encode
+from aerobee.protocol.headers import fields as header_fields
+from aerobee.protocol.headers import send as send_headers
+from aerobee.protocol.message import batch as batches
+from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_layout as layout
 
 cdef extern from "zlib.h":
     unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
 
-# Fields of a send by the letters of code 310: a is 0.
-cdef enum:
-    GROUP = 0
-    TOPIC = 1
-    DEFAULT_TOPIC = 2
-    DEFAULT_QUEUES = 3
-    QUEUE_ID = 4
-    SYS_FLAG = 5
-    BORN = 6
-    USER_FLAG = 7
-    PROPERTIES = 8
-    TIMES = 9
-    UNIT = 10
-    MOST_TIMES = 11
-    BATCH = 12
-
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
+# The fields of a send: their places, whether each has to be there, how wide numbers are, and the
+# place that a name of one letter has.
+cdef list LONG_KEYS = [key.encode() for key in send_headers.LONG_KEYS]
+cdef dict _places = {
+    name: at for at, name in enumerate(send_headers.SendMessageHeader.__struct_fields__)
+}
+cdef int TOPIC = _places["topic"], QUEUE_ID = _places["queue_id"]
+cdef int SYS_FLAG = _places["sys_flag"], BORN = _places["born_timestamp"]
+cdef int USER_FLAG = _places["flag"], PROPERTIES = _places["properties"]
+cdef int TIMES = _places["reconsume_times"], UNIT = _places["unit_mode"], BATCH = _places["batch"]
+cdef bint NEEDED[FIELDS]
+cdef int BITS[FIELDS]
+cdef int BY_LETTER[256]
+for _at in range(256):
+    BY_LETTER[_at] = -1
+assert len(LONG_KEYS) == len(_places) == FIELDS
+for _at, (_short, _long) in enumerate(zip(send_headers.SHORT_KEYS, send_headers.LONG_KEYS)):
+    BY_LETTER[<int> ord(_short)] = _at
+    NEEDED[_at] = _at < send_headers.REQUIRED_FIELDS
+    BITS[_at] = send_headers.NUMBER_BITS.get(_long, 0)
+cdef bytes TRUE = header_fields.TRUE.encode(), FALSE = header_fields.FALSE.encode()
+cdef frozenset BATCH_MARKS = frozenset([mark.encode() for mark in send_headers.BATCH_MARKS])
+
+cdef bytes UNIQUE_KEY = names.PROPERTY_UNIQUE_KEY.encode(), WAIT = names.PROPERTY_WAIT.encode()
+cdef bytes TAGS = names.PROPERTY_TAGS.encode(), KEYS = names.PROPERTY_KEYS.encode()
+cdef int NAME_END = ord(names.NAME_SEPARATOR)
+cdef int ENTRY_END = ord(names.PROPERTY_SEPARATOR)
+cdef int KEY_END = ord(names.KEY_SEPARATOR)
+assert MOST_PROPERTIES == names.MAX_PROPERTIES_BYTES
+
+cdef int MAGIC_AT, CRC_AT, QUEUE_ID_AT, FLAG_AT, QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
+cdef int BORN_AT, BORN_HOST_AT, STORE_TIME_AT, STORE_HOST_AT, TIMES_AT, PREPARED_AT, BODY_SIZE_AT
+(
+    _, MAGIC_AT, CRC_AT, QUEUE_ID_AT, FLAG_AT, QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT,
+    BORN_AT, BORN_HOST_AT, STORE_TIME_AT, STORE_HOST_AT, TIMES_AT, PREPARED_AT, BODY_SIZE_AT,
+) = layout.V4_POSITIONS
 cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
-cdef int MAGIC_AT = layout.MAGIC_POSITION
-cdef int CRC_AT = layout.BODY_CRC_POSITION
-cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
-cdef int FLAG_AT = layout.FLAG_POSITION
-cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
-cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
-cdef int SYS_FLAG_AT = layout.SYS_FLAG_POSITION
-cdef int BORN_AT = layout.BORN_TIMESTAMP_POSITION
+cdef uint32_t CRC_MASK = checksum.CRC_MASK
 cdef int HOST_BYTES = layout.V4_HOST_BYTES
-cdef int BORN_HOST_AT = layout.BORN_HOST_POSITION
-cdef int STORE_TIME_AT = BORN_HOST_AT + HOST_BYTES
-cdef int STORE_HOST_AT = STORE_TIME_AT + 8
-cdef int TIMES_AT = STORE_HOST_AT + HOST_BYTES
-cdef int PREPARED_AT = TIMES_AT + 4
-cdef int BODY_SIZE_AT = PREPARED_AT + 8
-cdef int BODY_AT = BODY_SIZE_AT + 4
-cdef int FIXED_BYTES = layout.MIN_RECORD_BYTES
+cdef int BODY_AT = layout.HEADS[0].size
+cdef int PROPERTIES_SIZE_BYTES = layout.PROPERTIES_LENGTH.size
+# All of a record but body, properties, and topic with its length.
+cdef int FIXED_BYTES = layout.MIN_RECORD_BYTES - layout.TOPIC_LENGTH_BYTES
 cdef int BLANK_BYTES = layout.BLANK_BYTES
-# Bits of a sysFlag that ask for more than to be stored, or that only the broker may set.
-cdef int64_t UNUSUAL = (
-    layout.SYS_TRANSACTION_MASK | layout.SYS_BORN_HOST_V6 | layout.SYS_STORE_HOST_V6
-)
+
+cdef int ITEM_FLAG_AT, ITEM_BODY_SIZE_AT
+_, _, _, ITEM_FLAG_AT, ITEM_BODY_SIZE_AT = batches.ITEM_POSITIONS
+cdef int ITEM_HEAD_BYTES = batches.ITEM_HEAD_BYTES
+cdef int MIN_ITEM_BYTES = batches.MIN_ITEM_BYTES
+
+cdef int FRAME_BYTES = header_encode.FRAME_WORDS.size
+cdef int TOTAL_BYTES = header_encode.TOTAL_BYTES
+cdef uint32_t BINARY_KIND = header_encode.ROCKETMQ << header_encode.SERIALIZATION_SHIFT
+cdef int SIZE_BYTES = header_encode.LENGTH.size
+cdef int HEAD_BYTES = header_encode.BINARY_HEAD.size
+cdef int OPAQUE_AT = header_encode.BINARY_POSITIONS[3]
+cdef int ID_END = ord(send_headers.ID_SEPARATOR)
+# Digits of a log offset in an id.
+cdef enum:
+    OFFSET_DIGITS = 16
 
 
 cdef class Route:
@@ -121,15 +148,15 @@ cdef class Sends:
     """Serves plain sends of one store. Loop thread only."""
 
     def __init__(self, log, find_route, find_queue, count, *, cluster, store_host, json_parts,
-                 binary_parts, long_keys, not_plain, size_bounds, max_message_bytes,
+                 binary_parts, not_plain, not_plain_flags, size_bounds, max_message_bytes,
                  safe_properties):
         """`log` is claimed for what is stored (`CommitLog.claim`). `find_route` gives the Route of
         a topic's name, `find_queue` the queue of a topic's name and a queue id, or None: not plain.
         `count` is told a topic's name and what `Route.take_counts` gives, after each claim.
 
         `json_parts`, `binary_parts`: the answer's header, cut where what varies goes
-        (`SendReply`). `long_keys`: the fields' names of code 10, in the order of the letters.
-        `not_plain`: names of properties that ask for more than to be stored.
+        (`SendReply`). `not_plain` and `not_plain_flags`: the names of properties and the bits of a
+        sysFlag that a plain message has none of (`protocol/message/demands.py`).
         """
         self.log, self.find_route, self.find_queue, self.count = log, find_route, find_queue, count
         self.routes = {}
@@ -140,13 +167,13 @@ cdef class Sends:
         self.json_parts, self.binary_parts = json_parts, binary_parts
         # What an answer takes at most, besides its ids.
         self.reply_bytes = 128 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
-        self.long_keys = long_keys
-        self.asking = set(not_plain)
+        self.not_plain = set(not_plain)
+        self.not_plain_flags = not_plain_flags
         self.size_bounds = list(size_bounds)
         self.max_message_bytes = max_message_bytes
         self.safe_properties = min(safe_properties, MOST_PROPERTIES)
         self.segment = None
-        assert len(store_host) == HOST_BYTES and len(long_keys) == FIELDS
+        assert len(store_host) == HOST_BYTES
 
     def forget_routes(self):
         """A topic has changed."""
@@ -207,12 +234,12 @@ cdef class Sends:
             return False
         batch = False
         if fields[BATCH].at != NULL:
-            batch = is_text(&fields[BATCH], b"true", 4) or is_text(&fields[BATCH], b"1", 1)
-            if not batch and not is_text(&fields[BATCH], b"false", 5):
+            batch = bytes_of(&fields[BATCH]) in BATCH_MARKS
+            if not batch and not is_bytes(&fields[BATCH], FALSE):
                 return False
         if (
             (header.code == SEND_BATCH) != batch
-            or numbers[SYS_FLAG] & UNUSUAL
+            or numbers[SYS_FLAG] & self.not_plain_flags
             or size > self.max_message_bytes
             or PyBytes_GET_SIZE(born_host) != HOST_BYTES
         ):
@@ -255,9 +282,9 @@ cdef class Sends:
         cdef int index
         cdef bytes known
         if code != SEND:
-            return key.at[0] - 97 if key.size == 1 and 97 <= key.at[0] < 97 + FIELDS else -1
+            return BY_LETTER[key.at[0]] if key.size == 1 else -1
         for index in range(FIELDS):
-            known = self.long_keys[index]
+            known = LONG_KEYS[index]
             if PyBytes_GET_SIZE(known) == key.size and (
                 memcmp(PyBytes_AS_STRING(known), key.at, key.size) == 0
             ):
@@ -265,7 +292,7 @@ cdef class Sends:
         return -1
 
     cdef Route _route(self, Text *topic):
-        cdef bytes name = PyBytes_FromStringAndSize(<const char *> topic.at, topic.size)
+        cdef bytes name = bytes_of(topic)
         cdef PyObject *found = PyDict_GetItem(self.routes, name)
         if found != NULL:
             return <Route> found
@@ -315,33 +342,33 @@ cdef class Sends:
         cdef uint8_t *begin = to
         while at < end:
             entry = at
-            at = <const uint8_t *> memchr(entry, 2, end - entry)
+            at = <const uint8_t *> memchr(entry, ENTRY_END, end - entry)
             length = <int> ((end if at == NULL else at) - entry)
             at = end if at == NULL else at + 1
-            mark = <const uint8_t *> memchr(entry, 1, length)
+            mark = <const uint8_t *> memchr(entry, NAME_END, length)
             if mark == NULL or mark == entry or mark + 1 == entry + length:
                 continue
             name.at = entry
             name.size = <int> (mark - entry)
             value.at = mark + 1
             value.size = length - name.size - 1
-            if is_text(&name, b"UNIQ_KEY", 8):
+            if is_bytes(&name, UNIQUE_KEY):
                 out.unique = value
-            elif is_text(&name, b"WAIT", 4):
-                out.waits = is_text(&value, b"true", 4)
-                if not out.waits and not is_text(&value, b"false", 5):
+            elif is_bytes(&name, WAIT):
+                out.waits = is_bytes(&value, TRUE)
+                if not out.waits and not is_bytes(&value, FALSE):
                     return False
                 if not keep_wait:
                     continue
-            elif is_text(&name, b"TAGS", 4):
+            elif is_bytes(&name, TAGS):
                 out.tags_code = java_hash(0, value.at, value.size)
-            elif is_text(&name, b"KEYS", 4):
+            elif is_bytes(&name, KEYS):
                 out.words = value
-            elif PyBytes_FromStringAndSize(<const char *> name.at, name.size) in self.asking:
+            elif bytes_of(&name) in self.not_plain:
                 return False
             if to != NULL:
                 memcpy(to, entry, length)
-                to[length] = 2
+                to[length] = ENTRY_END
                 to += length + 1
         if to != NULL:
             out.at = begin
@@ -365,17 +392,17 @@ cdef class Sends:
         """Read the message of a batch that begins there; where the next one does, -1 if this one is
         not plain."""
         cdef int own, index
-        # total size i32, magic i32, CRC i32, flag i32, body size i32, body, properties size i16
-        if size - position < 22:
+        if size - position < MIN_ITEM_BYTES:
             return -1
-        item.flag = <int32_t> get32(body + position + 12)
-        item.body_size = <int32_t> get32(body + position + 16)
-        position += 20
-        if not 0 <= item.body_size <= size - position - 2:
+        item.flag = <int32_t> get32(body + position + ITEM_FLAG_AT)
+        item.body_size = <int32_t> get32(body + position + ITEM_BODY_SIZE_AT)
+        position += ITEM_HEAD_BYTES
+        if not 0 <= item.body_size <= size - position - PROPERTIES_SIZE_BYTES:
             return -1
         item.body = body + position
-        position += item.body_size + 2
-        own = get16(body + position - 2)
+        position += item.body_size
+        own = get16(body + position)
+        position += PROPERTIES_SIZE_BYTES
         if own > size - position:
             return -1
         for index in range(own):
@@ -467,8 +494,7 @@ cdef class Sends:
             properties = stored_size(&item.properties, shared)
             if properties > self.safe_properties:
                 return False
-            # The topic's length is part of its field.
-            size = FIXED_BYTES - 1 + item.body_size + topic_size + properties
+            size = FIXED_BYTES + item.body_size + topic_size + properties
             places[index] = self.start + self.wrote + total
             entries.append((
                 queue, queue_offset + index, places[index], size, item.properties.tags_code,
@@ -483,9 +509,9 @@ cdef class Sends:
             item = &self.items[index]
             log_offset = places[index]
             properties = stored_size(&item.properties, shared)
-            size = FIXED_BYTES - 1 + item.body_size + topic_size + properties
+            size = FIXED_BYTES + item.body_size + topic_size + properties
             put32(record + MAGIC_AT, MAGIC)
-            put32(record + CRC_AT, c_crc32(0, item.body, item.body_size) & 0x7FFFFFFF)
+            put32(record + CRC_AT, c_crc32(0, item.body, item.body_size) & CRC_MASK)
             put32(record + QUEUE_ID_AT, <uint32_t> queue_id)
             put32(record + FLAG_AT, <uint32_t> item.flag)
             put64(record + QUEUE_OFFSET_AT, queue_offset + index)
@@ -506,11 +532,11 @@ cdef class Sends:
             to += topic_size
             to[0] = properties >> 8
             to[1] = properties & 0xFF
-            to += 2
+            to += PROPERTIES_SIZE_BYTES
             memcpy(to, item.properties.at, item.properties.size)
             to += item.properties.size
             if needs_separator(&item.properties):
-                to[0] = 2
+                to[0] = ENTRY_END
                 to += 1
             memcpy(to, shared.at, shared.size)
             step(b"record copied")
@@ -533,73 +559,73 @@ cdef class Sends:
                       int64_t queue_offset, Output *answers) except -1:
         """Put the frame that tells where the messages went behind what `answers` has."""
         cdef list parts = self.binary_parts if header.binary else self.json_parts
-        cdef int ids = 33 * count - 1, size = 8, index, entries_at = 0
+        cdef int id_bytes = <int> PyBytes_GET_SIZE(self.id_prefix) + OFFSET_DIGITS
+        cdef int ids = (id_bytes + 1) * count - 1, size = FRAME_BYTES, index, entries_at = 0
         cdef uint8_t *out = space(answers, ids + self.reply_bytes)
         cdef uint8_t digits[20]
         size = append(out, size, parts[0])
         if header.binary:
             # The entries' length is the head's last field.
-            put32(out + 8 + 5, header.opaque)
-            entries_at = 8 + 21
+            put32(out + FRAME_BYTES + OPAQUE_AT, header.opaque)
+            entries_at = FRAME_BYTES + HEAD_BYTES
             put32(out + size, ids)
-            size += 4
+            size += SIZE_BYTES
         for index in range(count):
             if index:
-                out[size] = 44
+                out[size] = ID_END
                 size += 1
             size = append(out, size, self.id_prefix)
             size = hexadecimal(out, size, places[index])
         size = append(out, size, parts[1])
         if header.binary:
             put32(out + size, decimal(digits, 0, queue_id))
-            size += 4
+            size += SIZE_BYTES
         size = decimal(out, size, queue_id)
         size = append(out, size, parts[2])
         if header.binary:
             put32(out + size, decimal(digits, 0, queue_offset))
-            size += 4
+            size += SIZE_BYTES
         size = decimal(out, size, queue_offset)
         if header.binary:
-            put32(out + entries_at - 4, size - entries_at)
-            put32(out + 4, 1 << 24 | (size - 8))
+            put32(out + entries_at - SIZE_BYTES, size - entries_at)
+            put32(out + TOTAL_BYTES, BINARY_KIND | (size - FRAME_BYTES))
         else:
             size = append(out, size, parts[3])
             size = decimal(out, size, header.opaque)
             size = append(out, size, parts[4])
-            put32(out + 4, size - 8)
-        put32(out, size - 4)
+            put32(out + TOTAL_BYTES, size - FRAME_BYTES)
+        put32(out, size - TOTAL_BYTES)
         answers.size += size
         return True
 
 
 cdef inline bint needs_separator(Stored *own) noexcept nogil:
-    return own.size > 0 and own.at[own.size - 1] != 2
+    return own.size > 0 and own.at[own.size - 1] != ENTRY_END
 
 
 cdef inline int64_t stored_size(Stored *own, Stored *shared) noexcept nogil:
     return own.size + needs_separator(own) + shared.size
 
 
-cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
+cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept:
     """Whether the fields that have to be there are, and those that are numbers are plain ones."""
     cdef int index
     for index in range(FIELDS):
         numbers[index] = 0
         if fields[index].at == NULL:
-            if index <= USER_FLAG:
+            if NEEDED[index]:
                 return False
             continue
         if index != PROPERTIES and fields[index].escaped:
             return False
-        if index in (DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN, USER_FLAG, TIMES, MOST_TIMES):
-            if not number(&fields[index], &numbers[index], index != BORN):
-                return False
-    return fields[UNIT].at == NULL or is_text(&fields[UNIT], b"false", 5)
+        if BITS[index] and not number(&fields[index], &numbers[index], BITS[index] == 32):
+            return False
+    return fields[UNIT].at == NULL or is_bytes(&fields[UNIT], FALSE)
 
 
 cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:
     """`value` in 16 digits behind what `out` has."""
-    cdef int shift = 60, digit
+    cdef int shift = 4 * (OFFSET_DIGITS - 1), digit
     while shift >= 0:
         digit = (value >> shift) & 15
         out[size] = digit + (48 if digit < 10 else 55)
@@ -616,11 +642,15 @@ cdef tuple keys_of(Text *unique, Text *words):
         return () if unique.at == NULL else (text_of(unique.at, unique.size),)
     found = [] if unique.at == NULL else [text_of(unique.at, unique.size)]
     for position in range(words.size + 1):
-        if position == words.size or words.at[position] == 32:
+        if position == words.size or words.at[position] == KEY_END:
             if position > begin:
                 found.append(text_of(words.at + begin, position - begin))
             begin = position + 1
     return tuple(found)
+
+
+cdef inline bytes bytes_of(Text *text):
+    return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
 
 
 cdef inline str text_of(const uint8_t *at, int size):

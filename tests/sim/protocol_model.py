@@ -461,7 +461,6 @@ class ProtocolModel(RuleBasedStateMachine):
             assert int(self.server.call(MIN_OFFSET, where).ext["offset"]) == 0
             return
 
-
     @invariant()
     def there_is_an_end(self) -> None:
         """In the middle of a sequence that chance has given none, of the kind that came less often:
