@@ -230,13 +230,14 @@ NOT_PLAIN_FLAGS: Final = sum(demand.flags for demand in DEMANDS)
 
 
 def _acted_on(carrier: Carrier) -> dict[str, Demand | None]:
-    kept = (KEPT.word,) if carrier is not Carrier.ROW else (KEPT.word, GRANTED.word, "refused")
-    return {
-        name: None if demand.verdicts[carrier] == DROPPED else demand
-        for demand in DEMANDS
-        for name in demand.names
-        if demand.verdicts[carrier].word not in kept
-    }
+    found: dict[str, Demand | None] = {}
+    for demand in DEMANDS:
+        verdict = demand.verdicts[carrier]
+        if verdict == DROPPED:
+            found |= dict.fromkeys(demand.names)
+        elif verdict != KEPT and carrier is not Carrier.ROW:
+            found |= dict.fromkeys(demand.names, demand)
+    return found
 
 
 #: By carrier, the names of properties that are not just kept: None for those that are dropped. A
