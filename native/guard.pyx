@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.ref cimport PyObject
 
-from aerobee.native.header cimport MOST_FIELDS, Header, Text, is_bytes, unescape
+from aerobee.native.header cimport MOST_FIELDS, Header, Name, Text, is_name, name_of, unescape
 from aerobee.native.sha1 cimport DIGEST_BYTES, Key
 
 from aerobee.protocol.codes import RequestCode
@@ -29,13 +29,15 @@ cdef int PORT_BYTES = layout.PORT_BYTES
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
-cdef bytes ACCESS_KEY = signature.ACCESS_KEY.encode()
-cdef bytes SIGNATURE = signature.SIGNATURE.encode()
-cdef bytes NOT_ALWAYS_SIGNED = signature.UNIQUE_KEY_QUERY.encode()
+cdef Name ACCESS_KEY = name_of(signature.ACCESS_KEY)
+cdef Name SIGNATURE = name_of(signature.SIGNATURE)
+cdef Name NOT_ALWAYS_SIGNED = name_of(signature.UNIQUE_KEY_QUERY)
 # Where a send or a pull names what it reaches.
 cdef dict _keys = {one.attribute: one.key for one in header_fields.fields_of(PullMessageHeader)}
-cdef bytes TOPIC = _keys["topic"].encode(), GROUP = _keys["consumer_group"].encode()
-cdef bytes SHORT_TOPIC = send_headers.SHORT_KEYS[send_headers.LONG_KEYS.index("topic")].encode()
+cdef Name TOPIC = name_of(_keys["topic"]), GROUP = name_of(_keys["consumer_group"])
+cdef Name SHORT_TOPIC = name_of(
+    send_headers.SHORT_KEYS[send_headers.LONG_KEYS.index(_keys["topic"])]
+)
 cdef const uint8_t *LETTERS = (
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 )
@@ -67,7 +69,7 @@ cdef class Guard:
         cdef Text *given = NULL
         cdef int field, length, count = 0
         cdef bint sends = header.code == SEND or header.code == SEND_V2 or header.code == SEND_BATCH
-        cdef bytes topic_key = SHORT_TOPIC if sends and header.code != SEND else TOPIC
+        cdef const Name *topic_key = &SHORT_TOPIC if sends and header.code != SEND else &TOPIC
         if self.any_white and self._is_white(host):
             return True
         topic.at = group.at = b""
@@ -75,19 +77,19 @@ cdef class Guard:
         topic.escaped = group.escaped = False
         for field in range(header.count):
             key = &header.keys[field]
-            if is_bytes(key, SIGNATURE):
+            if is_name(key, &SIGNATURE):
                 if given != NULL:
                     return False
                 given = &header.values[field]
                 continue
-            if is_bytes(key, NOT_ALWAYS_SIGNED) or not put_in_order(header, field, order, count):
+            if is_name(key, &NOT_ALWAYS_SIGNED) or not put_in_order(header, field, order, count):
                 return False
             count += 1
-            if is_bytes(key, topic_key):
+            if is_name(key, topic_key):
                 topic = header.values[field]
-            elif is_bytes(key, ACCESS_KEY):
+            elif is_name(key, &ACCESS_KEY):
                 account = &header.values[field]
-            elif not sends and is_bytes(key, GROUP):
+            elif not sends and is_name(key, &GROUP):
                 group = header.values[field]
         if (
             account == NULL or not account.size or account.escaped or given == NULL
@@ -140,7 +142,11 @@ cdef class Guard:
         cdef PyObject *known
         cdef bytes name
         cdef Key key
-        if self.last_key is not None and is_bytes(account, self.last_name):
+        if (
+            self.last_key is not None
+            and account.size == PyBytes_GET_SIZE(self.last_name)
+            and memcmp(account.at, PyBytes_AS_STRING(self.last_name), account.size) == 0
+        ):
             return True
         name = bytes_of(account)
         known = PyDict_GetItem(self.signers, name)

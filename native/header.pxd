@@ -27,6 +27,13 @@ cdef struct Text:
     bint escaped
 
 
+cdef struct Name:
+    # A name of the wire or the files, copied at the import from the module that owns it: comparing
+    # with it touches no object.
+    int size
+    char at[32]
+
+
 cdef struct Header:
     int code
     int32_t opaque
@@ -37,12 +44,30 @@ cdef struct Header:
     int count
 
 
-cdef inline bint is_text(Text *text, const char *wanted, int size) noexcept nogil:
-    return text.size == size and memcmp(text.at, wanted, size) == 0
+cdef inline Name name_of(str text):
+    cdef Name name
+    cdef bytes encoded = text.encode()
+    name.size = <int> PyBytes_GET_SIZE(encoded)
+    assert name.size <= <int> sizeof(name.at)
+    memcpy(name.at, PyBytes_AS_STRING(encoded), name.size)
+    return name
 
 
-cdef inline bint is_bytes(Text *text, bytes wanted) noexcept:
-    return is_text(text, PyBytes_AS_STRING(wanted), <int> PyBytes_GET_SIZE(wanted))
+cdef inline bint is_name(const Text *text, const Name *name) noexcept nogil:
+    # A call of memcmp takes longer than the few bytes that names have.
+    cdef uint64_t left, right
+    cdef int at = 0, size = name.size
+    if text.size != size:
+        return False
+    while size - at >= 8:
+        memcpy(&left, text.at + at, 8)
+        memcpy(&right, name.at + at, 8)
+        if left != right:
+            return False
+        at += 8
+    while at < size and text.at[at] == <uint8_t> name.at[at]:
+        at += 1
+    return at == size
 
 
 cdef inline int plain_end(const uint8_t *at, int position, int size) noexcept nogil:

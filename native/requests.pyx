@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from aerobee.native.bytes cimport get16, get32, is_ascii
 from aerobee.native.guard cimport Guard
 from aerobee.native.header cimport (
-    MOST_FIELDS, Header, Text, is_bytes, scan_fields, scan_number, scan_text,
+    MOST_FIELDS, Header, Name, Text, is_name, name_of, scan_fields, scan_number, scan_text,
 )
 from aerobee.native.pulls cimport Pulls
 from aerobee.native.sends cimport Sends
@@ -27,10 +27,10 @@ cdef int KEY_SIZE_BYTES = header_encode.KEY_LENGTH.size
 cdef int HEAD_BYTES = header_encode.BINARY_HEAD.size
 cdef int CODE_AT, OPAQUE_AT, FLAG_AT, REMARK_SIZE_AT, FIELDS_SIZE_AT
 CODE_AT, _, _, OPAQUE_AT, FLAG_AT, REMARK_SIZE_AT, FIELDS_SIZE_AT = header_encode.BINARY_POSITIONS
-cdef bytes CODE, EXT_FIELDS, FLAG, LANGUAGE, OPAQUE, SERIALIZATION, VERSION
-CODE, EXT_FIELDS, FLAG, LANGUAGE, OPAQUE, _, SERIALIZATION, VERSION = [
-    name.encode() for name in header_encode.JSON_MEMBERS
-]
+cdef Name CODE, EXT_FIELDS, FLAG, LANGUAGE, OPAQUE, SERIALIZATION, VERSION
+_code, _fields, _flag, _language, _opaque, _, _serialization, _version = header_encode.JSON_MEMBERS
+CODE, OPAQUE, FLAG, VERSION = name_of(_code), name_of(_opaque), name_of(_flag), name_of(_version)
+EXT_FIELDS, LANGUAGE, SERIALIZATION = name_of(_fields), name_of(_language), name_of(_serialization)
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -184,7 +184,7 @@ cdef class Requests:
         return found
 
 
-cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept:
+cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept nogil:
     cdef int position = 1
     cdef Text key, text
     cdef int64_t value
@@ -196,7 +196,7 @@ cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept:
         if position < 0 or key.escaped or position >= size - 1 or at[position] != 58:
             return False
         position += 1
-        if is_bytes(&key, EXT_FIELDS):
+        if is_name(&key, &EXT_FIELDS):
             if at[position] != 123 or has_fields:
                 return False
             position = scan_fields(at, position + 1, size, header)
@@ -207,27 +207,27 @@ cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept:
             position = scan_text(at, position, size, &text)
             if position < 0 or text.escaped:
                 return False
-            if not (is_bytes(&key, LANGUAGE) or is_bytes(&key, SERIALIZATION)):
+            if not (is_name(&key, &LANGUAGE) or is_name(&key, &SERIALIZATION)):
                 return False
         else:
             position = scan_number(at, position, size, &value)
             if position < 0:
                 return False
-            if is_bytes(&key, CODE):
+            if is_name(&key, &CODE):
                 if has_code:
                     return False
                 header.code = <int> value
                 has_code = True
-            elif is_bytes(&key, OPAQUE):
+            elif is_name(&key, &OPAQUE):
                 if has_opaque:
                     return False
                 header.opaque = <int32_t> value
                 has_opaque = True
-            elif is_bytes(&key, FLAG):
+            elif is_name(&key, &FLAG):
                 # An answer, or a request that wants none.
                 if value != 0:
                     return False
-            elif not is_bytes(&key, VERSION):
+            elif not is_name(&key, &VERSION):
                 return False
         if position >= size:
             return False
@@ -238,7 +238,7 @@ cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept:
         position += 1
 
 
-cdef bint read_binary(const uint8_t *at, int size, Header *header) noexcept:
+cdef bint read_binary(const uint8_t *at, int size, Header *header) noexcept nogil:
     cdef int position = HEAD_BYTES, count = 0
     cdef Text *key
     cdef Text *value

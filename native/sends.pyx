@@ -19,7 +19,7 @@ from cpython.ref cimport PyObject
 from aerobee.native.bytes cimport (
     Output, append, decimal, get16, get32, java_hash, publish32, put32, put64, space,
 )
-from aerobee.native.header cimport Header, Text, is_bytes, number, unescape
+from aerobee.native.header cimport Header, Name, Text, is_name, name_of, number, unescape
 from aerobee.native.steps cimport step
 
 from aerobee.protocol import checksum
@@ -58,11 +58,11 @@ for _at, (_short, _long) in enumerate(zip(send_headers.SHORT_KEYS, send_headers.
     BY_LETTER[<int> ord(_short)] = _at
     NEEDED[_at] = _at < send_headers.REQUIRED_FIELDS
     BITS[_at] = send_headers.NUMBER_BITS.get(_long, 0)
-cdef bytes TRUE = header_fields.TRUE.encode(), FALSE = header_fields.FALSE.encode()
+cdef Name TRUE = name_of(header_fields.TRUE), FALSE = name_of(header_fields.FALSE)
 cdef frozenset BATCH_MARKS = frozenset([mark.encode() for mark in send_headers.BATCH_MARKS])
 
-cdef bytes UNIQUE_KEY = names.PROPERTY_UNIQUE_KEY.encode(), WAIT = names.PROPERTY_WAIT.encode()
-cdef bytes TAGS = names.PROPERTY_TAGS.encode(), KEYS = names.PROPERTY_KEYS.encode()
+cdef Name UNIQUE_KEY = name_of(names.PROPERTY_UNIQUE_KEY), WAIT = name_of(names.PROPERTY_WAIT)
+cdef Name TAGS = name_of(names.PROPERTY_TAGS), KEYS = name_of(names.PROPERTY_KEYS)
 cdef int NAME_END = ord(names.NAME_SEPARATOR)
 cdef int ENTRY_END = ord(names.PROPERTY_SEPARATOR)
 cdef int KEY_END = ord(names.KEY_SEPARATOR)
@@ -234,8 +234,8 @@ cdef class Sends:
             return False
         batch = False
         if fields[BATCH].at != NULL:
-            batch = bytes_of(&fields[BATCH]) in BATCH_MARKS
-            if not batch and not is_bytes(&fields[BATCH], FALSE):
+            batch = not is_name(&fields[BATCH], &FALSE)
+            if batch and bytes_of(&fields[BATCH]) not in BATCH_MARKS:
                 return False
         if (
             (header.code == SEND_BATCH) != batch
@@ -352,17 +352,17 @@ cdef class Sends:
             name.size = <int> (mark - entry)
             value.at = mark + 1
             value.size = length - name.size - 1
-            if is_bytes(&name, UNIQUE_KEY):
+            if is_name(&name, &UNIQUE_KEY):
                 out.unique = value
-            elif is_bytes(&name, WAIT):
-                out.waits = is_bytes(&value, TRUE)
-                if not out.waits and not is_bytes(&value, FALSE):
+            elif is_name(&name, &WAIT):
+                out.waits = is_name(&value, &TRUE)
+                if not out.waits and not is_name(&value, &FALSE):
                     return False
                 if not keep_wait:
                     continue
-            elif is_bytes(&name, TAGS):
+            elif is_name(&name, &TAGS):
                 out.tags_code = java_hash(0, value.at, value.size)
-            elif is_bytes(&name, KEYS):
+            elif is_name(&name, &KEYS):
                 out.words = value
             elif bytes_of(&name) in self.not_plain:
                 return False
@@ -607,7 +607,7 @@ cdef inline int64_t stored_size(Stored *own, Stored *shared) noexcept nogil:
     return own.size + needs_separator(own) + shared.size
 
 
-cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept:
+cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
     """Whether the fields that have to be there are, and those that are numbers are plain ones."""
     cdef int index
     for index in range(FIELDS):
@@ -620,7 +620,7 @@ cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept:
             return False
         if BITS[index] and not number(&fields[index], &numbers[index], BITS[index] == 32):
             return False
-    return fields[UNIT].at == NULL or is_bytes(&fields[UNIT], FALSE)
+    return fields[UNIT].at == NULL or is_name(&fields[UNIT], &FALSE)
 
 
 cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:
