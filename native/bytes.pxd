@@ -96,6 +96,7 @@ cdef inline int decimal(uint8_t *out, int size, int64_t value) noexcept nogil:
     return size
 
 
+# Twin: protocol/hashing.py java_hash
 cdef inline int32_t java_hash(uint32_t value, const uint8_t *at, Py_ssize_t size) noexcept nogil:
     """Java's hash of ASCII text behind a text with the hash `value`."""
     cdef Py_ssize_t index

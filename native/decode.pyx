@@ -46,6 +46,7 @@ cdef inline bytes room(Py_ssize_t size):
 # --- records --------------------------------------------------------------------------------------
 
 
+# Twin: pipeline/decode/record_starts.py record_starts
 def record_starts(const uint8_t[::1] buffer, int64_t position, int64_t limit, tuple magics):
     """Positions of the records from `position` on that end at or before `limit` (int64 each), up to
     what is none, and the position behind the last of them."""
@@ -83,6 +84,7 @@ def record_starts(const uint8_t[::1] buffer, int64_t position, int64_t limit, tu
         PyMem_RawFree(found)
 
 
+# Twin: pipeline/decode/decode.py _by_kind
 def kind(const uint8_t[::1] buffer, const int64_t[::1] starts):
     """The magic that all records have, and the bits for their hosts."""
     cdef Py_ssize_t row
@@ -101,6 +103,7 @@ def kind(const uint8_t[::1] buffer, const int64_t[::1] starts):
     return magic, bits & HOST_BITS
 
 
+# Twin: pipeline/decode/decode.py _Rows._cut
 def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
            int topic_length_bytes, log_offset):
     """Where the parts of records of one kind lie: after each other all beginnings of bodies, their
@@ -146,6 +149,7 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
     return made
 
 
+# Twin: pipeline/decode/decode.py numbers
 def numbers(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, int width):
     """The number of 4 or 8 bytes that is `position` bytes behind each start."""
     cdef Py_ssize_t row, count = starts.shape[0]
@@ -170,6 +174,7 @@ def numbers(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, 
     return made
 
 
+# Twin: pipeline/decode/arrow_values.py times
 def microseconds(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, int64_t first,
                  int64_t last):
     """The time in ms behind each start, in us; each is in [first, last], which times 1000 is a
@@ -187,6 +192,7 @@ def microseconds(const uint8_t[::1] buffer, const int64_t[::1] starts, int posit
     return made
 
 
+# Twin: pipeline/decode/decode.py _Rows._crcs
 def crcs(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end):
     """The CRC of each [begin, end), without its highest bit, as an int32."""
     cdef Py_ssize_t row, count = begin.shape[0]
@@ -201,6 +207,7 @@ def crcs(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1]
     return made
 
 
+# Twin: pipeline/decode/arrow_values.py slices
 def slices(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end):
     """Offsets and data of an Arrow array of the bytes [begin, end)."""
     cdef Py_ssize_t row, count = begin.shape[0]
@@ -226,6 +233,7 @@ def slices(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::
     return offsets, data
 
 
+# Twin: pipeline/decode/arrow_values.py slices
 cdef bint are_within(int64_t size, const int64_t[::1] begin, const int64_t[::1] end):
     """Whether each [begin, end) lies in a buffer of that size, and has a length of 31 bits."""
     cdef Py_ssize_t row
@@ -237,6 +245,7 @@ cdef bint are_within(int64_t size, const int64_t[::1] begin, const int64_t[::1] 
     return True
 
 
+# Twin: pipeline/decode/arrow_values.py hex_texts
 def hexadecimal(const uint8_t[::1] buffer, const int64_t[::1] starts, tuple fields):
     """Data of an Arrow array of strings of the same length: of each record the bytes of some fields,
     (position, width) each, in digits."""
@@ -277,6 +286,7 @@ def hexadecimal(const uint8_t[::1] buffer, const int64_t[::1] starts, tuple fiel
 # --- properties -----------------------------------------------------------------------------------
 
 
+# Twin: pipeline/decode/properties.py _cut
 cdef inline int64_t cut_entry(
     const uint8_t *text, int64_t begin, int64_t end, int64_t *middle
 ) noexcept:
@@ -329,6 +339,7 @@ cdef class Entries:
         self.count += 1
         return True
 
+    # Twin: pipeline/decode/properties.py _cut
     cdef int kind_of(self, const uint8_t *at, Py_ssize_t size, int guess) noexcept:
         """The number of a name; -1 if there are too many."""
         cdef int kind
@@ -344,6 +355,7 @@ cdef class Entries:
         self.kinds += 1
         return self.kinds - 1
 
+    # Twin: pipeline/decode/properties.py _cut
     cdef bint cut(self, int32_t row, int64_t begin, int64_t end) except -1:
         """Take in the entries of a text; False: it is not plain."""
         cdef const uint8_t *text = &self.text[0]
@@ -362,6 +374,7 @@ cdef class Entries:
             begin = stop + 1
         return True
 
+    # Twin: pipeline/decode/properties.py Properties.as_map
     def map(self, dropped):
         """Offsets of an Arrow map, then offsets and data of its names, and those of its values;
         without the names that are `dropped` (a set of bytes)."""
@@ -387,6 +400,7 @@ cdef class Entries:
             row += 1
         return lists, count, *self.copied(kept, count, names_bytes, values_bytes)
 
+    # Twin: pipeline/decode/properties.py Properties.as_map
     cdef tuple copied(self, bint *kept, Py_ssize_t count, int64_t names_bytes, int64_t values_bytes):
         cdef bytes name_offsets = room((count + 1) * sizeof(int32_t))
         cdef bytes value_offsets = room((count + 1) * sizeof(int32_t))
@@ -414,6 +428,7 @@ cdef class Entries:
             name_offset[0], value_offset[0] = names_size, values_size
         return name_offsets, names, value_offsets, values
 
+    # Twin: pipeline/decode/properties.py Properties.value
     def value(self, tuple alternatives):
         """Of each text the value of the first of these names (bytes) that it has, as `value_array`
         gives them."""
@@ -436,6 +451,7 @@ cdef class Entries:
         return value_array(&self.text[0], at, until, self.rows)
 
 
+# Twin: pipeline/decode/properties.py Properties.value
 cdef tuple value_array(
     const uint8_t *text, const int32_t *at, const int32_t *until, Py_ssize_t rows
 ):
@@ -463,6 +479,7 @@ cdef tuple value_array(
     return missing, bits, offsets, values
 
 
+# Twin: pipeline/decode/properties.py Properties.value
 def values(
     const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end, tuple names
 ):
@@ -496,6 +513,7 @@ def values(
         PyMem_RawFree(found)
 
 
+# Twin: pipeline/decode/properties.py Properties.value
 cdef bint find_values(
     const uint8_t *text, int64_t begin, int64_t end, const Name *wanted, int count, int32_t *found,
     Py_ssize_t step
@@ -519,6 +537,7 @@ cdef bint find_values(
     return True
 
 
+# Twin: pipeline/decode/properties.py _cut
 def entries(const uint8_t[::1] text, const int32_t[::1] offsets):
     """The properties in texts, [offsets[n], offsets[n + 1]) each."""
     cdef Py_ssize_t row, count = offsets.shape[0] - 1

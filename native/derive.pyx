@@ -111,6 +111,7 @@ cdef class Place:
     cdef int first, last
 
 
+# Twin: protocol/message/record_check.py scan_records
 cdef inline bint is_plain_text(const uint8_t *at, Py_ssize_t size) noexcept nogil:
     """Whether all bytes are ASCII, and none is zero."""
     cdef uint64_t word
@@ -133,6 +134,7 @@ cdef inline bint is_name(const uint8_t *at, Py_ssize_t size, bytes name) noexcep
     return size == PyBytes_GET_SIZE(name) and memcmp(at, PyBytes_AS_STRING(name), size) == 0
 
 
+# Twin: protocol/message/properties.py tags_and_keys
 cdef bint read_properties(const uint8_t *at, Py_ssize_t size, Record *record) noexcept:
     """Find tags and keys, as `decode_properties` does; False if further queues are listed."""
     cdef const uint8_t *end = at + size
@@ -164,6 +166,7 @@ cdef bint read_properties(const uint8_t *at, Py_ssize_t size, Record *record) no
     return True
 
 
+# Twin: protocol/message/record_check.py scan_records
 cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint check_body,
                       Record *record) noexcept:
     """Whether a sound and plain record of at most `room` bytes is at `at`; it is in `record`."""
@@ -240,6 +243,7 @@ cdef class Deriver:
         free(self.claims)
         free(self.hashed)
 
+    # Twin: store/dispatch/derived.py Derivation.entries
     def take(self, const uint8_t[::1] buffer, Py_ssize_t position, int64_t log_offset,
              Py_ssize_t stop, int64_t passed_below, int64_t asked_up_to):
         """Take the run that begins at `position` of `buffer`, which is `log_offset`, and ends at or
@@ -285,6 +289,7 @@ cdef class Deriver:
         step(b"run derived")
         return compiled.Derived(records, log_offset, store_ms, self._claimed(), keys, hashed)
 
+    # Twin: store/dispatch/derived.py keys_of
     cdef int64_t _words(self, Record *record) noexcept:
         """How many keys a record is indexed under; none below `derive_from`."""
         cdef int64_t found = 1 if record.unique.size else 0
@@ -341,6 +346,7 @@ cdef class Deriver:
         self.places[topic, queue_id] = place
         return place
 
+    # Twin: store/dispatch/derived.py Derivation.entries
     cdef int _claim(self, Place place, Record *record) except -1:
         cdef Claim *claim = self.claims + self.count
         claim.queue_offset = record.queue_offset
@@ -357,6 +363,7 @@ cdef class Deriver:
         self.count += 1
         return 0
 
+    # Twin: store/dispatch/derived.py keys_of
     cdef int _put_keys(self, uint32_t prefix, Record *record, int64_t words) except -1:
         """Hash the record's keys: UNIQ_KEY first, then each word of KEYS."""
         cdef Py_ssize_t wanted = self.hashed_size + words * HASHED_BYTES
@@ -379,6 +386,7 @@ cdef class Deriver:
         assert self.hashed_size == wanted
         return 0
 
+    # Twin: store/dispatch/derived.py keys_of
     cdef void _put_key(self, int32_t key_hash, Record *record) noexcept:
         cdef uint8_t *to = self.hashed + self.hashed_size
         put32(to + HASHED_AT, <uint32_t> key_hash)
@@ -386,6 +394,7 @@ cdef class Deriver:
         put64(to + HASHED_MS_AT, record.store_ms)
         self.hashed_size += HASHED_BYTES
 
+    # Twin: store/dispatch/derived.py by_queue
     cdef list _claimed(self):
         """Queues with their runs of claims: first slots, and the entries from there on."""
         cdef Place place
@@ -401,6 +410,7 @@ cdef class Deriver:
         self.touched = []
         return found
 
+    # Twin: store/dispatch/derived.py by_queue
     cdef int _add_run(self, int number, list runs) except -2:
         """Add the run that begins with a claim; the number of the claim behind it."""
         cdef int64_t first = self.claims[number].queue_offset

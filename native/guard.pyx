@@ -60,6 +60,7 @@ cdef class Guard:
         self.last_name = self.last_question = b""
         self.last_key = None
 
+    # Twin: access/control.py AccessControl._judge
     cdef bint passes(self, Header *header, const uint8_t *body, int size, bytes host) except -1:
         """Whether a request is certainly allowed; `host` is its sender, packed with the port."""
         cdef uint8_t order[MOST_FIELDS]
@@ -103,6 +104,7 @@ cdef class Guard:
             return False
         return self._may_do(header.code, &topic, &group)
 
+    # Twin: protocol/frames/signature.py signed_values
     cdef int _lay_out(self, Header *header, const uint8_t *order, int count) noexcept nogil:
         """The values in the order of their keys into `scratch`; how many bytes, -1: not plain."""
         cdef int place, text_size, length = 0
@@ -161,6 +163,7 @@ cdef class Guard:
         self.last_name, self.last_key = name, key
         return True
 
+    # Twin: access/control.py AccessControl.may
     cdef bint _may_do(self, int code, Text *topic, Text *group) except -1:
         """Whether the account has the right, remembered when it has."""
         # With their sizes, so that no two questions are the same bytes.
@@ -192,6 +195,7 @@ cdef class Guard:
         return True
 
 
+# Twin: protocol/frames/signature.py signed_values
 cdef inline bint put_in_order(Header *header, int field, uint8_t *order, int count) noexcept nogil:
     """Put a field among the `count` that `order` has by their keys; False if its key is there."""
     cdef int found
@@ -207,6 +211,7 @@ cdef inline bint put_in_order(Header *header, int field, uint8_t *order, int cou
     return True
 
 
+# Twin: protocol/frames/signature.py Signer.has_signed
 cdef inline bint has_signature(Key key, const uint8_t *fields, int length, const uint8_t *body,
                                int size, const uint8_t *given) except -1:
     """Whether the fields' values and the body have this signature by that key."""
@@ -225,12 +230,14 @@ cdef inline bytes bytes_of(Text *text):
     return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
 
 
+# Twin: protocol/frames/signature.py signed_values
 cdef inline int compare(Text *left, Text *right) noexcept nogil:
     cdef int size = left.size if left.size < right.size else right.size
     cdef int found = memcmp(left.at, right.at, size)
     return found if found else left.size - right.size
 
 
+# Twin: protocol/frames/signature.py Signer.sign
 cdef inline void base64(const uint8_t *digest, uint8_t *out) noexcept nogil:
     """The 28 characters of a digest of 20 bytes."""
     cdef int group, three

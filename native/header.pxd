@@ -70,6 +70,7 @@ cdef inline bint is_name(const Text *text, const Name *name) noexcept nogil:
     return at == size
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int plain_end(const uint8_t *at, int position, int size) noexcept nogil:
     """The next place, from `position` on, of what does not stand for itself in a JSON text of ASCII:
     a quote, a backslash, a control character, more than ASCII; `size` if there is none."""
@@ -95,6 +96,7 @@ cdef inline int plain_end(const uint8_t *at, int position, int size) noexcept no
     return position
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text) noexcept nogil:
     """The JSON text that begins at `position`; the place behind it, -1 if there is none, or if it
     escapes anything but what separates properties, U+0001 and U+0002: nothing else is known of
@@ -119,6 +121,7 @@ cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text)
         position += 6
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
     """The bytes of a JSON text, as `scan_text` takes it; -1: it has more than `most`."""
     cdef int position = 0, size = 0
@@ -136,6 +139,7 @@ cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
     return size
 
 
+# Twin: protocol/headers/fields.py parse_int
 cdef inline bint number(Text *text, int64_t *value, bint narrow) noexcept nogil:
     """A decimal number without sign `+`, of 32 bits if `narrow`."""
     cdef int position = 0
@@ -154,6 +158,7 @@ cdef inline bint number(Text *text, int64_t *value, bint narrow) noexcept nogil:
     return not narrow or value[0] == <int32_t> value[0]
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int scan_number(const uint8_t *at, int position, int size, int64_t *value) noexcept nogil:
     """The JSON number of 32 bits that begins at `position`; the place behind it, or -1."""
     cdef Text text
@@ -168,6 +173,7 @@ cdef inline int scan_number(const uint8_t *at, int position, int size, int64_t *
     return position if number(&text, value, True) else -1
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int scan_fields(const uint8_t *at, int position, int size, Header *header) noexcept nogil:
     """The fields from behind their opening brace on; the place behind the closing one, -1 if they
     are not plain."""

@@ -72,6 +72,7 @@ cdef class PullRoute:
         self.topic = queue.topic
         self.broker_id, self.slow_broker_id = broker_id, slow_broker_id
 
+    # Twin: broker/messages/pull.py PullProcessor._live_subscription
     cdef bint holds(self) except -1:
         """Whether the group still wants what it wanted."""
         live = self.live
@@ -112,6 +113,7 @@ cdef class Pulls:
         self.routes = {}
         self.route_bytes = 0
 
+    # Twin: broker/messages/pull.py PullProcessor.handle
     cdef bint serve(self, Header *header, Output *out) except -1:
         """Put the answer to a pull behind what `out` has; False if it is not plain, and nothing
         changed."""
@@ -183,6 +185,7 @@ cdef class Pulls:
                 self.route_bytes += TAG_BYTES * len(made.codes)
         return made
 
+    # Twin: store/reading/reader.py Reader.get
     cdef bint _read(self, PullRoute route, Header *header, int64_t offset, int64_t most,
                     Output *out) except -1:
         """Answer with messages from `offset` on; False if they are not plain."""
@@ -240,6 +243,7 @@ cdef class Pulls:
         )
         return True
 
+    # Twin: broker/messages/pull.py PullProcessor._answer
     cdef bint _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest,
                       Output *answers) except -1:
         """Put the frame with what was found behind what `answers` has."""
@@ -288,6 +292,7 @@ cdef class Pulls:
         return True
 
 
+# Twin: protocol/headers/client.py PullMessageHeader.from_ext
 cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
     """Whether the fields that have to be there are, and those that are numbers are plain ones."""
     cdef int index

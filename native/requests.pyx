@@ -77,6 +77,7 @@ cdef class Requests:
             self.settle()
         return taken, answers, waiting, self.take_counts()
 
+    # Twin: protocol/frames/frame.py FrameDecoder.cut
     cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
                           bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,
                           double until) except -1:
@@ -124,6 +125,7 @@ cdef class Requests:
             self.over = True
         return position
 
+    # Twin: remoting/serving.py Serving.commands_received
     cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,
                       bint may_pull, Py_ssize_t may_wait) except -1:
         """Serve one request; False if it is not plain, and nothing changed."""
@@ -184,6 +186,7 @@ cdef class Requests:
         return found
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept nogil:
     cdef int position = 1
     cdef Text key, text
@@ -238,6 +241,7 @@ cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept nogil:
         position += 1
 
 
+# Twin: protocol/frames/header_decode.py _read_binary
 cdef bint read_binary(const uint8_t *at, int size, Header *header) noexcept nogil:
     cdef int position = HEAD_BYTES, count = 0
     cdef Text *key

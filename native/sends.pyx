@@ -122,6 +122,7 @@ cdef class Route:
     def __dealloc__(self):
         free(self.messages)
 
+    # Twin: broker/stats.py BrokerStats.stored
     cdef void note(self, int64_t queue_id, int64_t messages, int64_t stored_bytes, int kind):
         if not self.messages[queue_id]:
             self.touched.append(queue_id)
@@ -129,6 +130,7 @@ cdef class Route:
         self.stored_bytes[queue_id] += stored_bytes
         self.sizes[kind] += messages
 
+    # Twin: broker/stats.py BrokerStats.stored
     def take_counts(self):
         """What was stored since the last time: (queue id, messages, bytes) of each queue, and
         messages by size."""
@@ -213,6 +215,7 @@ cdef class Sends:
 
     # --- one request ------------------------------------------------------------------------
 
+    # Twin: broker/messages/send.py SendProcessor.handle
     cdef bint serve(self, Header *header, const uint8_t *body, int size, bytes born_host,
                     Output *out) except -1:
         """Store a send under the claim, and put its answer behind what `out` has; False if it is
@@ -277,6 +280,7 @@ cdef class Sends:
         self.waits_for = self.start + self.wrote
         return self._answer(header, places, count, queue_id, queue_offset, out)
 
+    # Twin: protocol/headers/send.py SendMessageHeader.from_command
     cdef int _field(self, int code, Text *key) except -2:
         """Which field of a send has this name; -1: none that is looked at."""
         cdef int index
@@ -310,6 +314,7 @@ cdef class Sends:
 
     # --- properties -------------------------------------------------------------------------
 
+    # Twin: broker/messages/properties.py stored_properties
     cdef bint _take_properties(self, Text *text, bint batch, Stored *out) except -1:
         """The request's properties as they are stored, with the cluster, into `scratch`; False if
         they are not plain."""
@@ -326,6 +331,7 @@ cdef class Sends:
         out.size += cluster
         return True
 
+    # Twin: broker/messages/properties.py stored_properties
     cdef bint _read(self, const uint8_t *at, int size, bint keep_wait, uint8_t *to, Stored *out) except -1:
         """What properties say of their message; with `to`, those that are stored, each with what
         separates it from the next. False if they are not plain."""
@@ -375,6 +381,7 @@ cdef class Sends:
             out.size = <int> (to - begin)
         return True
 
+    # Twin: protocol/message/batch.py batch_items
     cdef int _items(self, const uint8_t *body, int size) except -1:
         """Read the messages of a batch into `items`; how many, 0 if they are not plain."""
         cdef int count = 0, position = 0
@@ -388,6 +395,7 @@ cdef class Sends:
         # A large batch is taken in steps.
         return count if count < MOST_ITEMS else 0
 
+    # Twin: protocol/message/batch.py batch_items
     cdef int _item(self, const uint8_t *body, int size, int position, Item *item) except -2:
         """Read the message of a batch that begins there; where the next one does, -1 if this one is
         not plain."""
@@ -414,6 +422,7 @@ cdef class Sends:
 
     # --- rows of a staged batch ---------------------------------------------------------------
 
+    # Twin: broker/staging/rows.py ChunkCheck._check_row
     def plain_rows(self, const uint8_t[::1] body not None, int most_body, int most_properties):
         """How many messages a batch body holds; -1 if one is not plain, or larger than that."""
         cdef Item item
@@ -425,6 +434,7 @@ cdef class Sends:
             count += 1
         return count
 
+    # Twin: broker/staging/publish.py Publisher._put_rows
     def put_rows(self, bytes topic not None, int64_t queue_id, const uint8_t[::1] body not None,
                  int skip, int most, int64_t born_ms, bytes born_host not None):
         """Store up to `most` messages of a batch body, behind the first `skip`; how many. 0: they
@@ -465,6 +475,7 @@ cdef class Sends:
             self.release()
         return count
 
+    # Twin: broker/staging/rows.py ChunkCheck._check_row
     cdef int _row(self, const uint8_t *body, int size, int position, Item *item) except -2:
         """As `_item`; and its properties are stored as they are, nothing of them is dropped."""
         cdef Stored kept
@@ -478,6 +489,7 @@ cdef class Sends:
 
     # --- storing and answering --------------------------------------------------------------
 
+    # Twin: protocol/message/record.py encode_record
     cdef bint _append(self, Route route, object queue, int64_t queue_id, int count, int64_t *numbers,
                       Stored *shared, bytes born_host, int64_t *places) except -1:
         """Write the records of `items`; False if they do not fit, and nothing changed."""
@@ -555,6 +567,7 @@ cdef class Sends:
         route.note(queue_id, count, total, kind)
         return True
 
+    # Twin: protocol/headers/send.py SendReply.encode
     cdef bint _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
                       int64_t queue_offset, Output *answers) except -1:
         """Put the frame that tells where the messages went behind what `answers` has."""
@@ -599,14 +612,17 @@ cdef class Sends:
         return True
 
 
+# Twin: protocol/message/batch.py join_properties
 cdef inline bint needs_separator(Stored *own) noexcept nogil:
     return own.size > 0 and own.at[own.size - 1] != ENTRY_END
 
 
+# Twin: protocol/message/record.py record_size
 cdef inline int64_t stored_size(Stored *own, Stored *shared) noexcept nogil:
     return own.size + needs_separator(own) + shared.size
 
 
+# Twin: protocol/headers/send.py SendMessageHeader.from_command
 cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
     """Whether the fields that have to be there are, and those that are numbers are plain ones."""
     cdef int index
@@ -623,6 +639,7 @@ cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
     return fields[UNIT].at == NULL or is_name(&fields[UNIT], &FALSE)
 
 
+# Twin: protocol/message/ids.py offset_msg_id
 cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:
     """`value` in 16 digits behind what `out` has."""
     cdef int shift = 4 * (OFFSET_DIGITS - 1), digit
@@ -634,6 +651,7 @@ cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogi
     return size
 
 
+# Twin: protocol/message/properties.py key_words
 cdef tuple keys_of(Text *unique, Text *words):
     """The words a message is found by, as `key_words` (protocol/message/properties.py)."""
     cdef int begin = 0, position
