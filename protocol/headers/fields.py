@@ -35,7 +35,9 @@ class _Field(NamedTuple):
     @property
     def bits(self) -> int:
         """How wide a number is; 0 for what is none."""
-        return {_parse_int32: 32, _parse_int64: 64}.get(self.parse, 0)
+        if self.parse is _parse_int32:
+            return 32
+        return 64 if self.parse is _parse_int64 else 0
 
 
 class Header(msgspec.Struct, rename="camel", gc=False):
