@@ -38,7 +38,7 @@ class AccountChange:
         self._now_ms = now_ms
 
     def put(self, given: Mapping[str, Any]) -> None:
-        """Make an account, or change the members that are given of the one that is there."""
+        """Make an account; if it exists, change those of its members that are given."""
         for name in ("topicPerms", "groupPerms"):
             _check_perms(given.get(name) or (), name)
         members = self._read()
@@ -88,7 +88,7 @@ class AccountChange:
         content = text.encode()
         if len(content) > MAX_BYTES:
             raise AccountFileError(f"{self._path}: would be larger than {MAX_BYTES >> 20} MiB")
-        # What could not be read again is not written.
+        # A text that could not be read again is not written.
         parse_account_file(str(self._path), content, Pauses())
         replace_file(self._path, content, keep_mode=True, mode=_MODE)
 

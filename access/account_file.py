@@ -48,7 +48,7 @@ MAX_BYTES: Final = 8 << 20
 MAX_ENTRIES: Final = 1 << 20
 #: Faults that are collected before the rest of a file is left unread.
 MAX_FAULTS: Final = 100
-# Of a word that is not known.
+# Characters of an unknown word that an error shows.
 _SHOWN: Final = 64
 _MAP, _LIST, _TEXT = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str"
 NULL, BOOL, _INT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int"))
@@ -68,8 +68,8 @@ _OF_ACCOUNT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AccountFile:
-    """What one file says. `counter` and `timestamp` are its data version, the time in ms; `causes`
-    are those of the warnings by which somebody may have less than the file seems to give."""
+    """The content of a file. `counter` and `timestamp` are its data version, the time in ms;
+    `causes` are the warnings by which somebody may have less than the file seems to give."""
 
     path: str
     accounts: tuple[Account, ...] = ()
@@ -83,7 +83,7 @@ class AccountFile:
 def read_account_file(path: str, pauses: Pauses = NO_PAUSES) -> AccountFile:
     """Raises AccountFileError for what cannot be read, OSError included."""
     try:
-        # Whoever opens a pipe waits for its other end, but so.
+        # Without O_NONBLOCK the open of a pipe would wait for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             mode = os.fstat(descriptor).st_mode
@@ -103,7 +103,7 @@ def read_account_file(path: str, pauses: Pauses = NO_PAUSES) -> AccountFile:
 
 
 def parse_account_file(path: str, content: bytes, pauses: Pauses = NO_PAUSES) -> AccountFile:
-    """The same, of what is in the file."""
+    """Parse the content of a file; `path` is for the errors."""
     if len(content) > MAX_BYTES:
         raise AccountFileError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
     return _Reader(path, pauses).read(content)
@@ -185,7 +185,7 @@ class _Reader:
             yield key, value
 
     def _each(self, nodes: Iterable[yaml.Node], read: Callable[[yaml.Node], _T]) -> Iterator[_T]:
-        """What is read of each; one that is wrong is left out and its fault kept."""
+        """Read each node; leave out a wrong node and keep its fault."""
         for node in nodes:
             if len(self._said.faults) >= MAX_FAULTS:
                 return

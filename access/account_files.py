@@ -1,9 +1,9 @@
 """All files of accounts of a broker, and the rules that they make together.
 
 RocketMQ's places: below its home, or without one below the directory that the server runs in, the
-file `conf/plain_acl.yml`, or another one that is named, and every `.yml` and `.yaml` file below the
-folder `conf/acl`. An account that several files have is the first one's; the folder's files come
-first, in the order of their names.
+file `conf/plain_acl.yml`, or another file that is named, and every `.yml` and `.yaml` file below
+the folder `conf/acl`. Of an account that several files have, the first file counts; the folder's
+files come first, in the order of their names.
 
 Files are taken together or not at all: while one of them is damaged, half written, or all of them
 grant nothing to anybody, the rules before stay in force. Called on a worker's thread; files are
@@ -31,13 +31,13 @@ _SECRET: Final = "secretKey"
 #: Accounts of all files together, which have MAX_BYTES together, too (docs/limits.md).
 MAX_ACCOUNTS: Final = 50_000
 
-#: What moves when a file is changed, made or removed.
+#: A value that differs after a file was changed, made or removed.
 Stamp: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What all files say."""
+    """The content of all files together."""
 
     rules: Rules
     files: tuple[AccountFile, ...]
@@ -70,15 +70,15 @@ class AccountFiles:
         return self.default.name if is_bare else os.path.relpath(path, self._home)
 
     def path_of(self, name: str) -> Path | None:
-        """The file that a request names, by whole path or as `name_of` does; None for any that is
-        none of these. Nothing is looked for on the disk by a name from outside."""
+        """The file that a request names, by whole path or as `name_of` does; None for any other
+        name. No name from outside is looked for on the disk."""
         if not name:
             return self.default
         known = {key: path for path in self.paths() for key in (str(path), self.name_of(str(path)))}
         return known.get(name)
 
     def stamp(self) -> Stamp:
-        """Of all files as they are now."""
+        """The stamp of all files as they are now."""
         return tuple(_stamp(path) for path in self.paths())
 
     def load(self, pauses: Pauses = NO_PAUSES) -> Loaded:
@@ -193,7 +193,7 @@ def _stamp(path: Path) -> tuple[str, int, int, int, int]:
 
 
 def differences(before: Rules, after: Rules, pauses: Pauses = NO_PAUSES) -> Iterator[str]:
-    """What changes between two states of the rules, a line each; no secret is in it."""
+    """Describe the changes between two states of the rules, a line each; no line has a secret."""
     old, new = before.accounts, after.accounts
     for key in sorted(old.keys() - new.keys()):
         yield f"- account {key}"

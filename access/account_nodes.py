@@ -2,8 +2,8 @@
 
 A node takes two hundred bytes for a text of ten, and the collector of garbage looks at all of them:
 those of 40,000 accounts were 400 MB, and stopped the process for half a second. So the items of a
-list at the first level are composed one by one, and each is gone before the next. What an alias may
-repeat is kept by the parser until the end.
+list at the first level are composed singly, and each is gone before the next. The parser keeps
+nodes that an alias may repeat until the end.
 
 The nodes are read, never objects made of them, so that a file can name no class and each right
 knows its line. Nothing of a file is quoted in an error: it may be a secret.
@@ -59,7 +59,7 @@ class _Loader(_Shallow, yaml.SafeLoader):
 
 
 def _loader() -> Any:
-    """The class that reads a file: with libyaml, several times as quick, where there is one."""
+    """The class that reads a file; with libyaml, where it is installed, several times as quick."""
     if not yaml.__with_libyaml__:
         return _Loader
 
@@ -180,8 +180,8 @@ def _no_yaml(path: str, content: bytes) -> Iterator[None]:
 
 
 def _where_no_text(content: bytes) -> str:
-    """What begins a file that is no text, behind its path: its line, and the first wrong byte,
-    which is not shown, as it may be one of a secret."""
+    """Says where a file that is no text goes wrong: the line and the place of the first wrong
+    byte, which is not shown, as it may belong to a secret."""
     said = "the file must be UTF-8 text"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return f": no YAML: it begins as UTF-16 and is damaged; {said}"

@@ -1,8 +1,9 @@
 """Accounts and the rules that are in force: values, made by `account_file`, asked by `control`.
 
 A right that is named for a topic or a group counts more than the account's default; without either
-there is none. An administrator for whom no topic and no group is named may do everything, and is
-judged like others when one is (upstream: PlainPermissionManager).
+the account has no right. An administrator for whom no topic and no group is named may do
+everything; if a topic or a group is named, the administrator is judged like others (upstream:
+PlainPermissionManager).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from aerobee.protocol.frames.signature import Signer
 from aerobee.protocol.names import DLQ_PREFIX, HIDDEN_TOPICS
 
 TOPIC, GROUP = "topic", "group"
-#: Of characters, both keys of an account (the reference's).
+#: Both keys of an account have more characters than this (the reference's rule).
 LONGER_THAN = 6
 # Answers that are remembered: an address has one while the rules are the same.
 _KNOWN_ADDRESSES = 4096
@@ -123,14 +124,14 @@ def _signer(secret_key: str) -> Signer:
 
 
 class Rules:
-    """What is in force: all accounts by their keys, and the addresses that nothing is asked of."""
+    """The rules in force: all accounts by their keys, and the addresses that need no account."""
 
     def __init__(
         self, accounts: Iterable[Account] = (), white: Iterable[AddressPattern] = ()
     ) -> None:
         self.accounts = {account.access_key: account for account in accounts}
         self.white = tuple(white)
-        #: What lets in whoever comes, from any address and unsigned; None where nothing does.
+        #: The rule that lets everybody in, from any address and unsigned; None without such a rule.
         self.open_to_all = self._open_to_all()
         self._white: dict[str, bool] = {}
 

@@ -30,7 +30,8 @@ Matches = Callable[[Parts], bool]
 
 
 def parts_of(address: str) -> Parts | None:
-    """An address as numbers, None for a text that is none. A zone (`%eth0`) does not count."""
+    """An address as numbers, None for a text that is no address. A zone (`%eth0`) does not
+    count."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -28,8 +28,8 @@ OF_NAME_SERVERS: Final = NAME_SERVER_NEEDS.keys() - {
 
 
 def not_here(code: int, setting: str, how: str) -> BadRequest:
-    """What a port for clients answers to one of these; `setting` names the other port, and `how`
-    says how tools are given it."""
+    """The answer of a port for clients to such a code; `setting` names the other port, and `how`
+    says how a tool is pointed at it."""
     return BadRequest(
         ResponseCode.NO_PERMISSION,
         f"{request_name(code)} (code {code}) is not taken at this port: administrators have one of "

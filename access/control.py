@@ -42,9 +42,9 @@ _TRACE: Final = Need(TOPIC, TRACE_TOPIC, PUB)
 #: A judgement on the way: where a turn may end, and a reading of the body that it waits for.
 Looks: TypeAlias = Generator["asyncio.Future[Any] | None", None, None]
 T = TypeVar("T")
-# What a peer calls itself is shown so far.
+# Characters that are shown of a name which a peer gives itself.
 _SHOWN: Final = 64
-# Of base64, of the 20 bytes of SHA-1.
+# The 20 bytes of SHA-1 in base64.
 _SIGNATURE_CHARACTERS: Final = 28
 
 
@@ -100,7 +100,7 @@ class AccessControl:
         self.changes += 1
 
     def signer(self, access_key: str) -> Signer | None:
-        """Of an account that nothing but its signature lets in; None for any other name."""
+        """The signer of an account that only its signature lets in; None for any other name."""
         account = self._rules.accounts.get(access_key)
         return None if account is None or account.addresses.text else account.signer
 
@@ -126,7 +126,7 @@ class AccessControl:
         self._check_later(command, peer, of_topic(topic, PUB))
 
     def check_sends_somewhere(self, command: Command, peer: str) -> None:
-        """The same for one who may send to no topic at all."""
+        """Raises AccessDenied for an account that may send to no topic at all."""
         self._check_later(command, peer, None)
 
     def _check_later(self, command: Command, peer: str, need: Need | None) -> None:
@@ -164,13 +164,13 @@ class AccessControl:
 
     def check(self, command: Command, peer: str) -> None:
         """Raises AccessDenied for a request from the address `peer` that is not allowed, and
-        BadRequest for one whose body cannot be read."""
+        BadRequest for a request whose body cannot be read."""
         for _ in self.check_in_steps(command, peer):
             pass
 
     def check_in_steps(self, command: Command, peer: str, read: ReadBody = read_at_once) -> Looks:
-        """The same, of a large body: a turn may end at each step. `read` reads a body of JSON,
-        and may wait for it."""
+        """Check a request with a large body as `check` does: a turn may end at each step. `read`
+        reads a body of JSON, and may wait for it."""
         needs = self._needs.get(command.code)
         if needs is None and self._others_open:
             return
@@ -261,7 +261,8 @@ class AccessControl:
 
 
 def _what_is_wrong(signature: str | None) -> str:
-    """Of a signature that does not fit. A null is none; a number or a list is its text."""
+    """Says what is wrong with a signature that does not fit. A null counts as no signature, a
+    number or a list as its text."""
     if not signature:
         return "the request has no signature; give the client the account's secret key too"
     if len(signature) != _SIGNATURE_CHARACTERS:

@@ -1,4 +1,4 @@
-"""What a broker or a tool signs its own requests with: RocketMQ's conf/tools.yml.
+"""The keys with which a broker or a tool signs its requests: RocketMQ's conf/tools.yml.
 
 accessKey: rocketmq2
 secretKey: "12345678"

@@ -1,4 +1,4 @@
-"""What can be wrong with accounts and with who asks."""
+"""Errors of the files of accounts, and of requests that are refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class AccessDenied(BadRequest):
         self.reason = reason
 
 
-#: Why requests are refused: no access key, one that no file has, a signature that does not fit,
-#: an administrator's request, a right on a topic or group that is not there.
+#: Why requests are refused: no access key, an access key that no file has, a signature that does
+#: not fit, a request for administrators, a missing right on a topic or group.
 NO_KEY, UNKNOWN_KEY, SIGNATURE, ADMIN, RIGHT = REASONS = (
     "no access key",
     "unknown access key",

@@ -1,4 +1,4 @@
-"""What an account may do, and which line of which file says so."""
+"""Explains what an account may do, and which line of which file says so."""
 
 from __future__ import annotations
 

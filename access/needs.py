@@ -1,13 +1,12 @@
-"""What each request needs: the one table from request code to rights, for brokers and name servers.
+"""The one table from request codes to the rights that they need, for brokers and name servers.
 
 A code that is not in the broker's table is refused to everybody, so a new handler without a row
 stands out at once (tests/unit/access/test_needs.py). The rows are the reference's
-(protocol/WIRE.md 7.1) and go further where it forgets one; docs/security.md lists where.
+(protocol/WIRE.md 7.1) and go further where it forgets a right; docs/security.md lists where.
 
 A need names a topic or a group as the request will reach it: batches and replies by their own
-topic, a message also by the queues that it lists (multi-dispatch), one to a retry topic by the
-group whose topic that is, a request that gives a place in the log by the topic of the message found
-there.
+topic, a message also by the queues that it lists (multi-dispatch), a message to a retry topic by
+the group whose topic that is, a request with a log offset by the topic of the message found there.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from aerobee.protocol.names import RETRY_PREFIX
 TopicAt: TypeAlias = Callable[[int], str | None]
 _LISTS: Final = PROPERTY_MULTI_DISPATCH.encode()
 
-#: What a request needs; None between them is where a turn of the loop may end. Raises BadRequest
-#: for a body that cannot be read.
+#: Yields the needs of a request, and None where a turn of the loop may end. Raises BadRequest for a
+#: body that cannot be read.
 Needs: TypeAlias = Callable[[Command, TopicAt], Iterator[Need | None]]
 # Messages and runs of a body that are looked at between two such places, some microseconds each.
 _STEP: Final = 64
@@ -85,7 +84,7 @@ def _of_fields(**rights: int) -> Needs:
 
 
 def _if_there(needs: Needs) -> Needs:
-    """The same, for fields that may be left out."""
+    """Make needs that hold only for fields that are given."""
 
     def some(command: Command, topic_at: TopicAt) -> Iterator[Need | None]:
         return (need for need in needs(command, topic_at) if need is None or need.name)
@@ -125,8 +124,8 @@ def _listed_in_batch(body: bytes) -> Iterator[Need | None]:
 
 
 def of_topic(topic: str, right: int) -> Need:
-    """A right on a topic. Whoever has SUB on a group has all on the retry topic that is the
-    group's: a consumer reads it and sends to it."""
+    """A right on a topic. An account with SUB on a group has all rights on the group's retry
+    topic: a consumer reads it and sends to it."""
     if topic.startswith(RETRY_PREFIX):
         return Need(GROUP, topic[len(RETRY_PREFIX) :], SUB)
     return Need(TOPIC, topic, right)
@@ -205,8 +204,8 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: _send("b", "i"),
     RequestCode.RECALL_MESSAGE: _send("topic", "properties"),
     RequestCode.STAGE_CHUNK: _chunk,
-    # What more these need is asked where it is known whose stages they name
-    # (broker/staging/requests.py): PUB on some topic, and on each of the stages' topics.
+    # broker/staging/requests.py, which knows whose stages these name, asks for their further needs:
+    # PUB on some topic, and on each of the stages' topics.
     RequestCode.STAGE_INTENT: nothing,
     RequestCode.STAGE_STATUS: nothing,
     RequestCode.STAGE_ABORT: nothing,
@@ -254,7 +253,7 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.DELETE_ACL_CONFIG,
             RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-            # What a slave asks for: it has an administrator's account.
+            # A slave's requests: it has an administrator's account.
             RequestCode.GET_ALL_TOPIC_CONFIG,
             RequestCode.GET_ALL_CONSUMER_OFFSET,
             RequestCode.GET_ALL_DELAY_OFFSET,
@@ -278,7 +277,7 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     ),
 }
 
-#: What changes the tables of a name server; everything else there is open to all.
+#: Requests that change the tables of a name server; everything else there is open to all.
 NAME_SERVER_NEEDS: Final[Mapping[int, Needs]] = dict.fromkeys(
     (
         RequestCode.REGISTER_BROKER,

@@ -26,12 +26,12 @@ def is_right(text: str) -> bool:
 
 
 def parse_right(text: str | None) -> int:
-    """The bits of a text; DENY for none, and for one that names no right."""
+    """The bits of a text; DENY for None, and for a text that names no right."""
     return DENY if text is None else _TEXTS.get(text.strip(), DENY)
 
 
 def right_name(right: int) -> str:
-    """As a file of accounts has it."""
+    """The name of a right as a file of accounts has it."""
     return _NAMES[right]
 
 

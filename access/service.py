@@ -28,17 +28,17 @@ from aerobee.file_replacement import replace_file
 
 log = logging.getLogger("aerobee.access")
 
-# Lines of a difference that are logged one by one.
+# The lines of a difference that are logged singly.
 _MOST_LINES: Final = 100
 # Accounts that are freed in one step, a microsecond each.
 _FREED_AT_ONCE: Final = 100
-# Who may do what has to be known whole.
+# Each line is logged: an operator has to know every right that changed.
 _EACH: Final = {"each": True}
 
 
 class _Changed(NamedTuple):
-    """What was read, the rules that it makes here, the first lines of what changes, and how many
-    there are."""
+    """The files that were read, the rules that they make here, the first lines of the difference,
+    and the number of its lines."""
 
     loaded: Loaded
     rules: Rules

@@ -14,8 +14,8 @@ _VERSION, _UTC_TIME, _TIME = 0xA0, 0x17, 0x18
 
 
 def expiry(pem: str) -> datetime:
-    """The end of the first certificate in a text, which is the one that is shown; those behind it
-    are its issuers'. Raises ValueError when there is none, or it is no certificate."""
+    """The end of the first certificate in a text, which the server shows; those after it belong to
+    its issuers. Raises ValueError when the text holds no certificate."""
     found = _PEM.search(pem)
     if found is None:
         raise ValueError("no certificate in PEM")

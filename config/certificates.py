@@ -36,7 +36,7 @@ _VERIFY: Final = {
     "optional": ssl.CERT_OPTIONAL,
     "require": ssl.CERT_REQUIRED,
 }
-# What is looked for in a file before OpenSSL reads it, which does not say which one it means.
+# Marks that are looked for in a file before OpenSSL reads it: its errors do not name the file.
 _CERTIFICATE: Final = (b"-----BEGIN CERTIFICATE-----", "holds no certificate in PEM")
 _KEY: Final = (b"PRIVATE KEY-----", "holds no private key in PEM")
 _FILE_BYTES_MAX: Final = 1 << 20
@@ -48,7 +48,7 @@ _OLD_CIPHER: Final = (
     "openssl pkcs8 -topk8 -v2 aes-256-cbc"
 )
 
-#: Of one file: when it and its rights were changed, which it is, its size; None where it cannot be
+#: Times at which a file and its rights were changed, its number, its size; None where it cannot be
 #: looked at.
 _Mark = tuple[int, int, int, int] | None
 
@@ -68,7 +68,7 @@ _CLIENT: Final = _Pair(
 
 
 class PortCertificates(NamedTuple):
-    """What a port asks about TLS (`remoting/arrivals.py`)."""
+    """The certificates and rules that a port asks for TLS (`remoting/arrivals.py`)."""
 
     required: bool
     handshake_s: float
@@ -90,7 +90,7 @@ class ServerCertificates:
         self._lock = threading.Lock()
         self._marks = self._look_at_files()
         self._contexts = self._read()
-        #: When the certificate ends; None for one that was made at the start.
+        #: When the certificate ends; None for a certificate that was made at the start.
         self.expires = self._find_expiry()
         self._said: str | None = None
         #: Why the files cannot be used as they are now; None while they can.
@@ -288,7 +288,7 @@ def _load_trust(context: ssl.SSLContext, settings: Settings, name: str) -> None:
 
 def _check_text(name: str, path: str, text: bytes, otherwise: str) -> None:
     try:
-        # Whoever opens a pipe waits for its other end.
+        # Opening a pipe would wait for its other end.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise _wrong(name, path, "is no regular file")
         with open(path, "rb") as file:

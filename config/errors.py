@@ -7,14 +7,14 @@ from typing import ClassVar
 class ConfigError(Exception):
     """A setting, a file or a relation between settings that stops the start.
 
-    `key` is the name as it was written, `value` its text ("" when there is none), `reason` says
+    `key` is the name as it was written, `value` its text ("" without a value), `reason` says
     what was wanted, `where` is "path:line", an environment variable or a flag ("" when the value
     is a default).
     """
 
     EXIT_CODE: ClassVar[int] = 78  # EX_CONFIG of sysexits.h; systemd does not restart on it
 
-    #: What a reading that ends with this also had to say; lines for people.
+    #: Warnings of the reading that ended with this error; lines for people.
     warnings: tuple[str, ...] = ()
 
     def __init__(self, key: str, value: str, reason: str, where: str = "") -> None:
@@ -53,6 +53,6 @@ class ConfigErrors(ConfigError):
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise what there is: nothing, the one, or all as one."""
+    """Raise nothing without errors, a single error as it is, several joined."""
     if errors:
         raise errors[0] if len(errors) == 1 else ConfigErrors(errors)

@@ -1,4 +1,4 @@
-"""Each container that an object or a module keeps, and what keeps it from growing for ever.
+"""Each container that an object or a module keeps, and its bound.
 
 `BOUNDED` has those that a peer can make grow, below the row of docs/limits.md that bounds them; the
 page lists them there. `OTHERS` has the rest, below the reason why no peer can. Names are those that
@@ -6,7 +6,7 @@ tests/containers.py reads in the sources: `Class.attribute`, or `function()` for
 results. tests/test_containers.py fails for a container without a line, a line without its
 container, and a row that the page does not have.
 
-Who adds a container adds its name to a line here. If a peer can make it grow and no row fits, it
+Add the name of a new container to a line here. If a peer can make it grow and no row fits, it
 needs a bound first: a setting (`limit=` in config/settings/) or a constant (`FIXED` in
 config/memory.py, `CLIENT` in config/client_limits.py).
 """

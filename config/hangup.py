@@ -4,9 +4,9 @@ The signal's default action ends the process, so it is taken before anything els
 imported: what comes before somebody listens is remembered.
 
 A terminal that is closed sends the same signal. Where the process had one when it started and has
-none now, it is to stop: nobody sees it any more, and it would keep its ports. Whoever started it so
-that it should outlive the terminal (`nohup`, which has the signal ignored; `setsid` and systemd,
-which give it no terminal) gets a reload.
+none now, it is to stop: nobody sees it any more, and it would keep its ports. A process that was
+started to outlive the terminal (by `nohup`, which has the signal ignored; by `setsid` or systemd,
+which give it no terminal) reads its configuration again.
 
 A process that a supervisor of ours keeps (shards/child.py) has no terminal; it ends with its
 supervisor.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _STANDARD_INPUT: Final = 0
 _TERMINAL: Final = "/dev/tty"
-# Without a controlling terminal; with one that was hung up.
+# ENXIO: no controlling terminal. EIO: it was hung up.
 _GONE: Final = frozenset({errno.ENXIO, errno.EIO})
 
 
@@ -50,7 +50,8 @@ class Hangups:
     def heard(
         self, call_soon: Callable[..., Any], reload: Callable[[], Any], stop: Callable[[], Any]
     ) -> Iterator[None]:
-        """Each signal calls one of the two by `call_soon`; those that came before count as one.
+        """Each signal calls one of the two by `call_soon`; earlier signals count as a single
+        signal.
 
         `call_soon` is an event loop's `call_soon_threadsafe`. Its `add_signal_handler` would give
         the signal its default action when the loop is closed, while the process still has to end

@@ -42,8 +42,8 @@ _FIELD: Final = re.compile(
     rf"""(?:^|\s)({_NAME[:-1]})=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'(?=\s+{_NAME}|\s*$)"""
     rf"""|\S+(?:\s+(?!{_NAME})\S+)*|(?=\s+{_NAME}|\s*$))"""
 )
-# As Python writes them. Numbers with leading zeros are names; 18 digits fit what readers of JSON
-# take for a whole number.
+# The form in which Python writes integers. A number with leading zeros is a name; 18 digits fit
+# what readers of JSON take for a whole number.
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _FLOAT: Final = re.compile(
     r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18}(?:e[+-][0-9]{2})?|e[+-][0-9]{2})"
@@ -194,7 +194,7 @@ class _QueueHandler(logging.Handler):
         return self.format(record) + "\n"
 
     def finish(self) -> None:
-        """Let the writer end after what is queued; waits a little for room if there is none."""
+        """Let the writer end after what is queued; waits a little for room if the queue is full."""
         try:
             self.lines.put(None, timeout=5.0)
         except queue.Full:

@@ -21,7 +21,7 @@ from aerobee.config.settings.setting import Limit
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
-# Above that a control group's limit is none (version 1 writes "as much as there can be").
+# A control group's limit above that counts as no limit (version 1 writes a huge number for that).
 _NO_LIMIT: Final = 1 << 60
 
 
@@ -285,7 +285,7 @@ class WorstCase(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the process may take, and who says so."""
+    """The memory that the process may take, and who says so."""
 
     bytes: int
     source: str
@@ -313,7 +313,7 @@ def _worst(settings: Settings, value: int, limit: Limit) -> int:
 
 
 def memory_warning(settings: Settings, memory: Memory | None) -> str | None:
-    """What to say when the limits together allow more than there is, naming those to lower."""
+    """The warning when the limits together allow more than there is; it names those to lower."""
     cases = worst_cases(settings)
     total = sum(case.bytes for case in cases)
     if memory is None or total <= memory.bytes:
@@ -331,7 +331,7 @@ def memory_warning(settings: Settings, memory: Memory | None) -> str | None:
 
 
 def memory_of(settings: Settings, available: Memory | None) -> Memory | None:
-    """What the limits are held against: the share that is set, else what is `available`."""
+    """The memory that the limits are held against: the share that is set, else all `available`."""
     if settings.memory_bytes:
         return Memory(settings.memory_bytes, "its share (broker.memory_bytes)")
     return available

@@ -91,8 +91,8 @@ class Settings(
     @classmethod
     def for_tests(cls, **changes: Any) -> Self:
         """The defaults with `changes`, resolved; ranges are not checked, so that a test may be
-        faster or smaller than an operator should be. No scrub, which reads when it likes; one that
-        is asked for has a processor of its own."""
+        faster or smaller than an operator should be. No scrub, which reads when it likes; a scrub
+        that is asked for has a processor of its own."""
         usual = {"scrub_bytes_per_second": 0, "scrub_processor_percent": 100}
         return cls(**(usual | changes)).resolve()
 
@@ -196,7 +196,8 @@ BY_ROCKETMQ_KEY: Final = {
 
 
 def _absolute(path: str) -> str:
-    """What a path means now: the store must not move with the process. "" stays as it is."""
+    """The whole path that a path means now: the store must not move with the process. "" stays as
+    it is."""
     return os.path.abspath(os.path.expanduser(path)) if path else ""
 
 

@@ -59,7 +59,7 @@ def check_ports(settings: Settings) -> None:
 
 
 def check_clashes(wanted: Iterable[Listener]) -> None:
-    """The same for the ports of several processes."""
+    """Raise ConfigError when the ports of several processes clash."""
     seen: list[Listener] = []
     for late in wanted:
         if late.port < 1:

@@ -141,7 +141,7 @@ def _code_unit(text: str, position: int, line: int) -> str:
 
 
 def _join_surrogates(text: str, line: int) -> str:
-    """Two escaped UTF-16 halves are one character; a lonely half is none."""
+    """Two escaped UTF-16 halves are one character; a lonely half is refused."""
     try:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:

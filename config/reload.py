@@ -54,7 +54,7 @@ class Reload:
         self._warned: tuple[str, ...] = ()
 
     def read(self) -> Loaded | None:
-        """What the configuration says now; None, with the reasons in the log, when it is wrong."""
+        """Read the configuration; None, with the reasons in the log, when it is wrong."""
         try:
             return self._load({})
         except ConfigError as error:
@@ -63,7 +63,7 @@ class Reload:
             return None
 
     def judge(self, changes: Mapping[str, str]) -> Loaded:
-        """What the configuration says with what a request asks for. Raises ConfigError when one of
+        """Read the configuration together with a request's changes. Raises ConfigError when one of
         these settings cannot have its value, now and at the next start."""
         loaded = self._load(changes)
         asked = loaded.settings
@@ -80,7 +80,7 @@ class Reload:
         return loaded
 
     def _why_not(self, setting: Setting, loaded: Loaded) -> str:
-        """What is in the way of a request's value for this setting; "" when nothing is."""
+        """Say why a request's value for this setting cannot be used; "" when it can."""
         if not loaded.settings.remote_config:
             return "admin.remote_config is off in the configuration, and so at the next start"
         origin = loaded.origins[setting.name]

@@ -40,8 +40,8 @@ def remote_file(store_path: str) -> Path:
 
 
 def remote_given(file: Path) -> list[Given]:
-    """What the file says, nothing when it is not there. Raises ConfigError: it cannot be read, or
-    has a setting that no request may change."""
+    """The settings in the file, none when it is not there. Raises ConfigError when it cannot be
+    read, or has a setting that no request may change."""
     if _is_absent(file):
         return []
     given = []
@@ -66,8 +66,8 @@ def _is_absent(file: Path) -> bool:
 
 
 def with_changes(given: Iterable[Given], changes: Mapping[str, str]) -> list[Given]:
-    """What the file says now, with other values for the settings (by their own names) that a
-    request changes."""
+    """The settings in the file, with other values for those (by their own names) that a request
+    changes."""
     kept = [item for item in given if item.key not in changes]
     return [*kept, *(Given(key, text, REQUEST, "remote") for key, text in changes.items())]
 

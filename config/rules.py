@@ -121,7 +121,7 @@ class _Checker:
 
 
 def _ask_for_tls(values: Values, origins: dict[str, Origin]) -> None:
-    """Who gives a certificate wants it used, and then RocketMQ's mode is the default."""
+    """An operator who gives a certificate wants it used: then RocketMQ's mode is the default."""
     given = origins.get("tls_mode", DEFAULT).source != "default"
     if values["tls_certificate_path"] and not given:
         values["tls_mode"] = "permissive"
@@ -176,7 +176,7 @@ def _names_of(name: str) -> str:
 
 
 def _log_directories(check: _Checker, values: Values) -> None:
-    """One log needs directories of its own, each named once, and one that takes new segments."""
+    """A log needs directories of its own, each named once, and at least one takes new segments."""
     root = _real(values["store_path"])
     taken = {os.path.join(root, name) for name in ("config", "consumequeue", "index")}
     names = ("commit_log_path", "read_only_commit_log_paths")

@@ -23,7 +23,7 @@ _NOT_A_SETTING: Final = re.compile(
     r"AEROBEE_(CONTEXT|NATIVE|TEST_NATIVE|INTEROP_\w*|\w*SERVICE_(HOST|PORT)(_\w+)?|\w*PORT_[0-9]+_(TCP|UDP)(_\w+)?)"
 )
 _SECTION_NAMES: Final = frozenset(section.section for section in SECTIONS)
-# What no line of a configuration has: tab, line ends and form feed are Java's blanks.
+# Characters that no line of a configuration has: tab, line ends and form feed are Java's blanks.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _TOML_HEADER: Final = re.compile(r"^[ \t]*\[+[ \t]*([^\]]+?)[ \t]*\]+[ \t]*(#.*)?$")
 _TOML_KEY: Final = re.compile(r"""^[ \t]*([A-Za-z0-9_.\-"' \t]+?)[ \t]*=""")
@@ -34,7 +34,7 @@ _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 class Given(NamedTuple):
     """One given value. `value` is text unless the syntax has types (TOML, flags); "remote" is TOML
-    of the file that requests have changed, or the text of one."""
+    of the file that requests have changed, or the text of a request."""
 
     key: str
     value: object
@@ -43,7 +43,7 @@ class Given(NamedTuple):
 
 
 class FileContent(NamedTuple):
-    """What a file gave, how it was read, and what should be said about it."""
+    """The settings in a file, how it was read, and the warnings about it."""
 
     given: list[Given]
     format: FileFormat

@@ -14,7 +14,7 @@ PROTOCOL_VERSION_NAME = "V4_9_8"
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -241,7 +241,7 @@ class ResponseCode(IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
-    # Of RocketMQ 5: a recall that cannot be.
+    # From RocketMQ 5: a recall that is not possible.
     ILLEGAL_OPERATION = 604
     # Ours, answers to STAGE_INTENT and STAGE_CHUNK.
     STAGE_INCOMPLETE = 31100

@@ -38,14 +38,14 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 STAGE_TOPIC = "rmq_sys_aerobee_stage"
 #: Ours: messages that wait for a time of their own (docs/decisions/0016).
 TIMER_TOPIC = "rmq_sys_aerobee_timer"
-#: What waits for its time: entries hold delivery times in the place of tags codes.
+#: Messages that wait for their time: entries hold delivery times in the place of tags codes.
 WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 #: Those of ours, which no topic table knows.
 OWN_TOPICS = frozenset({STAGE_TOPIC, TIMER_TOPIC})
-#: What is in these has not been delivered to anybody yet, or never will be.
+#: Messages in these have not been delivered to anybody yet, or never will be.
 UNDELIVERED_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, *OWN_TOPICS})
-#: Those, what waits for its level of delay, and transactions that nobody has decided: messages of
-#: all topics lie there, and name the one that they are for.
+#: These, messages that wait for their time, and transactions that nobody has decided: messages of
+#: all topics lie there, and name the topic that they are for.
 HIDDEN_TOPICS = UNDELIVERED_TOPICS | WAITING_TOPICS | {CHECK_MAX_TIME_TOPIC}
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
@@ -99,7 +99,7 @@ def check_group_name(text: str | None) -> str:
 
 
 def check_subscribed_topic(text: str) -> str:
-    """As `check_topic_name`, of a topic that a consumer names.
+    """Check a topic that a consumer names (see `check_topic_name`).
 
     A group of a long name has no retry topic and no dead letters, and its clients name them anyway:
     Java's subscribe to the retry topic by themselves. Nothing is stored under such a name.

@@ -7,13 +7,13 @@ whoever serves the connection reads all of it. A server that takes no TLS has no
     first byte -> plain: handed on, or closed where TLS is required
                -> 0x16: hello -> handshake -> handed on
 
-Until a whole hello is there an arrival is a descriptor and nothing else: the kernel keeps the bytes
-and wakes us when so many have come (SO_RCVLOWAT). Only then is TLS state made for it, so thousands
-of half hellos cost no memory. Signing with the server's key is the dear part of a handshake, a
-millisecond or several, and the peer has a say in which step that is: it may have to be asked for
-another hello. So each step waits for its turn: a slice of the loop's has a few of them (decision
-14), and those who are connected are served between them. What OpenSSL keeps of a handshake is some
-50 KiB, so no more than so many are under way (`handshakes.py`).
+Until a whole hello is there, an arrival is a descriptor and nothing else: the kernel keeps the
+bytes and wakes us when the whole hello has come (SO_RCVLOWAT). Only then is TLS state made, so
+thousands of half hellos cost no memory. Signing with the server's key is the dear part of a
+handshake, a millisecond or several, and the peer has a say in which step signs: the server may have
+to ask it for another hello. So each step waits for its turn: a slice of the loop's turn has a few
+steps (decision 14), and connected peers are served between them. OpenSSL keeps some 50 KiB of a
+handshake, so `handshakes.py` limits how many are under way.
 
 Arrivals count in the limits of connections (`len`, `count_of`), end in time, and end with the
 server. Loop thread only.
@@ -53,14 +53,14 @@ _SURE_S: Final = 0.5
 _ENDED_AT_ONCE: Final = 64
 # A line about failures of one kind comes at most so often, and counts those in between.
 _REPORT_S: Final = 60.0
-# Of the kernel's states of a connection (tcp_states.h).
+# The kernel's number for an open connection (tcp_states.h).
 _ESTABLISHED: Final = 1
 _HANDSHAKE: Final = 0x16
 _CLIENT_HELLO: Final = 1
-# Of a record: type, version, length; then its content, 2^14 bytes at most (RFC 8446, 5.1).
+# A record has type, version, length; then its content, 2^14 bytes at most (RFC 8446, 5.1).
 _RECORD_HEAD: Final = 5
 _RECORD_MAX: Final = 1 << 14
-# Of a hello: type, length; and all of one that offers one cipher and nothing else (4.1.2).
+# A hello has type, length; the least of them offers one cipher and nothing else (4.1.2).
 _HELLO_HEAD: Final = 4
 _HELLO_LEAST: Final = 45
 
@@ -84,7 +84,8 @@ class Encryption(Protocol):
 
 
 class Host(Protocol):
-    """Who serves what has arrived, owns its socket then, and closes it when it raises OSError."""
+    """Serves an arrival once it is handed on. It owns the socket from then on, and closes it when
+    it raises OSError."""
 
     async def open_plain(self, arrived: socket.socket, peer: _Peer, /) -> None:
         """Serve a plain socket from now on."""
@@ -114,7 +115,7 @@ class _Arrival:
         self.tls: TlsSession | None = None
         # Hands it on, if it is plain.
         self.task: asyncio.Task[None] | None = None
-        # What the loop looks for.
+        # Whether the loop watches the socket for input, and for room to write.
         self.reads = self.writes = False
 
 
@@ -171,7 +172,8 @@ class Arrivals:
         self._look(arrival)
 
     def end_longest(self) -> None:
-        """Close the arrival that has been here longest, to make room. There is one."""
+        """Close the arrival that has been here longest, to make room. At least one arrival is
+        here."""
         longest = next(iter(self._here))
         reason = TlsFailure.TIMEOUT if longest.hello_bytes else TlsFailure.SILENT
         self._fail(longest, reason, "it made room for others")
@@ -386,7 +388,7 @@ class Arrivals:
         self._sums.add(log, logging.INFO, reason, text, who, reason, detail, self._name)
 
     def _end(self, arrival: _Arrival) -> None:
-        """Close an arrival; one that is being handed on ends by its task."""
+        """Close an arrival. An arrival that is being handed on ends by its task."""
         if arrival.task is not None:
             arrival.task.cancel()
             return
@@ -420,7 +422,7 @@ def _has_left(found: socket.socket) -> bool:
 def _hello_bytes(head: bytes) -> int | None:
     """Bytes to wait for before TLS begins, as far as `head` says; None if it is no hello.
 
-    A hello may be cut into records: so many bytes it has at least then, and TLS waits for others.
+    A hello may be cut into records. Then this is the least it can have, and TLS waits for the rest.
     """
     if len(head) > 1 and head[1] != 3:
         return None
@@ -441,7 +443,7 @@ def _hello_bytes(head: bytes) -> int | None:
     return 2 * _RECORD_HEAD + hello if length < hello <= _RECORD_MAX else first
 
 
-# What OpenSSL calls it, in parts of its names of reasons; the first that is found counts.
+# Parts of OpenSSL's names of reasons; the first that is found counts.
 _REASONS: Final = (
     ("UNSUPPORTED_PROTOCOL", TlsFailure.VERSION, "its version of TLS is below 1.2"),
     ("VERSION_TOO_LOW", TlsFailure.VERSION, "its version of TLS is below 1.2"),
@@ -457,7 +459,7 @@ _REASONS: Final = (
 
 
 def failure_of(error: OSError) -> tuple[TlsFailure, str]:
-    """What made a handshake fail, for the counter, and for people."""
+    """Returns why a handshake failed: the reason that is counted, and a text for people."""
     if isinstance(error, TooManyRecords):
         return TlsFailure.RUBBISH, str(error)
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -2,15 +2,15 @@
 
 A frame of up to 16 MiB is kept until it is whole, so a few hundred peers could fill the machine
 with frames they never finish. Below three quarters of the limit no connection is touched. Above:
-- a connection whose unfinished frame is big stops being read, except the one that started first.
-  That one can always finish, so honest uploads go on, one after another;
-- if the one being read does not move either, it is closed (`close_stalled`), and the next goes on;
+- a connection whose unfinished frame is big stops being read, except the connection that started
+  first. It can always finish, so honest uploads go on, one after another;
+- if that connection does not move either, it is closed (`close_stalled`), and the next goes on;
 - small unfinished frames (an ordinary client, cut mid-frame by the network) are never stopped:
   10,000 connections of 4 KiB are 40 MiB.
 Every paused connection overshoots by at most one read buffer. With thousands of them that is more
 than the last quarter: what would pass the limit ends the connection that it came from. Where the
-last quarter has no room for a whole frame, the limit is that much higher: the one that is read must
-not end the others.
+last quarter has no room for a whole frame, the limit is that much higher: the connection that is
+read must not end the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STALL_S = 5.0
 
 
 class FrameHolder(Protocol):
-    """What the budget knows of a connection."""
+    """The part of a connection that the budget knows."""
 
     # Bytes of unfinished input; only the budget changes it.
     held_bytes: int

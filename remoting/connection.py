@@ -49,7 +49,7 @@ _ASIDE_BYTES = 64 * 1024
 _FRESH_S = 0.1
 # Answers that are taken in a slice, some microseconds each.
 _ANSWERS = 128
-# Requests behind one that is refused for its age: so many are counted for the reason that is said.
+# Requests behind a request that is refused for its age: the reason that is said counts up to here.
 _COUNTED = 100
 
 
@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         # Since when, on the clock of the turns, the commands waited that the handler is given now;
         # 0.0 when they have just arrived.
         self.waited_since = 0.0
-        # What was written, and the largest piece of it, since all had left.
+        # Bytes written since the output was last empty, and the largest piece of them.
         self._written = 0
         self._largest = 0
         # Free for the owner.
@@ -201,8 +201,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def overloaded(self) -> bool:
         """Unsent output of the whole server is near its limit and the peer has its share in it:
-        refuse it what makes large answers. Who takes its answers is served: above the limit those
-        who hold most are closed."""
+        refuse it requests with large answers. A peer that takes its answers is served: above the
+        limit the connections that hold most are closed."""
         return self._shared.overloaded and self.unsent_bytes > 0
 
     def write(self, data: bytes) -> None:
@@ -277,13 +277,13 @@ class Connection(asyncio.BufferedProtocol):
         self._serve_later()
 
     def keep(self, body_bytes: int) -> None:
-        """The handler has so much of this peer's input in work; it counts as unfinished input."""
+        """The handler works on `body_bytes` of this peer; they count as unfinished input."""
         self._kept_bytes = body_bytes
         if not self.closed:
             self._shared.inbound.changed(self, self.decoder.held + body_bytes)
 
     def hold_for_memory(self) -> None:
-        """As `hold_reading`, for the budget of unfinished frames."""
+        """Stop reading, for the budget of unfinished frames (see `hold_reading`)."""
         self.hold_reading(_MEMORY)
 
     def release_from_memory(self) -> None:
@@ -446,8 +446,8 @@ class Connection(asyncio.BufferedProtocol):
             request = self._next_request()
 
     def _next_request(self) -> Command | None:
-        """The next request, None if there is none for now; `aside` says whether there may be more.
-        Answers on the way go to whoever waits for them, some a slice."""
+        """The next request, None if none is here yet; `aside` says whether there may be more.
+        Answers that come before it go to their waiters, some a slice."""
         decoder = self.decoder
         for _ in range(_ANSWERS):
             command = decoder.cut()
@@ -518,8 +518,8 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def _serve_kept(self) -> bool:
-        """A slice of what was put aside: what is plain the short way, where there is one. Whether
-        a request was served."""
+        """Serve a slice of what was put aside; plain requests go the short way, if the connection
+        has it. Returns whether a request was served."""
         decoder, turns = self.decoder, self._shared.turns
         if self._short_way is not None and self._aside_since:
             chunk, position = decoder.chunk

@@ -1,4 +1,4 @@
-"""What the connections of one server (or one client) share: buffer, clock, counters, budgets.
+"""The parts that connections of one server (or one client) share: buffer, clock, counters, budgets.
 
 One receive buffer serves them all: a read is decoded before the next one starts, and the decoder
 copies what it keeps. One timer sweeps them all: it moves the coarse clock that connections stamp
@@ -30,7 +30,7 @@ _STEP_CONNECTIONS = 32
 
 
 class Member(FrameHolder, Protocol):
-    """What the set knows of a connection."""
+    """The part of a connection that the set knows."""
 
     id: int
     # (address text, port) of the other end; it does not change while the set holds the connection.

@@ -1,4 +1,4 @@
-"""What can go wrong between two ends of a connection, named by what the caller may do about it.
+"""Errors between two ends of a connection, named by what the caller may do about them.
 
 A connection that could not be made or has closed: try another address. A time-out: the peer may
 have acted on the request. Busy: this process has too many requests waiting on one connection.
@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 
-# As which a loop tells that the peer has gone.
+# The errors by which a loop says that the peer has gone.
 _ENDED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
 
 
@@ -48,7 +48,7 @@ def connect_failure(error: OSError, host: str, *, over_tls: bool = False) -> str
         return f"its certificate is not trusted: {error.verify_message}"
     if over_tls and isinstance(error, _ENDED):
         return "it closed the connection in the TLS handshake, as one without TLS does"
-    # The numbers of these two are none of the system's errors.
+    # TLS errors have numbers of their own, which are no errors of the system.
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error}"
     if isinstance(error, socket.gaierror):

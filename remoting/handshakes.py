@@ -1,10 +1,10 @@
-"""Whose handshake may begin: so many are under way at a time, and addresses take turns.
+"""Chooses whose handshake may begin: a limited number is under way, and addresses take turns.
 
-What OpenSSL keeps of a handshake is some 50 KiB, for as long as its peer likes. So there is a most
-of them. A peer that finds all places taken gets that of an address that has more than its own, at
-once; else that of the longest, once it had its time. The newest of an address begins first: in a
-crowd that nobody could serve whole it is the one that has not given up. So one address, however
-many hellos it sends, holds nobody else up, and many addresses leave to each its turn.
+OpenSSL keeps some 50 KiB of a handshake, for as long as its peer likes, so their number has a
+limit. A peer that finds all places taken gets the place of an address that has more places than its
+own, at once; else the place of the longest handshake, once that had its time. The newest hello of
+an address begins first: in a crowd that nobody could serve whole, its peer has not given up. So a
+single address, however many hellos it sends, holds nobody else up, and each address has its turn.
 
 It knows no sockets and no clock. Loop thread only.
 """
@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Waiting addresses that are looked at for one that has less than another.
+# The search for an address that has fewer places looks at this number of waiting addresses.
 _LOOKED_AT: Final = 64
 
 
@@ -55,8 +55,8 @@ class Handshakes(Generic[T]):
         return True
 
     def next(self, now: float) -> tuple[T, T | None] | None:
-        """Who begins now, and who has to end for that; None while nobody may. It is for the caller
-        to say `begin`, or `forget`."""
+        """The handshake that may begin now, and the handshake that has to end for it; None while
+        none may begin. The caller then calls `begin` or `forget`."""
         if not self._waiting:
             return None
         host, victim = next(iter(self._waiting)), None

@@ -1,4 +1,4 @@
-"""Addresses of the other end in one form, and guesses at the protocol of one that is no client."""
+"""Addresses of the other end in one form, and guesses at the protocol of a foreign peer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def address_text(address: tuple[str, int]) -> str:
 
 
 def foreign_protocol(head: bytes) -> CloseReason:
-    """What a connection speaks whose first bytes are no frame of ours."""
+    """Guesses the protocol of a connection from first bytes that are no frame of ours."""
     if head.startswith((*_HTTP_METHODS, _HTTP_ANSWER)):
         return CloseReason.HTTP
     if head.startswith(_TLS_HELLO):

@@ -21,7 +21,7 @@ from aerobee.protocol.frames.waiting import request_bytes
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import LONG_S, Steps, StepsJob, Turns
 
-#: What a handler gives: the answer, None for one that comes later or never, or the steps to it.
+#: A handler returns its answer, None if that comes later or never, or the steps that lead to it.
 Answer: TypeAlias = bytes | Steps | None
 
 _ONEWAY = 2

@@ -23,7 +23,7 @@ class Sweep:
         self._spread = Spread(turns, self._step)
 
     def begin(self) -> None:
-        """Begin a run with a slice of it, or go on with the one that is under way."""
+        """Begin a run with a slice of it, or go on with the run that is under way."""
         if self._steps is None:
             self._steps = self._make()
         self._spread.go_on()

@@ -29,8 +29,8 @@ class ShownCertificate:
 def client_context(
     trust_store: str | None, shown: ShownCertificate | None = None
 ) -> ssl.SSLContext:
-    """`trust_store` is a PEM file of trusted certificates; OSError (ssl.SSLError is one) when it
-    cannot be read or holds none, and what `show` raises."""
+    """`trust_store` is a PEM file of trusted certificates. Raises OSError (which ssl.SSLError
+    is, too) when it cannot be read or holds no certificate, and the errors of `show`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -52,8 +52,8 @@ def show(context: ssl.SSLContext, shown: ShownCertificate) -> None:
 def what_it_may_miss(
     *, speaks_tls: bool, shows_certificate: bool, tls: str, certificate: str, key: str = ""
 ) -> str:
-    """What a peer may want of a connection that it closes before it has answered. `tls`,
-    `certificate` and `key` are what whoever connects is told to give them with."""
+    """Says why a peer may have closed a connection before it answered. `tls`, `certificate` and
+    `key` name the options by which the caller's user gives them."""
     if not speaks_tls:
         return f"does it take nothing but TLS? {tls} speaks it"
     if not shows_certificate:

@@ -2,10 +2,10 @@
 
 OpenSSL with a socket of its own reads on until it has data for its caller, and takes whatever
 brings none (updates of keys, empty records) in that one call, for as long as a peer likes. Here the
-socket is ours, and OpenSSL works on memory (`ssl.MemoryBIO`). A look at what the kernel has counts
-the records in it; so many are taken out and handed on as one read may have, and the kernel keeps
-the rest, of which it tells by itself. So nothing is held back for a peer but a record that has not
-come whole.
+socket is ours, and OpenSSL works on memory (`ssl.MemoryBIO`). A look at the kernel's bytes counts
+the records in them; a read takes out and hands on as many records as it may, and the kernel keeps
+the rest and says by itself that it has them. So nothing is held back for a peer but a record that
+has not come whole.
 
 Arrivals shake hands with it; then `TlsTransport` reads and writes, or the compiled sockets do and
 have `read`, `send` and `flush` of their own (`native/sockets.pyx`) to the same rules. Loop
@@ -19,19 +19,19 @@ import socket
 import ssl
 from typing import Final
 
-# Of a record: type, version, length; then 2^14 bytes of data at most, and what protects them
-# (RFC 8446, 5.2; 1.2 has more room for it).
+# A record has type, version, length; then 2^14 bytes of data at most, and what protects them
+# (RFC 8446, 5.2; 1.2 has more room for that).
 HEAD_BYTES: Final = 5
 RECORD_BYTES: Final = 1 << 14
-# What the kernel is asked for in one go: a record with all that it may have around it. OpenSSL's
-# buffers grow to what they were given at once, and stay so.
+# Bytes asked of the kernel in one go: a record with all that it may have around it. OpenSSL's
+# buffers grow to the largest part they were given, and stay so.
 PART_BYTES: Final = HEAD_BYTES + RECORD_BYTES + 2048
 # One read takes no more of them: a record of one byte costs as much time as a full one.
 RECORDS_A_READ: Final = 64
-# Of a whole handshake: those of clients have some ten. A hello in records of one byte costs 100 ms.
+# Records in a whole handshake; a client's has some ten. A hello in one-byte records costs 100 ms.
 _HANDSHAKE_RECORDS: Final = 256
-# No more than a read's records find room in so many bytes, since each has a head, a tag and a byte
-# at least: they need no look before they are taken. A request alone is smaller.
+# These bytes hold no more records than a read may take, since each record has a head, a tag and a
+# byte at least: they need no look before they are taken. A request alone is smaller.
 UNSEEN_BYTES: Final = RECORDS_A_READ * (HEAD_BYTES + 1 + 16)
 
 
@@ -64,13 +64,13 @@ class TlsSession:
         self.failed: OSError | None = None
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
-        # Of the record that is coming: a part of its head that OpenSSL has not, or how much of its
-        # body is to come still.
+        # The record that is coming: a part of its head that OpenSSL does not have yet, or how much
+        # of its body is still to come.
         self._head = b""
         self._body_left = 0
         self._records = 0
         self._shaken = False
-        # What has not left of a part that was sealed, and of how many bytes of data that is made.
+        # The rest of a sealed part that has not left yet, and how many bytes of data it carries.
         self._sealed = memoryview(b"")
         self._sealed_of = 0
 
@@ -142,7 +142,7 @@ class TlsSession:
         except OSError as error:
             self.failed = error
         with contextlib.suppress(OSError):
-            # What TLS itself answers; that the socket is gone shows at the next read.
+            # TLS's own answers leave; the next read shows if the socket is gone.
             self.flush()
         return size
 
@@ -181,7 +181,7 @@ class TlsSession:
             self.flush()
 
     def _part(self, room: int) -> int:
-        """What the kernel may be asked for, so that its data finds room."""
+        """Bytes to ask the kernel for, so that the data in them finds room."""
         if not self._body_left:
             return room
         # The rest of a record may bring all that a record can have.
@@ -189,8 +189,8 @@ class TlsSession:
         return over + self._body_left if over >= 0 else 0
 
     def _take(self, records: int, part: int) -> tuple[int, int]:
-        """Hand OpenSSL what is there, `part` bytes and so many records at most: how many bytes the
-        kernel gave, and how many records began in them. OSError of the socket."""
+        """Hand OpenSSL what is there, at most `part` bytes and `records` records. Returns how many
+        bytes the kernel gave, and how many records began in them. Raises the socket's OSError."""
         looks = part > UNSEEN_BYTES
         try:
             seen = self.socket.recv(part, socket.MSG_PEEK if looks else 0)

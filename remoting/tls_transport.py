@@ -86,7 +86,7 @@ class TlsTransport(asyncio.Transport):
         if session.failed is None and not session.ended:
             self._watch()
         elif size:
-            # What it is answered may leave at the end of this turn: before the end is told.
+            # Answers may leave at the end of this turn, before the connection hears of its end.
             self._loop.call_soon(self._ended)
         else:
             self._ended()

@@ -31,19 +31,19 @@ Steps: TypeAlias = Generator["asyncio.Future[Any] | None", None, bytes | None]
 #: A slice of some work that takes longer; says whether there is more.
 Job: TypeAlias = Callable[[], bool]
 
-# What arrived and what is left over get this long each before the loop looks at its sockets again,
+# Arrivals and work that is left over get this long each before the loop looks at its sockets again,
 # besides the request that is served when the time is over.
 TURN_S = 0.008
-# What takes longer is remembered, for the log of stalls.
+# A step that takes longer is remembered, for the log of stalls.
 LONG_S = 0.02
-# What one connection, one request, or one piece of the broker's own work gets of it. Where many
-# want one in the same turn they share it, but for a slice in which nothing would get done.
+# The slice of a connection, a request or a piece of the broker's own work. If many want a slice in
+# the same turn they share it, but no slice gets too short to get anything done.
 SLICE_S = 0.002
 LEAST_SLICE_S = 0.00025
 
 
 class Outlet(Protocol):
-    """What a turn knows of a connection."""
+    """The part of a connection that a turn knows."""
 
     closed: bool
     # Bytes that are kept back until the turn ends.
@@ -84,7 +84,7 @@ class Turns:
         self._wrote = False
         self._jobs: deque[Job] = deque()
         self._kept: list[tuple[Outlet, bytes]] = []
-        # What held the loop up longest since it was last asked: seconds, request code, whose.
+        # The longest hold of the loop since the last question: seconds, request code, connection.
         self._longest: tuple[float, int, tuple[str, int]] | None = None
 
     def slice_until(self, now: float) -> float:
@@ -137,7 +137,7 @@ class Turns:
             self._longest = (spent_s, code, connection.peer)
 
     def last_long(self) -> str | None:
-        """What held the loop up longest since the last call, for the log; None: nothing did."""
+        """Names the longest hold of the loop since the last call, for the log; None without any."""
         longest, self._longest = self._longest, None
         if longest is None:
             return None
@@ -161,7 +161,7 @@ class Turns:
         self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """What arrived was served: its answers leave, then the jobs have their slices."""
+        """All arrivals are served: their answers leave, then the jobs have their slices."""
         if self._kept:
             self._let_go()
         jobs = self._jobs
@@ -294,7 +294,7 @@ class StepsJob:
 
 
 class Gate:
-    """Lets so many steps of a kind go on at a time, in the order in which they came."""
+    """Lets a limited number of steps of a kind go on at a time, in the order of their arrival."""
 
     def __init__(self, places: int) -> None:
         self._free = places

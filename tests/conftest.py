@@ -9,6 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import campaign, native_builds, parts, schedule
@@ -24,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The seed: the one of the process that has started this worker, the asked one, or any."""
     _keep_files_in_memory()
+    # Its own limit of 200 ms an example fails a test on a machine that does much else.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
     config.addinivalue_line(
         "markers", "drawn(name): of the parameter sets the part that tests/campaign.py draws"
     )

@@ -39,7 +39,7 @@ ANSWERED, REFUSED, TIMED_OUT, LOST = "answered", "refused", "timed_out", "lost"
 
 #: Bytes that a waiting request may hold on the average: as `limits.client_calls` says.
 BYTES_EACH = 4096
-# What proves an asker's right to ask is nobody else's.
+# The asker's proofs of its right to ask are not passed on.
 _SECRETS = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
 _KNOWN_CODES = frozenset(int(code) for code in ResponseCode) - {
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -64,7 +64,7 @@ class ClientCalls:
         self._calls = 0
         self._requests = 0
         self._by_caller: dict[Connection, int] = {}
-        # What each request holds, by its identity: it is here as long as it waits.
+        # Bytes that each request holds, by its identity: it is here as long as it waits.
         self._held: dict[int, int] = {}
         self._held_bytes = 0
 
@@ -83,7 +83,7 @@ class ClientCalls:
         return self._held_bytes
 
     def check_room(self, calls: int) -> None:
-        """Raises `BadRequest` (code 2) unless so many more calls may wait."""
+        """Raises `BadRequest` (code 2) unless `calls` more calls may wait."""
         limit = self._limit()
         if self._calls + calls > limit:
             raise _busy(
@@ -263,7 +263,7 @@ class ClientCalls:
 
 
 def no_answer(member: Member, error: BaseException) -> BadRequest:
-    """What is said of a call that has failed: code 207 when its time was over, else 1."""
+    """The error that answers a call which has failed: code 207 when its time was over, else 1."""
     if isinstance(error, RemotingTimeout):
         return BadRequest(
             ResponseCode.CONSUME_MSG_TIMEOUT,

@@ -56,14 +56,14 @@ from aerobee.remoting.turns import Spread, Steps, Turns
 
 log = logging.getLogger("aerobee.broker.clients")
 
-# Of one heartbeat: groups that are made or joined in one step (30 us each, most of it for the log),
-# and names that are checked in one (1 us each).
+# The step of a heartbeat: groups that are made or joined in it (30 us each, most of it for the
+# log), and names that are checked in it (1 us each).
 _STEP = 8
 _NAMES_STEP = 200
 
 
 class ClientRequests:
-    """What clients say of themselves. Loop thread only."""
+    """Requests in which clients speak of themselves. Loop thread only."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ClientRequests:
                 self._notify(group, force=False)
             for consumer in part.consumers:
                 yield from self._register_filters(consumer, compiled)
-            # Behind the filters: the pulls come again at once, and go by them.
+            # After the filters are set: the pulls come again at once, and are judged by them.
             for name, topics in heard.restated.items():
                 self._held.restated(connection, name, topics)
         return encode_success(command)
@@ -144,8 +144,8 @@ class ClientRequests:
     def _compile(
         self, consumers: Sequence[ConsumerData]
     ) -> Generator[asyncio.Future[Any] | None, None, dict[str, PropertyFilter]]:
-        """The SQL92 expressions of a heartbeat that are some. The others' pulls say what is wrong:
-        one that is does not keep a client from its other topics."""
+        """The SQL92 expressions of a heartbeat that can be read. A faulty expression does not keep
+        a client from its other topics; pulls with it are answered with the fault."""
         compiled: dict[str, PropertyFilter] = {}
         if not self._settings.property_filter:
             return compiled
@@ -188,7 +188,7 @@ class ClientRequests:
             saved.result()
 
     def _prepare_one(self, consumer: ConsumerData) -> asyncio.Future[None] | None:
-        """What there is to wait for."""
+        """Prepare a consumer's group; return the save to wait for, None without any."""
         name = consumer.group
         group = self._groups.get(name)
         if self._settings.lmq_enabled and is_light(name):

@@ -1,10 +1,10 @@
-"""What administrators ask of running consumers through the broker (protocol/WIRE.md 3.6, 3.8).
+"""Questions of administrators to running consumers, through the broker (protocol/WIRE.md 3.6, 3.8).
 
 GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY are passed on to one member of a group, and
 its answer is passed back unread. INVOKE_BROKER_TO_GET_CONSUMER_STATUS asks all members where they
-are, all at once, and puts their answers together; who does not answer in time is left out and named
-in the remark. Two such rounds are under way at a time, so that what the members of large groups
-answer is not all in memory.
+are, all at once, and puts their answers together; a member that does not answer in time is left out
+and named in the remark. Two such rounds are under way at a time, so that memory does not hold the
+answers of many large groups.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ConsumerRequests:
         }
 
     def running_info(self, connection: Connection, command: Command) -> None:
-        """What a consumer says of itself."""
+        """Ask a consumer for its running info, and pass its answer back."""
         header = ConsumerClientHeader.from_ext(command.ext)
         member = self._member(header.consumer_group, header.client_id)
         self._calls.pass_on(connection, command, member, PASS_ON_S)
@@ -119,7 +119,7 @@ class ConsumerRequests:
         return member
 
     def _record(self, msg_id: str) -> bytes:
-        """The stored message with that id, not another one that lies there."""
+        """The stored message with that id; another message that lies there is refused."""
         *named, log_offset = parse_offset_msg_id(msg_id)
         record = self._store.record_at(log_offset)
         if record is None:
@@ -204,7 +204,7 @@ class ConsumerRequests:
     def _part(
         self, member: Member, answer: Command | BaseException
     ) -> Generator[asyncio.Future[Any] | None, None, bytes]:
-        """What the answer says of a member. BadRequest for what is no such answer."""
+        """Read a member's answer. Raises BadRequest for anything else."""
         if isinstance(answer, BadRequest):
             raise answer
         if isinstance(answer, BaseException):
@@ -237,7 +237,7 @@ class _Answers:
     ) -> Generator[
         asyncio.Future[None] | None, None, tuple[Member, Command | BaseException] | None
     ]:
-        """The next answer, or why there is none; None when all have been given."""
+        """The next answer, or the reason why it is missing; None when all have been given."""
         if not self._expected:
             return None
         if not self._came:

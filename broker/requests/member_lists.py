@@ -17,7 +17,7 @@ from aerobee.protocol.bodies.clients import encode_consumer_list
 #: All lists that are kept.
 KEPT_BYTES = 4 * 1024 * 1024
 
-# Of fewer members the list is made as quickly as it is found.
+# A list of fewer members is made as quickly as it is found.
 _LARGE = 32
 
 

@@ -141,7 +141,7 @@ class ReplyProcessor:
             ext = self._header(connection, header, properties).to_ext()
             code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
             call = self._calls.call(member, code, ext, command.body, PUSH_S)
-            # What is left to be done needs the request's numbers and the topic only.
+            # The rest of the work needs only the request's numbers and the topic.
             del header, properties, ext
             self._calls.let_go(command)
             yield call

@@ -7,10 +7,10 @@ heard of it yet would commit over it. So it takes a member: without one the answ
 CONSUMER_NOT_ONLINE, on which administrators' tools, RocketMQ's and ours, commit the new offsets in
 the group's place.
 
-A group that has no offset in a queue, such as one whose listener hangs on its first message, gets
-one first: that of where it would start (`tables/lag.py`), so that nothing is passed over if the
-members do not hear of the reset. RocketMQ refuses to reset such a group. Nothing is committed for
-members that keep their offsets themselves.
+A group that has no offset in a queue, such as a group whose listener hangs on its first message,
+gets an offset first: the offset at which it would start (`tables/lag.py`), so that nothing is
+passed over if the members do not hear of the reset. RocketMQ refuses to reset such a group. Nothing
+is committed for members that keep their offsets themselves.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class ResetRequests:
 def _frame(
     header: ResetOffsetHeader, offsets: Mapping[MessageQueue, int], *, as_list: bool
 ) -> Generator[None, None, bytes]:
-    """What the members are told, whole."""
+    """Encode the whole request to the members."""
     body = yield from (reset_list_in_steps if as_list else reset_in_steps)(offsets)
     ext = ResetPushHeader(header.topic, header.group, header.timestamp).to_ext()
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET

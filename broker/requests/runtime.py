@@ -32,9 +32,9 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import PUT_RANGES, rate_text
 
-# What the reference's tools look up under names that no setting has here: whether the broker's own
+# Names that the reference's tools look up and no setting has here: whether the broker's own
 # connections, to its name servers, use TLS (`mqadmin exportConfigs` fails without it); and the
-# threads of those, as many as there are processors, which `mqadmin exportMetrics` says by it.
+# threads of those, as many as processors, which `mqadmin exportMetrics` prints.
 _USE_TLS = "useTLS"
 _WITHOUT_SETTING = {"clientCallbackExecutorThreads": str(len(os.sched_getaffinity(0)))}
 
@@ -114,7 +114,7 @@ class RuntimeRequests:
             "putMessageEntireTimeMax": str(round(stats.put_times.max_s * 1000)),
             "putMessageFailedTimes": str(sum(stats.put_failures.values())),
             "putMessageSizeTotal": str(stats.appended_bytes),
-            # 1 when there are none: tools divide by it.
+            # 1 without messages: tools divide by it.
             "putMessageTimesTotal": str(messages),
         }
 
@@ -199,7 +199,7 @@ class RuntimeRequests:
         queue_ratio = _used_ratio(os.path.join(settings.store_path, "consumequeue"))
         return {
             "commitLogDirCapacity": f"Total : {size_text(total)}, Free : {size_text(free)}.",
-            # Of several the emptiest counts: while it has room, sends go on.
+            # The emptiest disk counts: while it has room, sends go on.
             "commitLogDiskRatio": text_of(min(ratios.values())),
             **{f"commitLogDiskRatio_{path}": text_of(ratio) for path, ratio in ratios.items()},
             "consumeQueueDiskRatio": text_of(queue_ratio),

@@ -70,7 +70,7 @@ class SettingsRequests:
 
 
 def refusal_of(error: ConfigError) -> str:
-    """What is wrong with the settings that a request asks for, without the places of files."""
+    """Say what is wrong with the settings of a request, without the places of files."""
     reasons = []
     for one in error.errors:
         value = one.value[:_SHOWN_VALUE_CHARS]

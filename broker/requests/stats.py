@@ -1,5 +1,5 @@
-"""What administrators ask about traffic: queues of a topic, progress of a group, connected clients
-(protocol/WIRE.md 3.6, bodies 4.7 and 4.9).
+"""Questions of administrators about traffic: queues of a topic, progress of a group, connected
+clients (protocol/WIRE.md 3.6, bodies 4.7 and 4.9).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from aerobee.store.message_store import MessageStore
 
 # Pairs of group and topic whose last rate is remembered; beyond it all are measured afresh.
 _MOST_RATES = 50_000
-# Of a long answer: queues that are looked up in one step, some 20 us each, and topics that may have
-# one queue, or none that counts.
+# The step of a long answer: queues that are looked up in it, some 20 us each, and topics, which may
+# have a single queue or none that counts.
 _STEP_QUEUES = 16
 _STEP_TOPICS = 16
 _STEP_MEMBERS = 32
@@ -78,7 +78,7 @@ class StatsRequests:
         self._lag = lag
         self._rates = GroupRates(stats)
         self._store = store
-        # Of all groups at once: an answer may take as much as there is room for in a frame.
+        # An answer about all groups may take as much as fits in a frame: one such answer at a time.
         self._large_answers = Gate(1)
 
     def handlers(self) -> dict[int, Handler]:

@@ -179,7 +179,7 @@ class TopicRequests:
             )
 
     def delete_topic(self, connection: Connection, command: Command) -> Steps:
-        """Delete a topic; one that is unknown is no error. Its files go on a worker thread."""
+        """Delete a topic; an unknown topic is no error. Its files go on a worker thread."""
         name = self._changeable(TopicHeader.from_ext(command.ext).topic)
         yield from self._settled(name)
         self._deleted.check_room(name)
@@ -208,7 +208,7 @@ class TopicRequests:
                         pass
                     self._remember()
             finally:
-                # What was in the way of its queues keeps them, as those of an unknown topic.
+                # An obstacle has kept its queues; they stay, as those of an unknown topic.
                 self._on_loop(lambda: self._topics.forget(name))
 
     def _remember(self) -> None:
@@ -237,7 +237,7 @@ class TopicRequests:
         anew waits until its offsets have gone, too."""
         if self._topics.leave(name):
             log.info("topic deleted name=%s", name)
-        # What was accepted until now is of this topic; what comes from now on is of another one.
+        # Messages accepted until now belong to this topic; from now on they belong to another.
         self._deleted.add(name, self._store.written)
         self._retries.forget(name)
         self._stats.forget_topic(name)
@@ -333,7 +333,7 @@ class TopicRequests:
         return encode_success(command, dumps({**group.to_json(), **of_5}))
 
     def delete_group(self, _connection: Connection, command: Command) -> Steps:
-        """Delete a group, with its offsets if asked; one that is unknown is no error."""
+        """Delete a group, with its offsets if asked; an unknown group is no error."""
         header = DeleteGroupHeader.from_ext(command.ext)
         name = check_group_name(header.group_name)
         if name in self._groups or self._groups.under_way(name) is not None:

@@ -129,7 +129,7 @@ class _Series:
         found = []
         for samples in self.samples:
             total = counts[which] - samples[1 + which]
-            # Of bytes the average is a message's, of messages one each time.
+            # The average of bytes is a message's; the average of messages is one each time.
             times = counts.messages - samples[1] if which == 1 else total
             span_s = max(now_ms - samples[0], 1) / 1000
             found.append(StatsWindow(total, total / span_s, total / times if times > 0 else 0.0))

@@ -9,11 +9,11 @@ table, `start_over` takes the log's place behind a new text of the table: it mov
 `X.log.old` once the text is on the disk, as the old text has become `X.json.bak`. Whichever of both
 texts a start can read, the lines of its generation and of later ones lead from it to the end.
 
-A line says what values are, never by how much they moved, so one that is read twice does no harm.
-It has a CRC-32C; a last line that is not whole was being written when the process ended, and was
-told to nobody. A line that is damaged further up is passed over. Its file is copied aside, and
-stays in force until the table is written: for its whole lines, and as the sign of the damage. So a
-start that is killed before that leaves the next one as much.
+A line says what values are, never by how much they moved, so a line that is read twice does no
+harm. It has a CRC-32C; a last line that is not whole was being written when the process ended, and
+nobody was answered for it. A line that is damaged further up is passed over. Its file is copied
+aside, and stays in force until the table is written: for its whole lines, and as the sign of the
+damage. So a start that is killed before that leaves as much to the next start.
 
 One thread at a time.
 """
@@ -45,15 +45,15 @@ class ChangeLog:
         self._path = table.with_suffix(".log")
         self._old = table.with_suffix(".log.old")
         self._check = check
-        # Of whole lines; what a failed append has left behind them is cut off by the next one.
+        # Bytes of whole lines; the next append cuts off the rest that a failed append has left.
         self._size = 0
         #: Whether changes may be missing of what was read: until the table and its backup are
         #: written again, and `start_over` takes the damaged files away.
         self.is_damaged = False
 
     def is_longer_than(self, table_bytes: int) -> bool:
-        """Whether the table, of so many bytes, had better be written anew: by then as much has
-        changed as that writes."""
+        """Whether the table, of `table_bytes`, had better be written anew: the log has outgrown
+        it."""
         return self._size > max(LEAST_BYTES, table_bytes)
 
     @property

@@ -1,17 +1,17 @@
-"""Who is connected: producers and consumers by group, from their heartbeats (protocol/WIRE.md 3.3).
+"""The connected clients: producers and consumers by group, from heartbeats (protocol/WIRE.md 3.3).
 
-A client heartbeats every 30 s with all it does. What a group subscribes to is what its members said
-last, each for itself (`statements.py`). Upstream has members that say different things take turns,
-and says nothing; here it is logged and counted, and so are two programs that use one client id,
-whose queues would be shared out wrongly.
+A client heartbeats every 30 s with all it does. A group subscribes to the topics that its members
+stated last, each for itself (`statements.py`). Upstream has members that say different things take
+turns, and says nothing; here it is logged and counted, and so are two programs that use one client
+id, whose queues would be shared out wrongly.
 
 A member leaves when it says so, when its connection closes, or when it was silent for `expiry_s`.
 Each change returns the groups whose members or topics it has changed, for the caller to notify
 (`requests/clients.py`).
 
 Loop thread only. `clock` is monotonic, in seconds. Bounded: at most `limit` entries of a connection
-in a group, and `limit_bytes` of what is of any length in them: ids, names, subscriptions with their
-tags. A text that two hold is counted for both.
+in a group, and `limit_bytes` of the texts of any length in them: ids, names, subscriptions with
+their tags. A text that two hold is counted for both.
 
 There may be hundreds of thousands of entries. The collector of garbage stops everything while it
 looks at all objects that may refer to others, so they are of types, and in tables with keys, that
@@ -56,11 +56,11 @@ class Member(msgspec.Struct, eq=False, gc=False):
     language: str
     version: int
     last_heartbeat: float
-    # What this member last said the group subscribes to, as texts; empty for producers.
+    # The group's subscriptions as this member last stated them, as texts; empty for producers.
     subscriptions: dict[str, str] = {}
     # The access key of its last heartbeat; empty where no accounts are asked for.
     account: str = ""
-    # What the table has counted for it.
+    # Bytes that the table has counted for it.
     bytes: int = 0
 
     @property
@@ -94,7 +94,7 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
     # How often that has changed.
     id_changes: int = 0
     statements: Statements = msgspec.field(default_factory=Statements)
-    #: What was stated last of each topic: the table that `statements` keeps.
+    #: The last statement about each topic: the table that `statements` keeps.
     subscriptions: dict[str, Subscription] = {}
 
     def __post_init__(self) -> None:
@@ -102,12 +102,12 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
 
     @property
     def bytes(self) -> int:
-        """What its name and subscriptions take."""
+        """Bytes of its name and subscriptions."""
         return texts_bytes((self.name,)) + self.statements.bytes
 
     def wanted_by(self, connection: Connection, topic: str) -> Subscription | None:
-        """What whoever pulls there wants of a topic: what this member stated, for others what was
-        stated last."""
+        """The subscription by which a pull from this connection is judged: the statement of the
+        member there; if no member is there, the last statement."""
         if self.statements.is_mixed(topic):
             own = self.stated_by(connection, topic)
             if own is not None:
@@ -115,7 +115,7 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
         return self.subscriptions.get(topic)
 
     def stated_by(self, connection: Connection, topic: str) -> Subscription | None:
-        """What the member at this connection stated of a topic itself."""
+        """The own statement of the member at this connection about a topic."""
         member = self.members.get(id(connection))
         text = member.subscriptions.get(topic) if member is not None else None
         return None if text is None else self.statements.of(topic, text)
@@ -156,7 +156,7 @@ class Heartbeat:
 
 
 class Heard(NamedTuple):
-    """What a heartbeat has changed."""
+    """The changes that a heartbeat has made."""
 
     #: Groups whose members or topics are others now.
     groups: list[ConsumerGroup]
@@ -184,11 +184,11 @@ class ClientTable:
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._entries = 0
-        #: What is held of ids, names and subscriptions.
+        #: Bytes held of ids, names and subscriptions.
         self.bytes = 0
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, Members] = {}
-        # The same members by client id: the newest is the one to talk to.
+        # These members by client id: requests go to the newest.
         self._producers_by_id: dict[str, dict[Member, None]] = {}
         # The groups of a connection, so that its end costs only what it had.
         self._groups_of: dict[Connection, _Groups] = {}
@@ -246,8 +246,8 @@ class ClientTable:
     def expire(self) -> Iterator[ConsumerGroup | None]:
         """Drop members that were silent too long, and connections that are in no group then.
 
-        In steps of a connection each, or of some groups of one that is in many; yields the consumer
-        groups that have lost a member.
+        A step is a connection, or some groups of a connection that is in many; yields the
+        consumer groups that have lost a member.
         """
         oldest = self._clock() - self._expiry_s
         for connection, (producers, consumers) in list(self._groups_of.items()):
@@ -308,7 +308,7 @@ class ClientTable:
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     def producer(self, client_id: str) -> Member | None:
-        """The live producer of that client id, of several the one that came last."""
+        """The live producer of that client id; of several, the last that came."""
         return next(reversed(self._producers_by_id.get(client_id, {})), None)
 
     def producers(self, group: str) -> list[Member]:
@@ -558,7 +558,7 @@ class ClientTable:
 
 
 def _stated(data: ConsumerData) -> dict[str, str]:
-    """What a member says the group subscribes to: the texts by topic."""
+    """A member's statement of the group's subscriptions: the texts by topic."""
     return {one.topic: text_of(one) for one in data.subscriptions}
 
 
@@ -585,7 +585,7 @@ def _growth(heartbeat: Heartbeat, name: str, member: Member | None, stated: dict
 
 
 def _own_bytes(client_id: str, language: str, stated: dict[str, str]) -> int:
-    """What a member takes in each of its groups."""
+    """Bytes of a member in each of its groups."""
     return texts_bytes((client_id,)) + texts_bytes((language,)) + stated_bytes(stated)
 
 

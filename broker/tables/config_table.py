@@ -1,11 +1,11 @@
-"""What the tables of topics and of groups have in common: named configurations in one state file.
+"""The base of the tables of topics and of groups: named configurations in a state file.
 
-The file is written by a worker thread, as a group commit: changes are collected, one save at a time
-writes them, and what is asked for meanwhile is in the next one, so a hundred changes cost two
-saves. A change is visible when it is on the disk, and then the version moves, once for each save:
-what was answered survives a restart, and what cannot be written changes nothing. Entries that can
-be made again the same way (`_add_unsaved`) are visible at once; each save tries those too that are
-not in the file yet.
+A worker thread writes the file, as a group commit: changes are collected, one save at a time writes
+them, and changes that come meanwhile are in the next save, so a hundred changes cost two saves. A
+change is visible when it is on the disk, and then the version moves, once for each save: a change
+that was answered survives a restart, and a change that cannot be written changes nothing. Entries
+that can be made again in the same way (`_add_unsaved`) are visible at once; each save tries those
+too that are not in the file yet.
 
 On the loop nothing here costs more the more entries there are, but the answer that lists the
 table, which is made in steps. The worker keeps the text of each entry as the file has it, and makes
@@ -87,8 +87,8 @@ class ConfigTable(Generic[C]):
         self._unsaved: dict[str, C] = {}
         self._pending: _Batch[C] = _Batch(loop.create_future())
         self._saving: _Batch[C] | None = None
-        # Whether a save is to begin at the end of this turn, or after the one that is under way;
-        # and how many hold it up.
+        # Whether a save is to begin at the end of this turn, or after the save that is under way;
+        # and how many callers hold it up.
         self._is_due = self._more = False
         self._held = 0
         self._is_lost = False
@@ -132,7 +132,7 @@ class ConfigTable(Generic[C]):
         self._observers.append(observer)
 
     def under_way(self, name: str) -> asyncio.Future[None] | None:
-        """The change of this entry that is not done yet; None when there is none."""
+        """The change of this entry that is not done yet; None without such a change."""
         for batch in (self._pending, self._saving):
             if batch is not None and name in batch.changes:
                 return batch.saved
@@ -153,7 +153,7 @@ class ConfigTable(Generic[C]):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is changed inside, in several turns of the loop, is in one save."""
+        """Changes inside, in several turns of the loop, are in one save."""
         self._held += 1
         try:
             yield
@@ -215,7 +215,7 @@ class ConfigTable(Generic[C]):
     # --- for tables ---------------------------------------------------------------------------
 
     def _weight(self, _entry: C) -> int:
-        """What the table keeps the sum of."""
+        """The number of an entry whose sum the table keeps."""
         return 0
 
     def _change(self, name: str, entry: C | None) -> asyncio.Future[None]:
@@ -253,7 +253,7 @@ class ConfigTable(Generic[C]):
             self._changed()
 
     def _changed(self) -> None:
-        """What was listed is of an earlier state."""
+        """Drop the list that was made: it is of an earlier state."""
         self._state += 1
         self._listing = None
 
@@ -268,8 +268,8 @@ class ConfigTable(Generic[C]):
     # --- saving -------------------------------------------------------------------------------
 
     def _save_soon(self) -> None:
-        """Begin a save at the end of this turn, or after the one that is under way: what a request
-        changes is in one."""
+        """Begin a save at the end of this turn, or after the save that is under way: all changes of
+        a request are in the same save."""
         if self._saving is not None:
             self._more = True
         elif not self._is_due:

@@ -58,14 +58,14 @@ Pair = tuple[str, str]
 _ENTRY_BYTES = 1024
 # Subscriptions that are noted in one step.
 _STEP = 4
-# As the reference has it: who was alive when a file was written has been dead for so long.
+# The reference's rule: a filter that was alive when the file was written counts as dead since then.
 _DEAD_BEFORE_START_MS = 30_000
 _RETRY_MARKS = property_marks((PROPERTY_RETRY_TOPIC,))
 
 
 class ConsumerFilter(msgspec.Struct, frozen=True):
-    """What one group wants of one topic; `dead_ms` is 0 while it has a member that says so, and
-    `compiled` None if none has said so since the start. `positions` are those in bit maps."""
+    """The filter of a group for a topic. `dead_ms` is 0 while a member states it; `compiled` is
+    None if no member has stated it since the start. `positions` are its bits in bit maps."""
 
     topic: str
     group: str
@@ -107,7 +107,7 @@ class FilterTable:
         self._index = PairIndex(())
         # Those that are dead, in the order in which they died.
         self._dead: dict[Pair, None] = {}
-        #: What they take.
+        #: Bytes that the filters take.
         self.bytes = 0
         nothing: list[ConsumerFilter] = []
         stored = file.load(self._parse, nothing)
@@ -121,12 +121,12 @@ class FilterTable:
         return len(self._entries)
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
-        """What the group wants of the topic."""
+        """The group's filter for the topic."""
         return self._entries.get((topic, group))
 
     def retry_filter(self, group: str) -> MessageFilter:
-        """What the group wants of its retry topic: of each message what it wants of the topic that
-        it came from."""
+        """The group's filter for its retry topic: it judges each message by the group's filter for
+        the topic that the message came from."""
         return _RetryFilter(self, group)
 
     def costliest(self, group: str) -> int:
@@ -161,7 +161,7 @@ class FilterTable:
             self._die((topic, group))
 
     def forget_dead(self, most: int = 256) -> None:
-        """Drop those that have been dead for too long, so many at most. Called by a timer."""
+        """Drop filters that have been dead for too long, at most `most`. Called by a timer."""
         oldest = self._clock_ms() - self._keep_ms
         for pair in list(self._dead)[:most]:
             if self._entries[pair].dead_ms > oldest:
@@ -359,7 +359,7 @@ class _RetryFilter:
         self.cost = NODE_COST + filters.costliest(group)
 
     def matches(self, properties: bytes) -> bool:
-        """As `MessageFilter.matches`; where the group has no filter, all are wanted."""
+        """See `MessageFilter.matches`; a group without a filter takes all messages."""
         topic = chosen_properties(properties, _RETRY_MARKS).get(PROPERTY_RETRY_TOPIC)
         found = self._filters.get(topic, self._group) if topic else None
         compiled = None if found is None else found.compiled

@@ -2,8 +2,8 @@
 
 A group that is not configured is made when a consumer first names it, if automatic creation is on
 (and always for the system's own groups). Such a group is there at once: nobody waits for its save,
-because a full disk must not stop consumers, and one that is lost in a crash is made again the same
-way. A configured one is there when it is on the disk.
+because a full disk must not stop consumers, and a group that is lost in a crash is made again the
+same way. A configured group is there when it is on the disk.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GroupConfig:
         return self.retry_max_times
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the file and on the wire, keys in ascending order."""
+        """The form of the file and of the wire, keys in ascending order."""
         return {key: getattr(self, attribute) for key, attribute in _BY_KEY}
 
     @classmethod

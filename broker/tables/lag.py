@@ -18,7 +18,7 @@ Members that begin at the end of a queue choose that place once, when they are t
 offset, and say nothing of it before they commit one. So it is noted at that answer (`note_asked`):
 with a listener that hangs on the first message that it gets, no offset follows. The notes are those
 of this run of the broker and go with the group's other counters. Where the place is not known, all
-that is there counts: too much is a false alarm, too little would be none.
+messages of the queue count: too large a lag is a false alarm, too small a lag would hide trouble.
 
 A group whose members keep their own offsets (BROADCASTING) has no number here at all.
 
@@ -55,14 +55,14 @@ _STEP_STARTS: Final = 64
 
 
 class QueueLag(NamedTuple):
-    """What a group has not consumed of a queue: offsets from `begin` up to `end`."""
+    """The part of a queue that a group has not consumed: offsets from `begin` up to `end`."""
 
     queue_id: int
-    #: What it has committed, `NO_OFFSET` for nothing.
+    #: The committed offset, `NO_OFFSET` without one.
     committed: int
     begin: int
     end: int
-    #: Behind the last message that it was given, from `begin` to `end`.
+    #: The offset after the last message that it was given, from `begin` to `end`.
     given_out: int
 
     @property
@@ -136,8 +136,8 @@ class ConsumerLag:
         return live is None or not live.subscriptions or topic in live.subscriptions
 
     def pairs(self) -> Iterator[tuple[str, str] | None]:
-        """(topic, group) of all groups that exist and are judged, each once, and None in the place
-        of one that is passed over. The tables may change between two of them."""
+        """Yield (topic, group) of all groups that exist and are judged, each once, and None in the
+        place of a group that is passed over. The tables may change between two of them."""
         given: set[tuple[str, str]] = set()
         for topic in self._retries.topics():
             group = topic.removeprefix(RETRY_PREFIX)
@@ -193,7 +193,7 @@ class ConsumerLag:
 
     def waiting_retries(self, group: str, topic: str | None = None) -> int:
         """How many messages that a group has failed on wait for their next try; with a topic: those
-        of its lag there, which are none but in its retry topic."""
+        that its lag there has, which only the lag of its retry topic has."""
         retry = retry_topic(group)
         if topic not in (None, retry) or not self._exists(group):
             return 0
@@ -258,9 +258,10 @@ class ConsumerLag:
 
 
 def needed_by_queue(on_loop: OnOwner, lag: ConsumerLag, *tables: OffsetTables) -> OffsetsByQueue:
-    """As `committed_by_queue`, with the groups online that have no offset in a queue: what is
-    deleted before they have consumed it is lost to them as well. Worker thread; the loop is asked
-    for some at a time."""
+    """Returns the offsets that groups still need, by queue: those of `committed_by_queue`, and
+    those of groups online that have no offset in a queue, because a message that is deleted before
+    they have consumed it is lost to them as well. Worker thread; it asks the loop for some at a
+    time."""
     by_queue = committed_by_queue(on_loop, *tables)
     starts = lag.starts()
     while part := on_loop(lambda: list(islice(starts, _STEP_STARTS))):

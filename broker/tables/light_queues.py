@@ -54,7 +54,7 @@ class LightTopicTable(TopicTable):
         return done(self._loop) if is_light(entry.name) else super().update(entry)
 
     def complete(self, queues: Iterable[tuple[str, int]]) -> None:
-        """As TopicTable.complete; light topics are in no table and never lost."""
+        """See TopicTable.complete; light topics are in no table and never lost."""
         super().complete([queue for queue in queues if not is_light(queue[0])])
 
 

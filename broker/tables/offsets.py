@@ -49,8 +49,8 @@ log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
 _BEYOND_LOGGED = 20
-# Of one step: pairs that are forgotten, or pairs and queues whose JSON is made, counted together;
-# some microseconds each.
+# The size of a step: pairs that are forgotten, or pairs and queues whose JSON is made, counted
+# together; some microseconds each.
 STEP = 64
 
 _OF_TRANSACTIONS = (HALF_TOPIC, OP_HALF_TOPIC)
@@ -79,7 +79,8 @@ class Admission:
         self._start_offsets = start_offsets
 
     def __call__(self, group: str, topic: str, queue_id: int, count: int, /) -> str:
-        """As `Admit`; makes the group if it may. Raises `BadRequest` for an illegal name."""
+        """Do as `Admit` says, and make the group if that is allowed. Raises `BadRequest` for an
+        illegal name."""
         if group == TRANSACTION_GROUP and topic in _OF_TRANSACTIONS:
             # The broker's own: neither the group nor the op topic is in a table.
             return ""
@@ -103,7 +104,7 @@ class Admission:
 
 
 def is_start_group(group: str) -> bool:
-    """Whether a group is none, and keeps where a stream began."""
+    """Whether this is the name of no group, but of the place where a stream began."""
     return group.endswith(START_GROUP_SUFFIX)
 
 
@@ -162,7 +163,7 @@ class ConsumerOffsets:
         self._queues_text = TableText("offsetTable", self._table, queues_text)
         self._text = self._document_text()
         if file.is_lost:
-            # What was rescued has no file yet.
+            # The rescued offsets are in no file yet.
             self._queues_text.changed.update(dict.fromkeys(self._table))
         # One save at a time: the text is made in parts that the last one left.
         self._saving = threading.Lock()
@@ -203,7 +204,7 @@ class ConsumerOffsets:
         return self._are_lost
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """As `try_commit`; whether it was set."""
+        """Commit as `try_commit` does; return whether the offset was set."""
         return not self.try_commit(group, topic, queue_id, offset)
 
     def try_commit(self, group: str, topic: str, queue_id: int, offset: int) -> str:
@@ -252,7 +253,7 @@ class ConsumerOffsets:
             self._count += count
 
     def _forget(self, pair: Pair, queue_id: int) -> None:
-        """Forget the offset of one queue, if there is one."""
+        """Forget the offset of a queue, if it has an offset."""
         queues = self._table.get(pair, {})
         if len(queues) == 1 and queue_id in queues:
             self._forget_pair(pair)
@@ -342,11 +343,11 @@ class ConsumerOffsets:
         return f'{{"offsetTable":{{{",".join(texts)}}}}}'.encode()
 
     def document(self) -> dict[str, Any]:
-        """What the file holds."""
+        """The content of the file."""
         return {"offsetTable": self.all()}
 
     def take_changes(self) -> Changes | None:
-        """What has changed since the last call, for `save`; None when nothing has."""
+        """The changes since the last call, for `save`; None without changes."""
         changes = self._text.take()
         if changes is not None:
             self._taken = changes

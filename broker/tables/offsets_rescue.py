@@ -1,9 +1,9 @@
-"""What can still be read of damaged files of consumer offsets.
+"""Rescues the offsets that can still be read in damaged files of consumer offsets.
 
-A start that loses all offsets sends each group back, or past what it has not seen. But an entry is
-a line or two, and most of them are whole where a file was cut or a page of it was lost. So entries
-are looked for one by one, in the newer file first; what is not whole is passed over. Nothing guards
-the digits, here as little as in a file that can be read.
+A start that loses all offsets sends each group back, or past messages that it has not seen. But an
+entry is a line or two, and most of them are whole where a file was cut or a page of it was lost. So
+entries are looked for singly, in the newer file first, and a damaged entry is passed over. Nothing
+guards the digits, here as little as in a file that can be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rescued_offsets(contents: Sequence[bytes]) -> dict[Pair, dict[int, int]]:
 
 
 def rescued_light_offsets(contents: Sequence[bytes]) -> dict[Pair, int]:
-    """The same of light groups, by (topic, group)."""
+    """Rescue the offsets of light groups, by (topic, group)."""
     table: dict[Pair, int] = {}
     for content in contents:
         for key, offset in _LIGHT.findall(content):

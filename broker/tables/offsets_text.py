@@ -19,15 +19,15 @@ from json.encoder import encode_basestring
 from typing import Any, Generic, TypeVar
 
 _KEY_SEPARATOR = "@"
-# A worker that computes gives the interpreter up once in some milliseconds. It does so by itself
-# after so many entries, which take it less than one.
+# A worker that computes gives the interpreter up only once in some milliseconds. So it gives it up
+# by itself after this number of entries, which take less than a millisecond.
 _ENTRIES_AT_ONCE = 500
 
 #: A topic and a group.
 Pair = tuple[str, str]
 #: Some of them, in order.
 Changed = dict[Pair, None]
-#: What a save has to write, table by table.
+#: The changes that a save has to write, table by table.
 Changes = list[Changed]
 V = TypeVar("V")
 
@@ -67,7 +67,7 @@ class TableText(Generic[V]):
         self.rendered = 0
 
     def take(self) -> Changed:
-        """What has changed since the last call, to be given to `text`."""
+        """The changes since the last call, to be given to `text`."""
         taken, self.changed = self.changed, {}
         return taken
 
@@ -103,7 +103,7 @@ class DocumentText:
         self._tables: Sequence[TableText[Any]] = tables
 
     def take(self) -> Changes | None:
-        """What has changed since the last call, table by table; None when nothing has. Loop."""
+        """The changes since the last call, table by table; None without changes. Loop."""
         if not any(table.changed for table in self._tables):
             return None
         return [table.take() for table in self._tables]

@@ -33,12 +33,12 @@ from aerobee.store.reading.delay_queues import DelayQueues, Due
 
 log = logging.getLogger("aerobee.broker.delay")
 
-# What the record of one has: most others need not be taken apart.
+# Bytes in the record of each waiting retry: most other records need not be taken apart.
 _MARK = f"{PROPERTY_REAL_TOPIC}\x01{RETRY_PREFIX}".encode()
 
 
 class _Level:
-    """What is known of one level; queue offsets from `position` up to `end` are to be counted."""
+    """The count of a level; queue offsets from `position` up to `end` are still to be counted."""
 
     __slots__ = ("again", "counts", "end", "is_failing", "place", "position", "unread")
 
@@ -62,8 +62,8 @@ class _Level:
 
 
 class RetriesWaiting:
-    """Of one broker. `record_at` reads the record at a log offset, None where there is none;
-    `deleted_at` gives the log offset at which a topic was deleted, or its second argument."""
+    """The count of a broker. `record_at` reads the record at a log offset, None where there is
+    none; `deleted_at` gives the log offset at which a topic was deleted, or its second argument."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class RetriesWaiting:
         self._levels[number] = _Level(offset, end)
 
     def recount(self, number: int, offset: int, end: int) -> None:
-        """As `begin`, for a level that has come to an end."""
+        """Begin the count of a level again that has come to an end (see `begin`)."""
         level = self._levels.get(number)
         if level is not None and level.may_be_wrong:
             self.begin(number, offset, end)
 
     def passed_over(self, number: int, first: int, behind: int, count: int) -> None:
-        """Between these queue offsets a level has passed so many messages over."""
+        """Between these queue offsets a level has passed `count` messages over."""
         level = self._levels.get(number)
         if level is None or not level.may_be_wrong:
             return

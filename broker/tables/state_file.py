@@ -6,7 +6,7 @@ a colon, whole-number keys bare and all on one line, no final newline.
 Writing (docs/reliability.md B7): the new text goes to `X.tmp` and is synced, the old text is kept
 as `X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A first text gets its
 `X.bak` after that. A crash at any point leaves a whole `X`, or a whole `X.bak` beside a missing
-one, or neither where there was none. The backup before, when it is large, stays as `X.spare` for
+one, or neither before the first save. The backup before, when it is large, stays as `X.spare` for
 the next text to be written over (file_replacement.py); it is never read.
 
 Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or damaged. Of a file
@@ -90,11 +90,11 @@ class JsonStateFile:
         return self.path.with_name(self.path.name + ".bak")
 
     def load(self, parse: Callable[[bytes], T], default: T, rescue: Rescue[T] | None = None) -> T:
-        """The parsed content, or `default` when there is none yet.
+        """The parsed content, or `default` before the first save.
 
         `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. When the file is
         damaged, or only its backup there, and no backup helps, a file that may be set aside gives
-        what `rescue` makes of the bytes, or `default`; another one raises `StateFileError`. Raises
+        what `rescue` makes of the bytes, or `default`; any other raises `StateFileError`. Raises
         OSError when its directory cannot be synced, or read.
         """
         damage: list[tuple[Path, str]] = []
@@ -143,12 +143,13 @@ class JsonStateFile:
             log.error("damaged file kept aside path=%s", aside)
 
     def set_aside(self) -> list[Path]:
-        """What was kept aside of this file and its backup, at this start or an earlier one."""
+        """The files in which this file and its backup were set aside, at this start or an earlier
+        start."""
         return [*set_aside_of(self.path), *set_aside_of(self.backup)]
 
     def save_or_refuse(self, text: str | Content) -> None:
-        """As `save`, for a change that a client waits for: StoreNotWritable with the reason, so
-        that it is answered as a send would be."""
+        """Save a change that a client waits for. Raises StoreNotWritable with the reason, so that
+        the client gets the answer that a send would get."""
         try:
             self.save(text)
         except OSError as error:

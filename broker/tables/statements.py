@@ -1,4 +1,4 @@
-"""What the members of one consumer group subscribe to, as each of them says it.
+"""The subscriptions of a consumer group, as each of its members states them.
 
 A member's newest heartbeat replaces what that member said before. RocketMQ goes by a version
 instead, the milliseconds of the client's clock, and takes the highest: the new expression of a host
@@ -6,8 +6,9 @@ whose clock is behind is ignored, and messages are passed over. The order in whi
 is known without any clock.
 
 Members may differ for a while, when programs are replaced one after the other. The group has every
-topic that one of them states, and a pull is judged by what its own member stated; whoever pulls
-without being a member gets what was stated last. When nobody states something any more it is gone.
+topic that a member states, and a pull is judged by the statement of its own member; a pull from a
+client that is no member is judged by the last statement. A topic that no member states any more is
+gone.
 
 A version says one thing still: a pull that carries a higher one than was heard is sent before the
 heartbeat that says what it wants (SUBSCRIPTION_NOT_LATEST). So each statement keeps the highest
@@ -28,11 +29,11 @@ from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
 
 
 class _Statement(msgspec.Struct, gc=False):
-    """What so many members say of a topic."""
+    """The statement that `members` members make about a topic."""
 
     subscription: Subscription
     members: int
-    #: What the subscription takes.
+    #: Bytes of the subscription.
     bytes: int
 
 
@@ -48,7 +49,7 @@ class Statements(msgspec.Struct, gc=False):
     #: By topic, what was stated last. Another object as soon as anything changed.
     in_force: dict[str, Subscription] = {}
     topics: dict[str, _Topic] = {}
-    #: What they take.
+    #: Bytes of all statements.
     bytes: int = 0
 
     def is_mixed(self, topic: str) -> bool:
@@ -57,7 +58,7 @@ class Statements(msgspec.Struct, gc=False):
         return found is not None and len(found.by_text) > 1
 
     def of(self, topic: str, text: str) -> Subscription | None:
-        """What members say who state that text."""
+        """The subscription of the members who state that text."""
         statement = self._statement(topic, text)
         return statement.subscription if statement is not None else None
 
@@ -179,7 +180,7 @@ def stated_by(subscriptions: tuple[Subscription, ...]) -> dict[str, Subscription
 
 
 def text_of(one: Subscription) -> str:
-    """What tells one statement about a topic from another; of plain tags the expression itself."""
+    """The text that tells statements about a topic apart; for plain tags it is the expression."""
     if one.class_filter:
         return f"\0{one.type}\0{one.expression}"
     return one.expression if one.type == TAG_TYPE else f"{one.type}\0{one.expression}"

@@ -1,10 +1,10 @@
 """`config/`, where the tables of a running broker are kept: is it still there?
 
-What lies in it is removed or moved away with it, and nothing else would tell: a table that does not
-change is not saved, and a save would make a new directory with one table in it, into which the one
-that was moved away could not be moved back. So nothing is saved while it is away. The broker goes
-on with what it has in memory, says so, and writes all tables again when it stops; then, and where
-another directory stands in its place, what is on the disk is none of what was saved.
+Its files are removed or moved away with it, and nothing else would show that: a table that does not
+change is not saved, and a save would make a new directory with one table in it, over which the
+directory that was moved away could not be moved back. So no table is saved while it is away. The
+broker goes on with the tables in memory, says so, and writes all of them again when it stops, or
+when another directory stands in its place: in both cases the disk has nothing of what was saved.
 
 Threads: `check` is called on any, the rest on the loop.
 """

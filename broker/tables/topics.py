@@ -147,7 +147,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.expected >= self._settings.max_topics
 
     def _limit_text(self) -> str:
-        """What is in the way of one more topic when something is. The number is looked at first,
+        """Say what is in the way of another topic when something is. The number is looked at first,
         and the rest is the rate, so that a minute that ends just now does not change it."""
         if self._is_full:
             return (
@@ -185,7 +185,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.get(name)
 
     def registered_anew(self) -> None:
-        """What is registered of every topic has changed, beside the table: the version moves."""
+        """The registered form of every topic has changed, though the table has not: the version
+        moves."""
         self._changed()
         self._move_version()
         self._tell([])
@@ -214,13 +215,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         return withdrawn
 
     def reserve(self, name: str) -> None:
-        """Nobody makes a topic of this name, which is none, until `forget`; that must follow."""
+        """Let nobody make a topic of this name, which no topic has, until `forget`; that must
+        follow."""
         assert self.under_way(name) is None, name
         self._leaving[name] = self._loop.create_future()
 
     def leave(self, name: str) -> bool:
         """A withdrawn topic leaves memory too, and nobody makes it anew until `forget`. False for
-        any other, and for one that has left."""
+        any other topic, and for a topic that has left."""
         if name not in self._leaving or name not in self._entries:
             return False
         self._ordered.discard(name)
@@ -304,7 +306,7 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def set_order_topics(self, names: frozenset[str]) -> asyncio.Future[None] | None:
         """Take the set of order topics from a name server's KV table (protocol/WIRE.md 5.4); None
-        when it is the one that is known."""
+        when the set is known already."""
         changed = [name for name in names - self._ordered if name in self._entries]
         changed += self._ordered - names
         saved = None
@@ -368,8 +370,9 @@ def _parse(
 ) -> TopicConfig | None:
     """An entry of the file; missing members take their defaults. Raises ValueError.
 
-    Without `template` one that was left over from before must not go on creating topics. Those of
-    the `system` may have the name of the broker or its cluster, which clients could not use.
+    Without `template`, a template that was left over from before must not go on creating topics.
+    Those of the `system` may have the name of the broker or its cluster, which clients could not
+    use.
     """
     if name == AUTO_CREATE_TOPIC and not template:
         return None

@@ -81,7 +81,7 @@ class ReplicationSettings(Section):
 
 
 class AccessSettings(Section):
-    """Who may do what."""
+    """Accounts and rights."""
 
     section: ClassVar[str] = "access"
     effect: ClassVar[Effect] = "later"

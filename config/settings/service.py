@@ -99,7 +99,7 @@ class HttpSettings(Section):
 
 
 class MetricsSettings(Section):
-    """What /metrics shows."""
+    """The content of /metrics."""
 
     section: ClassVar[str] = "metrics"
 
@@ -172,7 +172,7 @@ class LogSettings(Section):
 
 
 class AdminSettings(Section):
-    """What administrators may do with requests."""
+    """The requests of administrators."""
 
     section: ClassVar[str] = "admin"
 

@@ -1,4 +1,4 @@
-"""What one setting is, and how its text becomes a value.
+"""A setting's declaration, and how its text becomes a value.
 
 A setting is declared exactly once, as a field of one of the section classes (`settings/broker.py`
 and its neighbours): the attribute name, its default and, through `setting()`, unit, range, reason
@@ -59,7 +59,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Limit(NamedTuple):
-    """What the value of a setting (or a constant) bounds; a row of docs/limits.md.
+    """The bound that a setting (or a constant) sets; a row of docs/limits.md.
 
     `holds` says what is bounded, `hit` what happens then, `metric` what shows it. `bytes_each` is
     the memory that each unit of the value may take at worst, 0 when another limit counts it;
@@ -74,7 +74,7 @@ class Limit(NamedTuple):
 
 
 class _Options(TypedDict, total=False):
-    """What a declaration may say beside name, default and reason; the attributes of `Setting`."""
+    """The optional parts of a declaration; the attributes of `Setting`."""
 
     unit: str
     within: tuple[int | float, int | float]
@@ -126,7 +126,7 @@ class Setting(NamedTuple):
 
     @property
     def range_text(self) -> str:
-        """What values are allowed, for the manual and for error messages."""
+        """The allowed values, for the manual and for error messages."""
         if self.choices:
             return " or ".join(self.choices)
         if self.type is bool:
@@ -201,8 +201,8 @@ def setting(default: T, rocketmq_key: str = "", *, why: str, **options: Unpack[_
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Section:
-    """What the section classes have in common: `settings` are those that the class declares, in
-    the order of its source.
+    """The base of the section classes: `settings` are those that the class declares, in the order
+    of its source.
 
     To a type checker it is a frozen dataclass. Python's own compiles methods for each class, which
     took a tenth of a start for 22 sections that only `Settings` makes an object of.
@@ -261,7 +261,7 @@ _NOUNS: Final[Mapping[type, Callable[[str], str]]] = {
 
 
 def _article(declared: Setting) -> str:
-    """What the setting takes, as a noun: "a whole number of bytes, 1 to 9"."""
+    """The values of the setting, as a noun: "a whole number of bytes, 1 to 9"."""
     noun = _NOUNS[declared.type](declared.unit)
     limits = declared.range_text
     return f"{noun}, {limits}" if limits and declared.type is not bool else noun

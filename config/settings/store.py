@@ -13,7 +13,7 @@ _HOUR_MS = 3_600_000
 _SEGMENT_HIGH = I32_MAX
 # One consume queue unit is 20 bytes: offset, size, tag code (store/FORMAT.md 5.1).
 _UNIT_BYTES = 20
-# What a record needs beside its body: 91 fixed bytes, 12 more for each IPv6 host, the longest topic
+# Bytes of a record beside its body: 91 fixed bytes, 12 more for each IPv6 host, the longest topic
 # and properties, and the blank that closes a segment (store/FORMAT.md 2.1, 2.4, 2.5).
 RECORD_OVERHEAD_BYTES = 91 + 2 * 12 + 127 + 32_767 + 8
 

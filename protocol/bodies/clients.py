@@ -85,7 +85,8 @@ class ConsumerData(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeartbeatData(msgspec.Struct, frozen=True, gc=False):
-    """What a client says it is: its id, the groups it produces for and the ones it consumes in."""
+    """A client's description of itself: its id, the groups it produces for and those it consumes
+    in."""
 
     client_id: str
     producer_groups: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from aerobee.protocol.frames.fastjson import JsonError, dumps, loads
 # fastjson and not standard JSON has object keys: tables of queues, of five values each.
 MAX_REQUEST_VALUES = 100_000
 MAX_DIALECT_VALUES = 10_000
-#: A body of so many bytes is read in some 2 ms, whatever is in it.
+#: A body up to this size is read in some 2 ms, whatever is in it.
 SMALL_BODY = 2048
 # A table of all queues of a topic, which clients read.
 _MAX_OFFSET_VALUES = 1_000_000
@@ -139,7 +139,7 @@ def object_member(members: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def text_list(values: Iterable[Any], what: str) -> list[str]:
-    """`values` as texts; BadRequest when one is none."""
+    """`values` as texts; BadRequest when a value is no text."""
     texts = list(values)
     if not all(isinstance(text, str) for text in texts):
         raise BadRequest.system_error(f"the member {what} must hold texts")
@@ -152,7 +152,7 @@ def encode_kv_table(table: Mapping[str, str]) -> bytes:
 
 
 def parse_kv_table(body: bytes) -> dict[str, str]:
-    """The table in such a body; BadRequest when it is none."""
+    """The table in such a body; BadRequest when it holds no table."""
     table = object_member(parse_body(body, "table"), "table")
     return {key: value for key, value in table.items() if isinstance(value, str)}
 
@@ -163,7 +163,7 @@ def encode_topic_list(topics: Iterable[str], broker_address: str | None = None) 
 
 
 def parse_topic_list(body: bytes) -> list[str]:
-    """The topics in such a body; BadRequest when it is none."""
+    """The topics in such a body; BadRequest when it holds no list of topics."""
     members = parse_body(body, "topic list", _I32_MAX)
     return text_list(list_member(members, "topicList", _I32_MAX), "topicList")
 
@@ -174,7 +174,7 @@ def encode_offset_table(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def parse_offset_table(body: bytes) -> dict[MessageQueue, int]:
-    """Either form; BadRequest when it is none."""
+    """Reads either form of the table; BadRequest when the body holds neither."""
     members = parse_body(body, "offset table", _MAX_OFFSET_VALUES)
     table = members.get("offsetTable")
     if isinstance(table, list):

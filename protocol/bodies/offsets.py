@@ -22,13 +22,14 @@ _STEP = 16
 
 
 def reset_in_steps(offsets: Mapping[MessageQueue, int]) -> Generator[None, None, bytes]:
-    """What members of a group are told to go to, and what the caller is answered."""
+    """Encode the offsets to which members of a group shall go; the caller's answer has this form,
+    too."""
     table = yield from _table_in_steps(offsets)
     return b'{"offsetTable":%b}' % table
 
 
 def reset_list_in_steps(offsets: Mapping[MessageQueue, int]) -> Generator[None, None, bytes]:
-    """The same as a list, which consumers in C++ read."""
+    """Encode these offsets as a list, which consumers in C++ read."""
     entries = []
     for number, (queue, offset) in enumerate(offsets.items(), 1):
         entries.append(dumps({**queue.json_members(), "offset": offset}))
@@ -47,16 +48,17 @@ def _table_in_steps(offsets: Mapping[MessageQueue, int]) -> Generator[None, None
 
 
 def parse_consumer_status(body: bytes) -> dict[MessageQueue, int]:
-    """A consumer's own offsets by queue, of its answer to GET_CONSUMER_STATUS_FROM_CLIENT.
-    BadRequest (code 1) when it is none."""
+    """A consumer's own offsets by queue, from its answer to GET_CONSUMER_STATUS_FROM_CLIENT.
+    Raises BadRequest (code 1) when the body has another form."""
     members = parse_body(body, "status of a consumer", _MAX_VALUES)
     table = object_member(members, "messageQueueTable")
     return {MessageQueue.from_key(key): long_member(table, key) for key in table}
 
 
 def parse_group_status(body: bytes) -> dict[str, dict[MessageQueue, int]]:
-    """The offsets of a group's members by client id, of the answer to
-    INVOKE_BROKER_TO_GET_CONSUMER_STATUS. BadRequest (code 1) when it is none."""
+    """The offsets of a group's members by client id, from the answer to
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS. Raises BadRequest (code 1) when the body has another
+    form."""
     members = parse_body(body, "status of a group", _MAX_VALUES)
     found = {}
     for client_id, value in object_member(members, "consumerTable").items():

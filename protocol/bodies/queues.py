@@ -9,7 +9,7 @@ import msgspec
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.frames.fastjson import dumps
 
-#: What stands for a time that is not known.
+#: Stands for a time that is not known.
 UNKNOWN_TIME = -1
 
 

@@ -18,7 +18,7 @@ from aerobee.protocol.errors import BadRequest
 
 # The broker id of a master; its slaves have others.
 MASTER_ID = 0
-# What may be done with the queues of a topic. INHERIT: topics may be made after it.
+# The permissions on the queues of a topic. INHERIT: topics may be made after it.
 PERM_INHERIT = 1
 PERM_READ = 4
 PERM_WRITE = 2

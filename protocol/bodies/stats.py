@@ -50,7 +50,7 @@ def encode_topic_stats(queues: Mapping[MessageQueue, QueueOffsets]) -> Generator
 
 
 def parse_topic_stats(body: bytes) -> dict[MessageQueue, QueueOffsets]:
-    """BadRequest (code 1) when the body is none."""
+    """BadRequest (code 1) when the body has another form."""
     table = object_member(parse_body(body, "topic statistics", _MAX_VALUES), "offsetTable")
     stats = {}
     for key, value in table.items():
@@ -117,7 +117,7 @@ class ConsumeStats(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, body: bytes) -> "ConsumeStats":
-        """BadRequest (code 1) when the body is none."""
+        """BadRequest (code 1) when the body has another form."""
         members = parse_body(body, "consume statistics", _MAX_VALUES)
         table = object_member(members, "offsetTable")
         queues = {}
@@ -209,7 +209,7 @@ def encode_consumer_connections(
 
 
 def parse_connections(body: bytes) -> list[ConnectionData]:
-    """The connections of either answer; BadRequest (code 1) when the body is none."""
+    """The connections of either answer; BadRequest (code 1) when the body has another form."""
     members = parse_body(body, "connection list", _MAX_VALUES)
     return [
         ConnectionData.from_json(value)
@@ -227,7 +227,8 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, body: bytes) -> "GroupState":
-        """Of the answer to GET_CONSUMER_CONNECTION_LIST; BadRequest (code 1) when it is none."""
+        """Read the answer to GET_CONSUMER_CONNECTION_LIST; BadRequest (code 1) when the body has
+        another form."""
         members = parse_body(body, "connection list", _MAX_VALUES)
         table = object_member(members, "subscriptionTable")
         return cls(
@@ -242,15 +243,15 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 def parse_group_list(body: bytes) -> list[str]:
-    """The groups of the answer to QUERY_TOPIC_CONSUME_BY_WHO; BadRequest (code 1) when it is
-    none."""
+    """The groups of the answer to QUERY_TOPIC_CONSUME_BY_WHO; BadRequest (code 1) when the body has
+    another form."""
     members = parse_body(body, "group list", _MAX_VALUES)
     return text_list(list_member(members, "groupList", _NO_LIMIT), "groupList")
 
 
 def parse_group_names(body: bytes) -> list[str]:
-    """The groups of the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG; BadRequest (code 1) when it is
-    none."""
+    """The groups of the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG; BadRequest (code 1) when the
+    body has another form."""
     members = parse_body(body, "group table", _MAX_VALUES)
     return list(object_member(members, "subscriptionGroupTable"))
 
@@ -261,14 +262,14 @@ def encode_group_list(groups: Iterable[str]) -> Generator[None, None, bytes]:
 
 
 class StatsWindow(msgspec.Struct, frozen=True):
-    """What happened in one window: how much, a second, and on average each time."""
+    """The events of a window: their sum, the sum a second, and the average of an event."""
 
     total: int
     a_second: float
     each_time: float
 
     def to_json(self) -> dict[str, float]:
-        """As the wire has it."""
+        """The form that the wire has."""
         return {"avgpt": self.each_time, "sum": self.total, "tps": self.a_second}
 
 

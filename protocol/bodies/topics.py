@@ -19,7 +19,8 @@ from aerobee.protocol.names import check_topic_name, is_valid_topic_name
 
 SINGLE_TAG = "SINGLE_TAG"
 MULTI_TAG = "MULTI_TAG"
-#: Bits of topicSysFlag (protocol/WIRE.md 6.5): a topic of a unit, and one that units subscribe to.
+#: Bits of topicSysFlag (protocol/WIRE.md 6.5): a topic of a unit, and a topic that units subscribe
+#: to.
 UNIT = 1
 UNIT_SUB = 2
 MAX_TOPICS = 200_000
@@ -50,7 +51,7 @@ class DataVersion(NamedTuple):
         )
 
     def to_json(self) -> dict[str, int]:
-        """As brokers and name servers write it."""
+        """The form that brokers and name servers write."""
         shown = {"counter": self.counter, "timestamp": self.timestamp_ms}
         if self.state_version:
             shown["stateVersion"] = self.state_version
@@ -70,7 +71,8 @@ class TopicConfig(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def from_json(cls, name: str, value: Any) -> "TopicConfig":
-        """BadRequest (code 1) for an illegal name, a number that is none or queues out of range."""
+        """BadRequest (code 1) for an illegal name, a number that cannot be read, or queues out of
+        range."""
         members = as_object(value, f"topic {name[:127]!r}")
         return _bounded(
             cls(
@@ -85,7 +87,7 @@ class TopicConfig(msgspec.Struct, frozen=True, gc=False):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the file and on the wire, keys in ascending order."""
+        """The form of the file and of the wire, keys in ascending order."""
         return {
             "order": self.order,
             "perm": self.perm,

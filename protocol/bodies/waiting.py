@@ -29,7 +29,7 @@ class WaitingMessages(msgspec.Struct, frozen=True):
         )
 
     def encode(self) -> bytes:
-        """As it is answered."""
+        """The body of the answer."""
         counts = {
             kind: {str(queue_id): count for queue_id, count in sorted(queues.items())}
             for kind, queues in self.counts.items()

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: tags by hash, or a SQL92 expression compiled once.
+"""Filters by which a consumer takes messages of a topic: tags by hash, or compiled SQL92.
 
 The broker's pulls and the pipeline come in.
 """

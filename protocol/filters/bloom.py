@@ -21,8 +21,8 @@ _C2: Final = 0x4CF5AD432745937F
 
 
 class BloomFilter:
-    """The sizes for `groups` groups and at most `error_percent` false ones of a hundred: so many
-    `bits` in a map, so many `hashes` of each group."""
+    """The sizes for `groups` groups and at most `error_percent` false answers of a hundred: `bits`
+    is the size of a map, `hashes` the number of bits that each group sets."""
 
     __slots__ = ("bits", "hashes")
 
@@ -44,7 +44,7 @@ class BloomFilter:
         found = []
         for number in range(1, self.hashes + 1):
             combined = (first + number * second) & _I32
-            # As a signed number of 32 bits, turned over when it is negative.
+            # Java has a signed number of 32 bits here, and turns it over when it is negative.
             found.append((combined ^ _I32 if combined >> 31 else combined) % self.bits)
         return tuple(found)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # An operand or operator of an expression, in tenths of a microsecond.
 NODE_COST = 5
-# What a filter takes, measured: beside its text; for each character, of which a list of short
-# values takes most; for each operand and operator.
+# Memory of a filter, measured: beside its text; for each character, of which a list of short values
+# takes most; for each operand and operator.
 FILTER_BYTES = 512
 CHAR_BYTES = 16
 _NODE_BYTES = 300
@@ -32,11 +32,11 @@ class MapTest(NamedTuple):
 
 
 class MessageFilter(Protocol):
-    """What a consumer wants of messages, by their properties."""
+    """Judges messages by their properties."""
 
     @property
     def cost(self) -> int:
-        """What it takes at most to judge a message besides reading its properties, in tenths of a
+        """The longest time to judge a message besides reading its properties, in tenths of a
         microsecond."""
 
     @property
@@ -45,7 +45,7 @@ class MessageFilter(Protocol):
 
     @property
     def map_test(self) -> MapTest | None:
-        """What bit maps say of it; None while they say nothing."""
+        """The test of bit maps for this filter; None while they hold nothing of it."""
 
     def matches(self, properties: bytes) -> bool:
         """Whether a message with these stored properties is wanted."""
@@ -64,5 +64,5 @@ class PropertyFilter:
         self._marks = property_marks(sql.names)
 
     def matches(self, properties: bytes) -> bool:
-        """As `MessageFilter.matches`."""
+        """Whether a message with these properties passes (see `MessageFilter.matches`)."""
         return self.sql.matches(chosen_properties(properties, self._marks))

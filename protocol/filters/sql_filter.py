@@ -128,7 +128,8 @@ class SqlFilter:
             return False
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """True, false or null. Raises Incomparable where a text should be a number and is none."""
+        """True, false or null. Raises Incomparable where a text should be a number and cannot be
+        read as such."""
         return self._evaluate(properties)
 
 
@@ -153,7 +154,7 @@ def compile_sql(expression: str) -> SqlFilter:
 
 
 def compile_in_steps(expression: str) -> Generator[None, None, SqlFilter]:
-    """As `compile_sql`, in steps of some words each."""
+    """Compile as `compile_sql` does, in steps of some words each."""
     if len(expression) > MAX_EXPRESSION:
         size = f"{len(expression)} characters, and {MAX_EXPRESSION} is the most"
         raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the expression has {size}")
@@ -177,7 +178,7 @@ def _parse(text: str) -> Generator[None, None, Node]:
         for number, _ in enumerate(parsing.iter_parse(), 1):
             if number % _STEP_WORDS == 0:
                 yield
-        # What is behind the last word costs as much as there is in one list.
+        # After the last word a whole list may still be built, which costs as much as it is long.
         yield
         node = parsing.feed_eof()  # type: ignore[no-untyped-call]
     except UnexpectedCharacters as error:

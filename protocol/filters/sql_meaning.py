@@ -1,4 +1,4 @@
-"""What a SQL92 filter means: each rule of the grammar is a function of a message's properties.
+"""The meaning of a SQL92 filter: each rule of the grammar is a function of a message's properties.
 
 The meaning is that of RocketMQ 4.9's filter module (`org.apache.rocketmq.filter.expression`), which
 has its own idea of SQL:
@@ -6,15 +6,15 @@ has its own idea of SQL:
 - A property is a text, or null where a message has none. Against a number it is read as a number of
   that number's type (32-bit, 64-bit or double); two properties are ordered as doubles. A text that
   is no such number ends the evaluation, and the message does not match, NOT or OR around it or not,
-  unless what stands before it in an AND or OR has decided that one.
+  unless the operand before it has decided that AND or OR.
 - Conditions are true, false or null, and only true matches. `x = null` counts from the left: a null
-  on the left gives null, one on the right false, two are equal.
+  on the left gives null, a null on the right false, two nulls are equal.
 - A property alone, where a condition is wanted, is false, or null where it is missing.
 - NOT belongs to the next operand: `NOT a = 1` is `(NOT a) = 1`.
 - `=` with a condition on its left and a text on its right ends the evaluation in the same way.
 
 A node knows as much of its type as the text tells, so that errors are found when it is built, and
-what it leaves behind, a `_Part`, does what is left to do for a message and no more.
+the `_Part` that it leaves does no more for a message than has to be done for each.
 """
 
 import operator
@@ -35,7 +35,7 @@ from aerobee.protocol.filters.sql_values import (
 )
 
 #: Levels of operators and parentheses within each other: each costs a call for every message, and
-#: Python has room for a thousand. Who compiles may ask for less.
+#: Python has room for a thousand. A caller may ask for less.
 MAX_DEPTH: Final = 100
 
 Properties = Mapping[str, str | None]
@@ -159,7 +159,7 @@ class _Ordered(_Part, frozen=True):
 
 
 class _Bounded(_Part, frozen=True):
-    """What most filters are made of: a property against a number."""
+    """A property against a number, the condition that most filters are made of."""
 
     name: str
     read: Callable[[Any], Any]
@@ -321,7 +321,7 @@ def _at(token: Token) -> int:
 
 
 def _text_of(token: Token) -> str:
-    """What a string in quotes says."""
+    """The text of a string in quotes."""
     return token[1:-1].replace("''", "'")
 
 

@@ -35,12 +35,12 @@ _HEXADECIMAL = re.compile(
 # 32 KiB would take 30 ms. So many of them have room in the properties of a message.
 _LONG = 256
 _LONG_TEXTS = 128
-# What Java's trim takes off.
+# The characters that Java's trim takes off.
 _BLANKS = "".join(map(chr, range(33)))
 
 
 class Kind(Enum):
-    """What a node's value is, where it is not null."""
+    """The type of a node's value, where it is not null."""
 
     TEXT = auto()
     INTEGER = auto()
@@ -56,7 +56,7 @@ class Incomparable(Exception):
 
 
 def integer(text: str, bits: int) -> int:
-    """The integer of so many bits that Java reads. Raises Incomparable."""
+    """The integer of `bits` bits that Java reads. Raises Incomparable."""
     return _integer(text, bits) if len(text) <= _LONG else _long_integer(text, bits)
 
 
@@ -118,7 +118,7 @@ def _fails(one: object, other: object) -> bool:
 
 @cache
 def readers(left: Kind, right: Kind) -> tuple[Reader, Reader]:
-    """What makes values of these kinds, texts and numbers, comparable in Python."""
+    """Return the functions that make values of these kinds, texts and numbers, comparable."""
     if Kind.DOUBLE in (left, right) or left == right == Kind.TEXT:
         return _as_double(left), _as_double(right)
     bits = LONG_BITS if Kind.LONG in (left, right) else INTEGER_BITS

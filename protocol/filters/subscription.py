@@ -26,7 +26,7 @@ SQL_TYPE = "SQL92"
 _MATCHES_NOTHING = frozenset({1 << 40})
 # Tags of one step: half a millisecond's worth.
 _STEP_TAGS = 1000
-# What Java's trim takes off.
+# The characters that Java's trim takes off.
 _BLANKS = "".join(map(chr, range(33)))
 
 
@@ -81,7 +81,7 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
 
 
 def tag_codes_in_steps(expression: str) -> Generator[None, None, frozenset[int] | None]:
-    """As `tag_codes`, of an expression that names many tags: 40,000 of them take 40 ms."""
+    """Compute `tag_codes` of an expression with many tags in steps: 40,000 tags take 40 ms."""
     if expression == ALL_MESSAGES:
         return None
     parts = _parts(expression)

@@ -1,8 +1,8 @@
 """The envelope of every request and response (protocol/WIRE.md 1).
 
 A `Command` is what a frame means: a code, text fields (`ext`), a body, and `opaque`, by which an
-answer finds its request. Whatever a peer put into extFields, numbers and booleans included, is text
-here: it became so once, at the door. Answers copy the request's opaque and serialization; nothing
+answer finds its request. All that a peer put into extFields, numbers and booleans included, is text
+here: the decoder turned it into text. Answers copy the request's opaque and serialization; nothing
 else may pick a serialization, so a peer never sees a form it has not used itself.
 
 `Command` is also what the JSON decoder fills directly (see header_decode.py), hence the renamed

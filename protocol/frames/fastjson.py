@@ -82,11 +82,11 @@ def loads(
     dialect_values: int | None = None,
     replace_broken_text: bool = False,
 ) -> Any:
-    """The value of a JSON document; JsonError when there is none or a bound is broken.
+    """The value of a JSON document; JsonError when the text has none or breaks a bound.
 
-    `dialect_values`: so many values of a document that is not standard JSON, where that is to be
-    less than `max_values`; eight escapes in its texts cost as much as a value, and count as one.
-    With `replace_broken_text`, what is no UTF-8 and half surrogate pairs are read as Java does.
+    `dialect_values` bounds the values of a document that is not standard JSON, where they are to
+    be fewer than `max_values`; eight escapes in its texts cost as much as a value, and count
+    alike. With `replace_broken_text`, broken UTF-8 and half surrogate pairs are read as Java does.
     """
     try:
         value = msgspec.json.decode(data)
@@ -320,7 +320,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_in_steps(value: Any) -> Generator[None, None, bytes]:
-    """As `dumps`, which it returns; it yields after each `_STEP` values or so."""
+    """Return the text that `dumps` returns; yield after each `_STEP` values or so."""
     return (yield from _StepWriter().text(value)).encode()
 
 
@@ -331,7 +331,7 @@ class _StepWriter:
         self._values = 0
 
     def text(self, value: Any) -> Generator[None, None, str]:
-        """As `_text`."""
+        """Write a value as `_text` does, in steps."""
         self._values += 1
         if self._values % _STEP == 0:
             yield None
@@ -354,7 +354,7 @@ class _StepWriter:
             if value is not None:
                 text = yield from self.text(value)
                 texts.append((sort_key(member), f"{_key_text(key)}:{text}"))
-        # Of no two members the keys are equal.
+        # No two members have equal keys, so values are never compared.
         texts.sort()
         return "{" + ",".join([text for _, text in texts]) + "}"
 

@@ -3,7 +3,7 @@
     0 total i32 = bytes that follow · 4 serialization u8 · 5 header length u24 · 8 header · body
 
 The two length words are judged as soon as they are there, before anything is reserved for what they
-announce: the buffer only ever holds bytes that have arrived. Bytes become commands one by one, when
+announce: the buffer only ever holds bytes that have arrived. Bytes become commands singly, when
 their turn to be served has come: a command takes ten times its bytes, and the smallest frame has 8.
 After the first violation the decoder is finished: frames before it are good and returned,
 everything after it is dropped.
@@ -31,7 +31,7 @@ _TOTAL = struct.Struct(">i")
 
 
 class FrameDecoder:
-    """`add` what a socket read, `cut` commands off one by one; `feed` does both. `failed` says why
+    """`add` what a socket read, `cut` commands off singly; `feed` does both. `failed` says why
     the connection must be closed."""
 
     def __init__(
@@ -50,7 +50,7 @@ class FrameDecoder:
         self._chunk = b""
         self._at = 0
         self._behind = bytearray()
-        # Nothing can be cut and no new violation seen before there are so many bytes.
+        # Bytes that have to be there before a command can be cut or a new violation be seen.
         self._needed = 4
 
     @property

@@ -36,7 +36,7 @@ decode_typed = msgspec.json.Decoder(Command).decode
 
 
 def decode_header(serialization: int, header: bytes) -> Command:
-    """The Command (without body) of a header; BadHeader when it is none."""
+    """The Command (without body) of a header; BadHeader when the bytes are no header."""
     if serialization == JSON:
         command = _decode_json(header)
     elif serialization == ROCKETMQ:
@@ -177,7 +177,7 @@ def _unpack(header: bytes) -> Any:
     try:
         return msgpack.unpackb(header, raw=False, use_list=False)
     except UnicodeDecodeError:
-        # As whole text would come, with the broken bytes as surrogates.
+        # Broken bytes come as surrogates, whole text as it is.
         fields = msgpack.unpackb(
             header, raw=False, use_list=False, unicode_errors="surrogateescape"
         )

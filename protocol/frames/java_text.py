@@ -1,4 +1,4 @@
-"""Text of headers that is none, as Java reads it: replaced, not refused (protocol/WIRE.md 1.2).
+"""Broken text of headers is read as Java reads it: replaced, not refused (protocol/WIRE.md 1.2).
 
 A title that a program cut in the middle of an emoji, or wrote in Latin-1, arrives as bytes that are
 no UTF-8 or as half of a surrogate pair. RocketMQ's servers read the first as U+FFFD, as every Java
@@ -18,6 +18,6 @@ def decode_as_java(data: bytes) -> str:
 
 
 def without_half_pairs(text: str) -> str:
-    """`text` with its surrogate pairs joined and "?" for each half of one."""
+    """`text` with its surrogate pairs joined and "?" for each half of a pair."""
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return joined.encode("utf-8", "replace").decode()

@@ -17,7 +17,7 @@ SIGNATURE = "Signature"
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 # The ordinal of 4.9.4's first snapshot less one: up to it, the field above is not signed.
 _LAST_WITHOUT = 399
-# Of SHA-1; HMAC begins with as many bytes of key (RFC 2104).
+# The block of SHA-1; HMAC begins with as many bytes of key (RFC 2104).
 _BLOCK_BYTES = 64
 
 
@@ -32,12 +32,12 @@ class Signer:
         if len(key) > _BLOCK_BYTES:
             key = hashlib.sha1(key).digest()
         key = key.ljust(_BLOCK_BYTES, b"\0")
-        #: What both states begin with, inner and outer, for whoever keeps states of its own.
+        #: The first block of both states, inner and outer, for callers that keep their own states.
         self.blocks = bytes(byte ^ 0x36 for byte in key), bytes(byte ^ 0x5C for byte in key)
         self._inner, self._outer = map(hashlib.sha1, self.blocks)
 
     def signature(self, ext: Mapping[str, str], body: bytes) -> str:
-        """What `Signature` must be for these fields and this body."""
+        """The value that `Signature` must have for these fields and this body."""
         return self.sign(signed_values(ext) + body).decode()
 
     def sign(self, content: bytes) -> bytes:
@@ -65,11 +65,11 @@ class Signer:
 
 
 def signed_values(ext: Mapping[str, str]) -> bytes:
-    """What is signed of the fields: their values in the order of their keys."""
+    """The signed part of the fields: their values in the order of their keys."""
     values = "".join([ext[key] for key in sorted(ext) if key != SIGNATURE])
     return values.encode("utf-8", "surrogatepass")
 
 
 def signed(ext: Mapping[str, str], body: bytes, access_key: str, secret_key: str) -> dict[str, str]:
-    """The same, for whoever signs seldom."""
+    """Return `ext` with access key and signature, for a caller that signs seldom."""
     return Signer(secret_key).signed(ext, body, access_key)

@@ -1,12 +1,12 @@
-"""A request that waits for its answer: what it keeps, and how many bytes that takes.
+"""A request that waits for its answer: the parts that are kept, and their bytes.
 
 A pull that finds nothing, a send that waits for its sync, a question to another client: each may
 wait for seconds, thousands at a time, and its peer decides how long its texts are. An answer needs
-four numbers of its request (`keep_for_answer`); whatever else waits is counted by its size
-(`request_bytes`, `text_bytes`). Whoever lets a request wait uses these, and nothing else.
+four numbers of its request (`keep_for_answer`); everything else that waits is counted by its size
+(`request_bytes`, `text_bytes`). Code that lets a request wait uses these, and nothing else.
 
 The sizes are estimates of the interpreter's own, above what is really taken, and the same at each
-look: what was counted when a request came is taken off when it goes.
+look: the bytes counted when a request came are taken off when it goes.
 """
 
 from __future__ import annotations

@@ -88,12 +88,12 @@ class PullMessageHeader(_PullFields):
             return super().from_ext(ext)
 
     def without_filter(self) -> Self:
-        """The same pull without the texts that say what it wants of its queue."""
+        """Return this pull without the texts of its filter."""
         return msgspec.structs.replace(self, subscription=None, expression_type=None)
 
 
 class PullMessageResponse(msgspec.Struct, gc=False):
-    """What every pull's answer says once the store was asked."""
+    """The fields of each answer to a pull that the store was asked for."""
 
     suggest_which_broker_id: int
     next_begin_offset: int

@@ -4,9 +4,9 @@ A header is a struct whose attribute `queue_id` is the field `queueId`; `field(n
 names the few that differ. Attribute types say how the text is read: `str`, `Int32`, `Int64`, `bool`
 (true only for the word "true" in any case, as in Java), `float`, each `| None` when it may be
 absent. Unlike the reference, which logs a missing or unreadable field and goes on with null, a
-required field that is missing and a number that is none are answered with code 1 and the field's
-name. An empty text where a number belongs counts as absent: the binary header cannot tell them
-apart. Unknown fields are ignored.
+required field that is missing and a number that cannot be read are answered with code 1 and the
+field's name. An empty text where a number belongs counts as absent: the binary header cannot tell
+them apart. Unknown fields are ignored.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,7 +7,8 @@ from aerobee.protocol.headers.fields import Header, Int32, Int64
 
 
 class PushReplyHeader(Header):
-    """What the replier sent, but for its place: hosts are `ip:port`, times are ms since 1970."""
+    """The reply that was sent, without its place in a queue: hosts are `ip:port`, times are ms
+    since 1970."""
 
     producer_group: str
     topic: str

@@ -72,7 +72,7 @@ _check_widths = struct.Struct(">iiiqiii").pack
 
 
 class SendMessageHeader(msgspec.Struct, gc=False):
-    """What a send asks for. `properties` is the text form, `born_timestamp` in client ms."""
+    """The fields of a send. `properties` is the text form, `born_timestamp` in client ms."""
 
     producer_group: str
     topic: str
@@ -245,7 +245,7 @@ class SendReply:
             + '","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
             + f"{PROTOCOL_VERSION}}}"
         )
-        # The fixed entries and the key of the first one that varies.
+        # The fixed entries and the key of the first entry that varies.
         self._binary = binary_entries(self._fixed) + b"\0\5msgId"
 
     def json_parts(self) -> list[bytes]:
@@ -255,8 +255,8 @@ class SendReply:
         return [part.replace("%%", "%").encode() for part in parts]
 
     def binary_parts(self) -> list[bytes]:
-        """The same in the binary form, before the lengths of msgId, queueId and queueOffset; opaque
-        and the entries' length are 0."""
+        """The parts of the answer in the binary form, before the lengths of msgId, queueId and
+        queueOffset; opaque and the entries' length are 0."""
         head = _BINARY_HEAD.pack(
             0, 0, 0, _OUR_LANGUAGE_CODE, PROTOCOL_VERSION, 0, RESPONSE_FLAG, 0, 0
         )

@@ -1,4 +1,4 @@
-"""What clients and brokers of ours say to each other about staged batches (WIRE.md, decision 10).
+"""Requests of our clients and brokers about staged batches (WIRE.md, decision 10).
 
 A task of a job sends its rows as a *stage*, in numbered *chunks*; the job's driver names the stages
 that count in one *intent*; the broker then publishes them. A chunk carries rows for any number of
@@ -146,7 +146,8 @@ def decode_chunk(body: bytes) -> list[Run]:
 
 
 def chunk_runs(body: bytes) -> Iterator[Run]:
-    """As `decode_chunk`, one after the other: a chunk may be broken behind those that have come."""
+    """Yield the runs of a chunk (see `decode_chunk`). Raises in the middle where the rest is
+    broken."""
     try:
         (count,) = _COUNT.unpack_from(body)
         position = _COUNT.size

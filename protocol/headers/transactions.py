@@ -33,7 +33,7 @@ class EndTransactionHeader(Header):
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Raises `BadRequest` for a decision that is none, too."""
+        """Raises `BadRequest` for an unknown decision, too."""
         header = super().from_ext(ext)
         if header.commit_or_rollback not in (UNKNOWN, COMMIT, ROLLBACK):
             raise BadRequest.system_error(
@@ -55,6 +55,7 @@ class CheckTransactionStateHeader(Header):
 
 
 class ResumeCheckHalfMessageHeader(Header):
-    """RESUME_CHECK_HALF_MESSAGE: an offsetMsgId, of a half message or of one that was put aside."""
+    """RESUME_CHECK_HALF_MESSAGE: the offsetMsgId of a half message, or of a message that was put
+    aside."""
 
     msg_id: str | None = None

@@ -21,7 +21,7 @@ log = logging.getLogger("aerobee.store")
 
 CHECKPOINT_BYTES = 4096
 TIMES = struct.Struct(">qqq")
-# What the reference takes off, because times of neighbouring messages may be out of order.
+# The reference takes this off, because times of neighbouring messages may be out of order.
 _SAFETY_MS = 3000
 
 

@@ -53,7 +53,7 @@ class QueueFile:
         # Its queue's text, not one more: a store may have a hundred thousand files.
         self.directory = directory
         self.start = start
-        # Of most queues there is one file: those have one number between them.
+        # Most queues have a single file: their numbers are one object.
         self.end = start + size if start else size
         self.fd = -1
         # Writes so far and those covered by a sync; equal when the file is clean.
@@ -147,7 +147,7 @@ class DescriptorCache:
                 if file.unlinked and not file.syncing:
                     self._close(file)
         with self._lock:
-            # Of two that sync it the one that began first may end last.
+            # Two threads may sync it, and the sync that began first may end last.
             file.synced_writes = max(file.synced_writes, writes)
             file.synced_high = max(file.synced_high, high)
         return True
@@ -155,7 +155,7 @@ class DescriptorCache:
     def wait_evicted(self) -> None:
         """Flush thread: wait until a file that is being synced to be closed is synced.
 
-        Raises the OSError of one that could not be: nobody tries that again.
+        Raises the OSError of a sync that failed: nobody tries that again.
         """
         with self._eviction_ended:
             evicted = self._evicted

@@ -40,7 +40,7 @@ class DiskWatch:
         self._queue_directory = queue_directory
         self._warning_ratio = warning_ratio
         self._looked_at: float | None = None
-        # Used share by directory as last seen; one that could not be asked is not there.
+        # Used share by directory as last seen; a directory that could not be asked is missing here.
         self.ratios: dict[str, float] = {}
 
     def look(self, *, at_once: bool = False) -> None:

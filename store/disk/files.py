@@ -34,11 +34,11 @@ _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 # A file's two times come from the kernel's coarse clock, which ticks every few milliseconds.
 _SAME_TIME_NS = 20_000_000
 _COPY_BYTES = 1 << 20
-# Threads that work on many files, and how many are many: an SSD, and the journal, serve eight syncs
-# at a time in hardly more time than one.
+# Threads that work on many files, and the number from which files are many: an SSD, and the
+# journal, serve eight syncs at a time in hardly more time than a single sync.
 _THREADS = 8
 _MANY_FILES = 64
-# What a system says that cannot make a file without a name: the file system, an old kernel.
+# Errors of a system that cannot make a file without a name: the file system's, an old kernel's.
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _ZEROS = bytes(_COPY_BYTES)
 
@@ -94,7 +94,7 @@ class Files:
 
     @contextmanager
     def opened(self, path: str, *, create: bool = False, read_only: bool = False) -> Iterator[int]:
-        """As `open`; closed at the end of a `with`."""
+        """Open a file (see `open`) and close it at the end of a `with`."""
         fd = self.open(path, create=create, read_only=read_only)
         try:
             yield fd
@@ -162,7 +162,7 @@ class Files:
         return found.st_dev, found.st_ino
 
     def node_of(self, fd: int) -> tuple[int, int]:
-        """The same of an open file."""
+        """Device and number of an open file."""
         found = os.fstat(fd)
         return found.st_dev, found.st_ino
 
@@ -248,7 +248,7 @@ class Files:
         sync_data(fd)
 
     def sync(self, fd: int) -> None:
-        """As `data_sync`, with all metadata."""
+        """Sync data and all metadata (see `data_sync`)."""
         sync_all(fd)
 
     def sync_directory(self, path: str) -> None:
@@ -424,7 +424,7 @@ class Files:
         return True
 
     def disk_space(self, path: str) -> DiskSpace:
-        """What the file system of `path` holds."""
+        """The space of the file system of `path`."""
         disk = os.statvfs(path)
         used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
         return DiskSpace(used, disk.f_bavail * disk.f_frsize)
@@ -462,7 +462,7 @@ class SyncFailed(OSError):
     @classmethod
     @contextmanager
     def marked(cls) -> Iterator[None]:
-        """Marks the OSError of a sync as one."""
+        """Marks the OSError of a sync as such."""
         try:
             yield
         except OSError as error:

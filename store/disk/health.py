@@ -99,7 +99,7 @@ class Health:
             log.error("store refuses writes kind=%s reason=%s", kind, reason)
 
     def allow(self, kind: str) -> None:
-        """What `refuse(kind)` said is over."""
+        """End the refusal that `refuse(kind)` began."""
         with self._lock:
             if self._reasons.pop(kind, None) is None:
                 return
@@ -117,7 +117,7 @@ class Health:
         return bool(self._reasons)
 
     def error(self) -> StoreError | None:
-        """What a put is refused with now, None when it is not."""
+        """The error that refuses a put now, None when puts are accepted."""
         if self.broken is not None:
             return StoreBroken(str(self.broken))
         if self.closed:
@@ -128,6 +128,6 @@ class Health:
         return None
 
     def reason(self) -> str | None:
-        """The same as text."""
+        """The text of that error; None when puts are accepted."""
         error = self.error()
         return None if error is None else str(error)

@@ -63,7 +63,8 @@ class StoreLock:
         """Keep brokers out while the store is read; several may read. Changes nothing.
 
         Works where nothing can be written. False when there is no lock file: no broker has opened
-        the directory yet, and one that does meanwhile is not noticed. Raises StoreInUse or OSError.
+        the directory yet, and a broker that opens it meanwhile is not noticed. Raises StoreInUse or
+        OSError.
         """
         self._enter()
         if not self._files.exists(self._path):

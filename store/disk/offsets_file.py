@@ -103,7 +103,7 @@ class OffsetsFile:
         self._refused = False
 
     def identity(self) -> Identity:
-        """Of the directory as it is now and of this run of the machine. Raises OSError."""
+        """The identity of the directory now and of this run of the machine. Raises OSError."""
         inode, mtime_ns = self._files.identity(self._lock_path)
         return Identity(self._files.boot_id(), inode, mtime_ns)
 
@@ -138,8 +138,8 @@ class OffsetsFile:
         self._stored = offsets
 
     def save_if_room(self, offsets: Offsets) -> None:
-        """As `save`, but on a full disk the older marks stay. They are as true as they were, the
-        next start only has more to read; and nobody has to wait for a block."""
+        """Save (see `save`), but on a full disk leave the older marks. They are as true as before,
+        the next start only has more to read; and nobody has to wait for a block."""
         try:
             self.save(offsets)
         except OSError as error:

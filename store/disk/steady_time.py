@@ -32,7 +32,7 @@ from aerobee.store.disk.offsets_file import ClockNote
 
 log = logging.getLogger("aerobee.store.retention")
 
-# What a clock may be corrected by between two looks without its being a step.
+# A correction of the clock up to this between two looks is no step.
 _STEP_MS = 60_000
 _DOWN_MS = 600_000
 # A note is good for so long, so that an idle store does not write its offsets file all the time.
@@ -56,8 +56,8 @@ class SteadyTime:
     def __init__(
         self, clock: Clock, hold_ms: int, note: ClockNote | None = None, last_store_ms: int = 0
     ) -> None:
-        """Steps count after `hold_ms`. `note` is the last run's; without one, or without a time in
-        it, `last_store_ms` is the time of the last message, 0 if there is none."""
+        """Steps count after `hold_ms`. `note` is the last run's; without it, or without a
+        time in it, `last_store_ms` counts, the time of the last message, 0 without messages."""
         self._clock = clock
         self._hold_ms = hold_ms
         self._lock = threading.Lock()

@@ -2,13 +2,14 @@
 
 On ext4 a sync ends well although the transaction that made the file's new blocks its own has
 failed: where another file's sync, or the kernel's own timer, met the disk's error first, that
-transaction is neither running nor committing any more, and the kernel takes it for one that is on
-the disk (`jbd2_complete_transaction`, seen on Linux 6.18). Only the next attempt to begin one finds
-the journal aborted. After a restart such a file reads as zeros; what was acknowledged is gone.
+transaction is neither running nor committing any more, and the kernel takes it for a transaction
+that is on the disk (`jbd2_complete_transaction`, seen on Linux 6.18). Only the next attempt to
+begin a transaction finds the journal aborted. After a restart such a file reads as zeros, and
+acknowledged messages are gone.
 
 So every sync is followed by an attempt: the removal of an attribute that no file has begins a
-transaction and changes nothing, in two microseconds. What failed before the sync returned is known
-by then; what fails later is another sync's.
+transaction and changes nothing, in two microseconds. A failure before the sync returned is known by
+then; a later failure belongs to another sync.
 """
 
 import errno
@@ -17,8 +18,8 @@ import os
 import stat
 
 _NO_SUCH_ATTRIBUTE = "user.aerobee.none"
-# A journal that was given up, a file system that was shut down, one that found itself damaged. Any
-# other answer says something about attributes: there is none, or this file system knows none.
+# A journal that was given up, a file system that was shut down, or that found itself damaged. Any
+# other answer speaks of attributes: the file has none, or this file system does not know them.
 _GIVEN_UP = frozenset((errno.EROFS, errno.EIO, errno.ESHUTDOWN, errno.EUCLEAN))
 
 
@@ -29,7 +30,7 @@ def sync_data(fd: int) -> None:
 
 
 def sync_all(fd: int) -> None:
-    """As `sync_data`, with all metadata; of a directory, its names."""
+    """Sync data and all metadata (see `sync_data`); for a directory, its names."""
     os.fsync(fd)
     _ask_journal(fd)
 

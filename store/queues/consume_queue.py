@@ -85,8 +85,8 @@ class ConsumeQueue(QueueView):
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
-        # What is to be mended: an empty file at the end goes, files of another size or without a
-        # name before it are made.
+        # Files to repair: an empty file at the end goes, files of another size or missing files
+        # before it are made.
         self.unfinished: str | None = None
         self.unmade: tuple[QueueFile, ...] = ()
         # Those that somebody has cut or lengthened.
@@ -200,7 +200,7 @@ class ConsumeQueue(QueueView):
     # --- reading ----------------------------------------------------------------------------
 
     def read_entries(self, first: int, count: int) -> bytes:
-        """Up to `count` entries from `first` on, within one file; empty where there is none."""
+        """Up to `count` entries from `first` on, within one file; empty without entries."""
         position = first * ENTRY_BYTES
         file = self._segment_at(position)
         if file is None:
@@ -214,16 +214,16 @@ class ConsumeQueue(QueueView):
                 return kept
         return self._files.read(self._cache.fd(file), position - file.start, end - position)
 
-    #: As `read_entries`, with tags codes in the place of what says where they are.
+    #: Read entries (see `read_entries`) with tags codes in the place of extension addresses.
     read_coded = read_entries
 
     def bit_maps(self, entries: bytes, map_bytes: int) -> Sequence[int | None]:
-        """What each entry's message has for a bit map of `map_bytes`, as a number, None for none;
-        empty where no message of the queue has one. Raises OSError."""
+        """The bit maps of `map_bytes` of the entries' messages, as numbers, None for a message
+        without a map; empty where no message of the queue has a map. Raises OSError."""
         return ()
 
     def entries_below(self, log_offset: int) -> int:
-        """What `max_offset` was when the records below `log_offset` had been dispatched."""
+        """The `max_offset` when the records below `log_offset` had been dispatched."""
         last = self.entry(self.max_offset - 1) if self.max_offset else None
         if last is not None and last.log_offset < log_offset:
             return self.max_offset
@@ -252,7 +252,7 @@ class ConsumeQueue(QueueView):
     # --- loading ----------------------------------------------------------------------------
 
     def load(self, names: list[str]) -> list[str]:
-        """Take the files in `names`; names that are none of ours are returned. `find_end` is next.
+        """Take the files in `names`; foreign names are returned. `find_end` is next.
 
         Raises StoreSizeMismatch or StoreLayoutError; nothing is changed.
         """
@@ -374,8 +374,8 @@ class ConsumeQueue(QueueView):
         return found
 
     def dropped_caches(self, kept: KeptEnds, ends: Mapping[QueueFile, int]) -> None:
-        """What was cached of files is forgotten: take their `ends`, in bytes, from what the disk
-        has, which may be less. Raises OSError."""
+        """Take the `ends` of files, in bytes, from the disk, which may have less: their cached
+        pages were dropped. Raises OSError."""
         self.find_end(kept, ends)
 
     def sync_further_files(self) -> None:

@@ -33,7 +33,7 @@ from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_f
 
 #: Addresses are at most this; greater values are tags codes or delivery times.
 MOST_ADDRESS = -(1 << 31) - 1
-#: What `stage` answers when there is no entry; any value above MOST_ADDRESS means that.
+#: The answer of `stage` when it cannot store an entry; so are all values above MOST_ADDRESS.
 NO_ADDRESS = 1
 HEAD_BYTES = 20
 MOST_ENTRY_BYTES = 32_767
@@ -118,7 +118,7 @@ class ConsumeQueueExt:
     def stage(self, entry: ExtEntry) -> int:
         """Take an entry for the next `write`, unless `forget` comes first; its address.
 
-        NO_ADDRESS if there can be none. Raises OSError.
+        NO_ADDRESS if it cannot be stored. Raises OSError.
         """
         size = entry.size
         # The reference ends three files before it gives up; whether an entry fits one is known.
@@ -195,8 +195,8 @@ class ConsumeQueueExt:
     def resolve(self, entries: bytes, *, any_code: bool = False) -> bytes:
         """Consume queue entries with tags codes in the place of addresses. Raises OSError.
 
-        An address whose entry is not to be had stays. A tags code is 32 bits wide, or it is none,
-        except with `any_code` (delivery times).
+        An address whose entry is missing stays. A tags code is 32 bits wide, except with
+        `any_code` (delivery times); wider numbers are addresses.
         """
         resolved: bytearray | None = None
         window, window_start = b"", 0
@@ -218,7 +218,7 @@ class ConsumeQueueExt:
     def bit_maps(self, entries: bytes, map_bytes: int) -> list[int | None]:
         """The bit map of each consume queue entry, as a number (`protocol/filters/bloom.py`).
 
-        None if there is none of `map_bytes`. Raises OSError.
+        None for an entry without a map of `map_bytes`. Raises OSError.
         """
         found: list[int | None] = []
         size_wanted = HEAD_BYTES + map_bytes
@@ -249,7 +249,7 @@ class ConsumeQueueExt:
     # --- loading, cutting, expiring ---------------------------------------------------------
 
     def load(self, names: list[str]) -> list[str]:
-        """Take the files in `names`; names that are none of ours are returned.
+        """Take the files in `names`; foreign names are returned.
 
         Raises StoreSizeMismatch; nothing is changed.
         """
@@ -326,7 +326,7 @@ class ConsumeQueueExt:
         self._cache.note_directories([self.directory])
 
     def sync_and_drop_cache(self) -> None:
-        """As MappedFile.sync_and_drop_cache, for the files that may have been written last."""
+        """See MappedFile.sync_and_drop_cache; for the files that may have been written last."""
         for start in sorted(self.segments)[-2:]:
             fd = self._cache.fd(self.segments[start])
             self._files.sync(fd)

@@ -55,8 +55,8 @@ class DelayLevels:
     def tags_code(
         self, topic: str, properties: Mapping[str, str], store_ms: int, tags_code: int
     ) -> int:
-        """What the consume queue entry holds: the delivery time of a waiting message, else the
-        tags code as it is. One that waits for a time of its own says it itself."""
+        """The tags code field of the consume queue entry: the delivery time of a message that waits
+        at a level, else the tags code as it is. A timed message carries its time itself."""
         if topic == TIMER_TOPIC:
             return out_ms(properties) or tags_code
         if topic != SCHEDULE_TOPIC:

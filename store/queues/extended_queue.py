@@ -41,9 +41,9 @@ class ExtendedQueue(ConsumeQueue):
         return self.ext.bit_maps(entries, map_bytes)
 
     def code_for(self, tags_code: int, store_ms: int, bit_map: bytes) -> int:
-        """What a new entry holds for that tags code: the address of a staged extension entry.
+        """The field of a new entry for that tags code: the address of a staged extension entry.
 
-        The tags code itself if there can be none. Raises OSError.
+        The tags code itself if no entry can be staged. Raises OSError.
         """
         address = self.ext.stage(ExtEntry(tags_code, store_ms, bit_map))
         return address if is_address(address) else tags_code
@@ -72,7 +72,7 @@ class ExtendedQueue(ConsumeQueue):
         self.resume_ext()
 
     def resume_ext(self) -> None:
-        """Let extension entries go on behind the last one that a slot names. Raises OSError."""
+        """Let extension entries go on after the last entry that a slot names. Raises OSError."""
         self.ext.resume_behind(self._last_address())
 
     def correct_min_offset(self, log_min: int) -> None:

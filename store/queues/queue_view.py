@@ -1,4 +1,4 @@
-"""What a consume queue says: for each message of one (topic, queue id) where it lies in the log.
+"""A consume queue: for each message of a (topic, queue id), the place of its record in the log.
 
 Entries (RocketMQ: units) of 20 bytes: log offset i64, record size i32, tags code i64. The entry
 of queue offset k is at byte k x 20 of the queue, always (docs/reliability.md B16): a queue offset
@@ -7,7 +7,7 @@ that has no message is filled with a pre-blank entry (0, 2147483647, 0), never c
 Which entries count, learned from the reference's defects (store/FORMAT.md 8.6): a size <= 0 is an
 empty slot, wherever it stands; a pre-blank holds its slot but names no record.
 
-`QueueView` is reading, the same over a running broker's queue (`consume_queue.py`) and over files
+`QueueView` only reads, alike over a running broker's queue (`consume_queue.py`) and over files
 in whatever state they are in (`inspect/queue_files.py`). Offsets are queue offsets unless a name
 says bytes or log.
 """
@@ -94,7 +94,7 @@ class QueueView(ABC):
 
     @abstractmethod
     def read_entries(self, first: int, count: int) -> bytes:
-        """Up to `count` entries from `first` on, within one file; empty where there is none."""
+        """Up to `count` entries from `first` on, within one file; empty without entries."""
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class QueueView(ABC):
         return self.read_entries(offset, 1) == PRE_BLANK
 
     def next_file_offset(self, offset: int) -> int:
-        """First queue offset of the file behind the one that holds `offset`, or would hold it."""
+        """First queue offset of the file after that which holds `offset`, or would hold it."""
         entries = self.segment_bytes // ENTRY_BYTES
         return (offset // entries + 1) * entries
 
@@ -158,7 +158,7 @@ class QueueView(ABC):
         return None
 
     def last_named(self, end: int) -> NamedRecord | None:
-        """The same of the last entry below `end`."""
+        """The record that the last entry below `end` names."""
         entries = self.segment_bytes // ENTRY_BYTES
         chunk = FEW_ENTRIES
         while end > self.first_offset:
@@ -175,7 +175,8 @@ class QueueView(ABC):
     def first_at(self, log_offset: int) -> int:
         """Queue offset of the first entry that names a record at or above `log_offset`.
 
-        `max_offset` if there is none. Log offsets grow along a queue, so this is a binary search.
+        `max_offset` without such an entry. Log offsets grow along a queue, so this is a binary
+        search.
         """
         low, high = self.first_offset, self.max_offset
         # Nothing of most queues was deleted, and few entries are above the marks of a store: so the

@@ -1,9 +1,9 @@
 """A consume queue as another thread may read it: what is there now, through own descriptors.
 
 The owner's descriptors may be closed under another thread's feet when their number is bounded, and
-its lists change. A snapshot has copies; entries below the end it took are never written again (but
-for a wrong one that is mended), so what it reads is right as long as the files are there. A file
-that is gone (trimmed, or its topic deleted) is a FileNotFoundError.
+its lists change. A snapshot has copies; entries below the end it took are never written again
+(except a wrong entry that is repaired), so it reads right entries as long as the files are there. A
+file that is gone (trimmed, or its topic deleted) is a FileNotFoundError.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 
 
 class Snapshot(ConsumeQueue):
-    """What a queue was when the copy was made. Any thread; raises OSError when read, or says so to
-    `failed`, if there is one, and what cannot be read holds nothing."""
+    """The queue at the time of the copy. Any thread; a failed read raises OSError, or calls
+    `failed`, if it is given, and then yields no entries."""
 
     __slots__ = ("_failed",)
 

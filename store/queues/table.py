@@ -56,7 +56,7 @@ class ConsumeQueueTable:
     ) -> None:
         self._files = files
         self.directory = directory
-        # Of extension files; without the option what it has left there.
+        # Directory of extension files; without the option the files that it has left there.
         self.ext_directory = directory + "_ext"
         self._segment_bytes = segment_bytes
         self._ext_segment_bytes = ext_segment_bytes
@@ -68,7 +68,7 @@ class ConsumeQueueTable:
         self._light_limit = light_limit
         # Light queues, and the size of the table when they were counted.
         self._light = _UNCOUNTED
-        # Names found at load that are none of ours, and unfinished files.
+        # Foreign names found at load, and unfinished files.
         self.foreign: list[str] = []
         # Directories of queues that were being removed when a crash came.
         self.leftovers: list[str] = []
@@ -86,8 +86,7 @@ class ConsumeQueueTable:
         return sum([queue.first_offset for queue in self])
 
     def entries_below(self, log_offset: int) -> int:
-        """What `entries` was when the records below `log_offset` had been dispatched. Raises
-        OSError.
+        """The `entries` when the records below `log_offset` had been dispatched. Raises OSError.
 
         Less than that means that entries are missing.
         """
@@ -111,7 +110,8 @@ class ConsumeQueueTable:
         return queue
 
     def admit(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """As `obtain`; LmqConsumeQueueNumExceeded if it would be one light queue too many."""
+        """Obtain a queue (see `obtain`); raises LmqConsumeQueueNumExceeded when a light queue more
+        would be too many."""
         limit = self._light_limit
         if limit is None or not is_light(topic) or (topic, queue_id) in self.queues:
             return self.obtain(topic, queue_id)
@@ -205,7 +205,7 @@ class ConsumeQueueTable:
         return gone
 
     def _renamed(self, directory: str) -> list[str]:
-        """Give a queue's directory the name of one that is being removed, if it is there."""
+        """Give a queue's directory, if it is there, a name by which it is being removed."""
         if not self._files.exists(directory):
             return []
         target = directory + REMOVED_SUFFIX

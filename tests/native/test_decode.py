@@ -159,7 +159,7 @@ def both(run: Callable[[], tuple[Any, ...]], steps: Any) -> tuple[Any, Any]:
         return plain, run()
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 @given(data=logs(), form=forms(), log_offset=st.sampled_from([None, BASE, BASE + 8]))
 def test_drawn_logs_come_to_the_same(
     steps: Any, data: bytes, form: Form, log_offset: int | None
@@ -170,7 +170,7 @@ def test_drawn_logs_come_to_the_same(
         assert found[2].schema.equals(plain[2].schema)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=logs(), cut=st.integers(0, 200))
 def test_a_buffer_is_looked_at_no_further_than_it_goes(steps: Any, data: bytes, cut: int) -> None:
     """A part of a larger buffer, whose bytes go on behind it."""
@@ -189,7 +189,7 @@ positions = st.lists(
 ).map(lambda found: np.array(found, np.int64))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.one_of(logs(), st.binary(max_size=300)), starts=positions, ends=positions)
 def test_positions_outside_of_a_buffer_are_not_looked_at(
     steps: Any, data: bytes, starts: np.ndarray, ends: np.ndarray

@@ -200,7 +200,7 @@ def check_run(
 def test_runs_of_drawn_logs_come_to_the_same(compiled: Compiled) -> None:
     seen = {"taken": 0, "records": 0, "logs": 0}
 
-    @settings(max_examples=campaign.size(_RUNS), deadline=None)
+    @settings(max_examples=campaign.size(_RUNS))
     @given(
         st.lists(st.tuples(messages, st.integers(0, 5)), min_size=1, max_size=12),
         changes,
@@ -429,7 +429,7 @@ def test_stores_that_are_made_again_come_to_the_same(compiled: Compiled) -> None
     lived = [0]
     taken = _Counted(compiled)
 
-    @settings(max_examples=campaign.size(_STORES), deadline=None)
+    @settings(max_examples=campaign.size(_STORES))
     @given(lives)
     def look(life: Life) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -39,7 +39,6 @@ def hold(server: Server, sequences: int, *phases: Phase) -> None:
             settings=settings(
                 max_examples=sequences,
                 stateful_step_count=STEPS,
-                deadline=None,
                 database=None,
                 phases=phases,
                 suppress_health_check=list(HealthCheck),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.access import account_file, account_nodes
@@ -403,14 +403,12 @@ def test_where_a_file_is_no_text_is_said(content: bytes, why: str) -> None:
     assert refusal(content) == f"f.yml{why}; the file must be UTF-8 text"
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_file_or_are_refused(content: bytes) -> None:
     with contextlib.suppress(AccountFileError):
         parse_account_file("f.yml", content)
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, len(WHOLE)),
     st.integers(0, len(WHOLE)),

@@ -3,7 +3,7 @@
 import ipaddress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.access.addresses import AddressPattern, parts_of
@@ -123,7 +123,6 @@ def text_of(parts: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in parts)
 
 
-@settings(deadline=None)
 @given(V4, V4, st.integers(1, 3), RANGE)
 def test_a_range_is_a_plain_comparison_of_numbers(
     wanted: tuple[int, ...], asked: tuple[int, ...], at: int, bounds: list[int]
@@ -137,7 +136,6 @@ def test_a_range_is_a_plain_comparison_of_numbers(
         assert pattern.matches(text_of(address)) is expected
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**128 - 1), st.integers(0, 2**128 - 1))
 def test_an_address_of_ipv6_is_one_however_it_is_written(wanted: int, asked: int) -> None:
     address = ipaddress.IPv6Address(wanted)
@@ -146,7 +144,6 @@ def test_an_address_of_ipv6_is_one_however_it_is_written(wanted: int, asked: int
     assert pattern.matches(str(ipaddress.IPv6Address(asked))) is (asked == wanted)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="0123456789abcdf.:*-{}, %", max_size=24))
 def test_any_text_is_a_pattern_or_is_refused(text: str) -> None:
     try:

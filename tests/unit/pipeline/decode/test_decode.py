@@ -118,7 +118,7 @@ messages = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(messages, max_size=20))
 def test_rows_are_those_of_the_reader_of_single_records(written: list[StoreMessage]) -> None:
     data = log_of(written)
@@ -138,7 +138,7 @@ def test_rows_are_those_of_the_reader_of_single_records(written: list[StoreMessa
         position += size
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(messages, min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 9999), st.integers(0, 255)), min_size=1, max_size=3),

@@ -12,7 +12,7 @@ from aerobee.protocol.message.properties import decode_properties
 texts = st.lists(st.text("\x01\x02ab\u4e2d", max_size=14), max_size=8)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(texts, st.integers(0, 3))
 @example(["a\x01b", "", "b\x01a\x02", "a\x01\u4e2d\x02b\x01b"], 0)
 @example(["a\x01b\x02\x02", "a"], 0)

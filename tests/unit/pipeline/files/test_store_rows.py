@@ -174,7 +174,7 @@ def write_log(root: Path, written: list[StoreMessage]) -> list[int]:
     return places
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(written=st.lists(messages, max_size=25))
 def test_random_stores_read_as_record_by_record(
     tmp_path_factory: pytest.TempPathFactory, written: list[StoreMessage]
@@ -186,7 +186,7 @@ def test_random_stores_read_as_record_by_record(
     assert offsets(found) == places
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     written=st.lists(messages, min_size=5, max_size=25),
     changes=st.lists(st.tuples(st.integers(0), st.binary(min_size=1, max_size=40)), min_size=1,

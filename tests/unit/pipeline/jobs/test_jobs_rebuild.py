@@ -125,7 +125,7 @@ def test_index_files_made_at_once_are_byte_equal(root: Path, tmp_path: Path) -> 
         assert (tmp_path / "made").read_bytes() == path.read_bytes(), path.name
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(0, 5000)),
@@ -160,7 +160,7 @@ def test_index_files_are_named_by_time_and_never_twice() -> None:
     assert all(len(name) == 17 for name in names)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=40), st.text("abc#01", max_size=600))))
 def test_hashes_are_javas(texts: list[str | None]) -> None:
     wanted = [java_hash(text or "") for text in texts]

@@ -87,7 +87,7 @@ def drawn_columns(draw: st.DrawFn) -> dict[str, list[Any]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(drawn_columns(), st.integers(0, 70_000))
 def test_packed_rows_are_those_made_one_by_one(columns: dict[str, list[Any]], first: int) -> None:
     pieces = pack(columns, first)
