@@ -22,6 +22,9 @@ cdef extern from *:
     # record or none.
     void publish32 "aerobee_publish32"(uint8_t *to, uint32_t value) noexcept nogil
 
+cdef extern from "zlib.h":
+    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
+
 
 cdef inline void put32(uint8_t *to, uint32_t value) noexcept nogil:
     to[0] = value >> 24

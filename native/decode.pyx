@@ -11,14 +11,11 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 
-from aerobee.native.bytes cimport get16, get32, get64, is_ascii
+from aerobee.native.bytes cimport c_crc32, get16, get32, get64, is_ascii
 
 from aerobee.protocol import checksum
 from aerobee.protocol.message import properties
 from aerobee.protocol.message import record_layout as layout
-
-cdef extern from "zlib.h":
-    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
 
 cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef int MAGIC_AT = layout.MAGIC_POSITION

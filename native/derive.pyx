@@ -18,7 +18,7 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 
-from aerobee.native.bytes cimport get16, get32, get64, java_hash, put32, put64
+from aerobee.native.bytes cimport c_crc32, get16, get32, get64, java_hash, put32, put64
 from aerobee.native.steps cimport step
 
 from aerobee.protocol import checksum
@@ -27,9 +27,6 @@ from aerobee.protocol.message import record_check, record_layout as layout
 from aerobee.store import compiled
 from aerobee.store.index import file as index_file
 from aerobee.store.queues import queue_view
-
-cdef extern from "zlib.h":
-    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
 
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
 cdef int PLACE_AT, SIZE_AT, TAGS_AT

@@ -12,7 +12,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.ref cimport PyObject
 
-from aerobee.native.header cimport MOST_FIELDS, Header, Name, Text, is_name, name_of, unescape
+from aerobee.native.header cimport (
+    MOST_FIELDS, Header, Name, Text, bytes_of, is_name, name_of, unescape,
+)
 from aerobee.native.sha1 cimport DIGEST_BYTES, Key
 
 from aerobee.protocol.codes import RequestCode
@@ -224,10 +226,6 @@ cdef inline bint has_signature(Key key, const uint8_t *fields, int length, const
     for index in range(SIGNATURE_BYTES):
         differs |= expected[index] ^ given[index]
     return differs == 0
-
-
-cdef inline bytes bytes_of(Text *text):
-    return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
 
 
 # Twin: protocol/frames/signature.py signed_values

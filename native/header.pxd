@@ -7,7 +7,7 @@ other header.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 cdef extern from "<endian.h>" nogil:
     uint64_t le64toh(uint64_t word)
@@ -42,6 +42,10 @@ cdef struct Header:
     Text keys[MOST_FIELDS]
     Text values[MOST_FIELDS]
     int count
+
+
+cdef inline bytes bytes_of(const Text *text):
+    return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
 
 
 cdef inline Name name_of(str text):
@@ -140,7 +144,7 @@ cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
 
 
 # Twin: protocol/headers/fields.py parse_int
-cdef inline bint number(Text *text, int64_t *value, bint narrow) noexcept nogil:
+cdef inline bint number(const Text *text, int64_t *value, bint narrow) noexcept nogil:
     """A decimal number without sign `+`, of 32 bits if `narrow`."""
     cdef int position = 0
     cdef int64_t found = 0
@@ -156,6 +160,26 @@ cdef inline bint number(Text *text, int64_t *value, bint narrow) noexcept nogil:
         position += 1
     value[0] = -found if negative else found
     return not narrow or value[0] == <int32_t> value[0]
+
+
+# Twin: protocol/headers/fields.py parse_int
+cdef inline bint read_numbers(
+    const Text *fields, int count, const bint *needed, const int *bits, int text, int64_t *numbers
+) noexcept nogil:
+    """Whether the `count` fields that are needed are there, and those with `bits` are plain numbers;
+    none but the field `text` has escapes. A field that is absent is 0."""
+    cdef int index
+    for index in range(count):
+        numbers[index] = 0
+        if fields[index].at == NULL:
+            if needed[index]:
+                return False
+            continue
+        if index != text and fields[index].escaped:
+            return False
+        if bits[index] and not number(&fields[index], &numbers[index], bits[index] == 32):
+            return False
+    return True
 
 
 # Twin: protocol/frames/header_decode.py _decode_json

@@ -14,7 +14,7 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
 from aerobee.native.bytes cimport Output, append, decimal, get64, put32, space
-from aerobee.native.header cimport Header, Text, number
+from aerobee.native.header cimport Header, Text, read_numbers
 from aerobee.native.reads cimport Scan, begin, look
 
 from aerobee.protocol.frames import header_encode
@@ -135,7 +135,9 @@ cdef class Pulls:
                 ):
                     fields[index] = header.values[place]
                     break
-        if fields[MOST_BYTES].at != NULL or not read_numbers(fields, numbers):
+        if fields[MOST_BYTES].at != NULL or not read_numbers(
+            fields, FIELDS, NEEDED, BITS, -1, numbers
+        ):
             return False
         cdef PullRoute route = self._route(fields, numbers)
         if route is None:
@@ -290,23 +292,6 @@ cdef class Pulls:
             out += run
         answers.size += size + scan.size
         return True
-
-
-# Twin: protocol/headers/client.py PullMessageHeader.from_ext
-cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
-    """Whether the fields that have to be there are, and those that are numbers are plain ones."""
-    cdef int index
-    for index in range(FIELDS):
-        numbers[index] = 0
-        if fields[index].at == NULL:
-            if NEEDED[index]:
-                return False
-            continue
-        if fields[index].escaped:
-            return False
-        if BITS[index] and not number(&fields[index], &numbers[index], BITS[index] == 32):
-            return False
-    return True
 
 
 cdef inline str text_of(Text *text):

@@ -12,14 +12,16 @@ A send is looked at as a whole before anything of it is stored: until `_append` 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy, memset
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
 from aerobee.native.bytes cimport (
-    Output, append, decimal, get16, get32, java_hash, publish32, put32, put64, space,
+    Output, append, c_crc32, decimal, get16, get32, java_hash, publish32, put32, put64, space,
 )
-from aerobee.native.header cimport Header, Name, Text, is_name, name_of, number, unescape
+from aerobee.native.header cimport (
+    Header, Name, Text, bytes_of, is_name, name_of, read_numbers, unescape,
+)
 from aerobee.native.steps cimport step
 
 from aerobee.protocol import checksum
@@ -30,9 +32,6 @@ from aerobee.protocol.headers import send as send_headers
 from aerobee.protocol.message import batch as batches
 from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_layout as layout
-
-cdef extern from "zlib.h":
-    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
 
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
@@ -233,7 +232,10 @@ cdef class Sends:
             index = self._field(header.code, &header.keys[place])
             if index >= 0:
                 fields[index] = header.values[place]
-        if not read_numbers(fields, numbers):
+        if (
+            not read_numbers(fields, FIELDS, NEEDED, BITS, PROPERTIES, numbers)
+            or (fields[UNIT].at != NULL and not is_name(&fields[UNIT], &FALSE))
+        ):
             return False
         batch = False
         if fields[BATCH].at != NULL:
@@ -622,23 +624,6 @@ cdef inline int64_t stored_size(Stored *own, Stored *shared) noexcept nogil:
     return own.size + needs_separator(own) + shared.size
 
 
-# Twin: protocol/headers/send.py SendMessageHeader.from_command
-cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
-    """Whether the fields that have to be there are, and those that are numbers are plain ones."""
-    cdef int index
-    for index in range(FIELDS):
-        numbers[index] = 0
-        if fields[index].at == NULL:
-            if NEEDED[index]:
-                return False
-            continue
-        if index != PROPERTIES and fields[index].escaped:
-            return False
-        if BITS[index] and not number(&fields[index], &numbers[index], BITS[index] == 32):
-            return False
-    return fields[UNIT].at == NULL or is_name(&fields[UNIT], &FALSE)
-
-
 # Twin: protocol/message/ids.py offset_msg_id
 cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:
     """`value` in 16 digits behind what `out` has."""
@@ -665,10 +650,6 @@ cdef tuple keys_of(Text *unique, Text *words):
                 found.append(text_of(words.at + begin, position - begin))
             begin = position + 1
     return tuple(found)
-
-
-cdef inline bytes bytes_of(Text *text):
-    return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
 
 
 cdef inline str text_of(const uint8_t *at, int size):
