@@ -1,5 +1,5 @@
-"""docs/native.md lists every rule that stands twice, and the sources name each other; nothing of the
-wire or the files is typed in the compiled form a second time."""
+"""docs/native.md lists every rule that stands twice, and each compiled function names its twin;
+nothing of the wire or the files is typed in the compiled form a second time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def names(cell: str) -> list[str]:
 
 
 def test_each_rule_that_stands_twice_has_a_row() -> None:
-    """A function of the compiled form names its twin and is in that row, or is said to have none."""
+    """A compiled function names its twin and is in that row, or is said to have none."""
     listed = {
         one: names(plain)[0]
         for _, plain, compiled, _ in rows("Rules that stand twice", 4)
