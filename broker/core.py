@@ -120,9 +120,11 @@ class BrokerCore:
         identity: Identity,
         stats: BrokerStats,
         loop: asyncio.AbstractEventLoop,
+        *,
         live_settings: LiveSettings | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """Without `live_settings` no request changes a setting."""
+        """Without `live_settings` no request changes a setting. `turns` are the loop's."""
         self.settings = settings
         # With which the topics are registered.
         self._permission = settings.broker_permission
@@ -131,7 +133,7 @@ class BrokerCore:
         self.identity = identity
         self.stats = stats
         self._loop = loop
-        self.turns = Turns()
+        self.turns = turns or Turns()
         self._on_loop = LoopCalls(loop)
         self._bodies = BodyReader(loop)
         self._sums = SummedLog(loop.time, call_later=loop.call_later)

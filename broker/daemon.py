@@ -16,7 +16,7 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,10 +35,9 @@ from aerobee.broker.monitoring.health import (
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.monitoring.metrics import Metrics
+from aerobee.broker.monitoring.network_metrics import http_port
 from aerobee.broker.monitoring.setup import (
     add_broker,
-    add_http,
-    add_limits,
     add_network,
     metrics_of_process,
 )
@@ -65,7 +64,7 @@ from aerobee.native.form import CompiledForm, NativeError, chosen
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.server import RemotingServer
-from aerobee.remoting.stats import ServerStats
+from aerobee.remoting.turns import Turns
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -201,18 +200,11 @@ class Daemon:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self.settings
-        check_ports(settings)
-        self._read_certificates(settings)
-        memory = memory_of(settings, available_memory())
-        if (warning := memory_warning(settings, memory)) is not None:
-            log.warning("%s", warning)
-            self.warnings += (warning,)
-        # Of two daemons on one directory the ports are in the way, too: this says more.
-        StoreLock(Files(), settings.store_path).probe()
-        await check_ports_free(listeners(settings))
+        await self._check_first(settings)
         scheduler = Scheduler(loop)
         self._undo.append(("timers", scheduler.stop))
-        monitor = LoopMonitor(loop)
+        turns = Turns()
+        monitor = LoopMonitor(loop, turns)
         monitor.start()
         self._undo.append(("loop monitor", monitor.stop))
         self._undo.append(("watchdog", self._supervision.stop))
@@ -231,12 +223,17 @@ class Daemon:
             port = settings.listen_port or self._reserve_port(reserved)
             identity = Identity(advertised, port)
             self.core = BrokerCore(
-                settings, self.store, identity, self.stats, loop, self._live_settings
+                settings,
+                self.store,
+                identity,
+                self.stats,
+                loop,
+                live_settings=self._live_settings,
+                turns=turns,
             )
-            monitor.watch(self.core.turns.last_long)
             self._undo.append(("broker core", self.core.close))
             self.core.complete_tables()
-            add_broker(metrics, settings, self.store, self.core, self.stats)
+            add_broker(metrics, self.core)
             name_server = await self._start_name_server()
             vip = await self._start_client_ports(port)
         host = reachable(settings.nameserver_host)
@@ -245,9 +242,7 @@ class Daemon:
         how = self._outgoing, self._credentials
         self.registrar = Registrar(settings, identity, self.core.topics, servers, *how)
         self._undo.append(("registration", self._leave_name_servers))
-        ports = {name: server.stats for name, server in self._servers.items()}
-        self._show_network(metrics, ports, name_server)
-        add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
+        self._show_network(metrics, name_server)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
         own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
@@ -257,21 +252,27 @@ class Daemon:
         self._check_not_abandoned()
         self._serving = True
 
-    def _show_network(
-        self,
-        metrics: Metrics,
-        ports: Mapping[str, ServerStats],
-        name_server: NameServer | None,
-    ) -> None:
-        certificates = self._certificates
+    async def _check_first(self, settings: Settings) -> None:
+        """Find what would stop the start before anything is made."""
+        check_ports(settings)
+        self._read_certificates(settings)
+        memory = memory_of(settings, available_memory())
+        if (warning := memory_warning(settings, memory)) is not None:
+            log.warning("%s", warning)
+            self.warnings += (warning,)
+        # With two daemons on one directory the ports are in the way, too: this says more.
+        StoreLock(Files(), settings.store_path).probe()
+        await check_ports_free(listeners(settings))
+
+    def _show_network(self, metrics: Metrics, name_server: NameServer | None) -> None:
         add_network(
             metrics,
-            ports,
-            self.registrar.registered,
             self.core,
-            name_server,
-            self._http,
-            lambda: None if certificates is None else certificates.expires,
+            servers={name: server.stats for name, server in self._servers.items()},
+            registrar=self.registrar,
+            name_server=name_server,
+            http=self._http,
+            certificates=self._certificates,
         )
 
     def _check_not_abandoned(self) -> None:
@@ -283,7 +284,7 @@ class Daemon:
         if not settings.http_enabled or not settings.http_port:
             return ""
         routes = {
-            **health_routes(self.health, monitor.stuck_s),
+            **health_routes(self.health, monitor),
             "/metrics": metrics.route,
         }
         limits = HttpLimits(connections=settings.http_connections)
@@ -293,7 +294,7 @@ class Daemon:
         await server.start()
         self._undo.append(("http", server.close))
         self._http = server
-        add_http(metrics, server)
+        metrics.add("http", http_port, server)
         return f"{settings.http_host}:{server.port}"
 
     def _reserve_port(self, reserved: contextlib.ExitStack) -> int:
@@ -387,7 +388,7 @@ class Daemon:
         )
         self.health.add(
             "registered",
-            registered_probe(self.registrar.registered, self.registrar.errors.get),
+            registered_probe(self.registrar),
             "check that the name servers run and that namesrvAddr names them; one that asks for "
             "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
         )
@@ -400,19 +401,16 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
-        tables = self.core.table_directory
         self.health.add(
             "tables",
-            saving_probe(
-                tables, self.core.table_failures, missing=lambda: self.core.tables.problem
-            ),
+            saving_probe(self.core.tables, self.core.table_failures),
             "give that disk room, or repair what the reason names; what clients commit meanwhile "
             "is served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",
         )
         self.health.note(
             "tables are whole",
-            aside_probe((tables, os.path.dirname(settings.kv_file))),
+            aside_probe((self.core.tables.path, os.path.dirname(settings.kv_file))),
             "what only those files held is not served; restore it if it is needed, then move the "
             "files away",
         )
@@ -432,9 +430,7 @@ class Daemon:
             )
             scheduler.every(1.0, "certificates", certificates.look, blocking=True)
         scheduler.every(1.0, "health", self.health.run)
-        store = self.store
-        rates = store.stats_service.rates
-        self._supervision.watch(scheduler, store.threads_alive, rates, monitor.stuck_s)
+        self._supervision.start(scheduler, self.store, monitor)
 
     def _tell_exposures(self, warnings: tuple[str, ...]) -> None:
         """Say at the start, besides these warnings, in readiness and in metrics what is open to

@@ -199,7 +199,7 @@ def _watched(notifier: "Notifier") -> Iterator[None]:
 
     monitor = LoopMonitor(asyncio.get_running_loop())
     monitor.start()
-    watchdog = Watchdog(notifier, monitor.stuck_s, lambda: True)
+    watchdog = Watchdog(notifier, monitor)
     watchdog.start(interval_s)
     try:
         yield

@@ -95,8 +95,7 @@ BOUNDED: Final[Containers] = {
         "broker/tables/entry_text.py": "TableText._block_of TableText._blocks _Block.texts",
         "broker/tables/topics.py": "TopicTable._leaving TopicTable._ordered",
         "native/sends.pyx": "Sends.routes",
-        "store/index/service.py": "IndexService._prefixes",
-        "store/scrub/index_entries.py": "IndexEntryCheck._prefixes",
+        "store/index/file.py": "KeyHashes.prefixes",
     },
     "limits.max_queues": {
         "native/sends.pyx": "Route.queues",
@@ -245,12 +244,10 @@ OTHERS: Final[Containers] = {
     "one a listener, a port or a task, by configuration": {
         "store/disk/place.py": "PlaceWatch._directories",
         "broker/daemon.py": "Daemon._undo",
-        "broker/monitoring/http.py": "HttpServer._accepting HttpServer._listeners",
         "broker/registration/registration.py": "Registrar._links Registrar._tasks "
         "Registrar.errors Registrar.registered",
         "broker/scheduler.py": "Scheduler._tasks",
-        "remoting/server.py": "RemotingServer._acceptors RemotingServer._listeners "
-        "RemotingServer._ports",
+        "remoting/server.py": "Listening._sockets Listening._tasks Listening.ports",
         "shards/process.py": "_Process._shards",
         "shards/supervisor.py": "Supervisor._keepers Supervisor.shards",
         "store/disk/lock.py": "_open_directories",

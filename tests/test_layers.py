@@ -105,15 +105,14 @@ ORDER: dict[str, tuple[str, ...]] = {
         "requests",
         *("core", "monitoring", "daemon", "process"),
     ),
-    "shards": ("layout", "plan", "child", "supervisor", "merge", "pages", "process"),
+    "shards": ("layout", "plan", "child", "supervisor", "pages", "process"),
     "client": (
         *("errors", "loop_thread", "message", "assign", "options", "connections"),
         *("queue_offsets", "message_ids", "producing", "consuming", "admin", "blocking"),
         "public",
     ),
     "pipeline": (
-        *("workers", "errors", "foreign_options", "times", "decode", "missing_column"),
-        *("options", "brokers", "listener"),
+        *("workers", "errors", "decode", "foreign_options", "option_map", "brokers", "listener"),
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (

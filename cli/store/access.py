@@ -1,4 +1,4 @@
-"""What all commands for a store at rest share: settings, the lock, errors to exit codes.
+"""Parts that all commands for a store at rest share: settings, the lock, exit codes of errors.
 
 Exit codes of `aerobee store`: 0 sound or done, 1 damage found, 2 usage, 3 could not (no store
 there, a broker runs on it, no permission, a size that is no file's), 78 configuration.
@@ -43,7 +43,7 @@ def settings_of(parsed: argparse.Namespace) -> tuple[Settings, frozenset[str]]:
 
 
 def compiled_form() -> Compiled | None:
-    """What reads a log in a store's place, by the same choice as a broker's. Raises ConfigError."""
+    """The compiled form of reading a log, by the same choice as a broker's. Raises ConfigError."""
     try:
         form = chosen()
     except NativeError as error:
@@ -111,7 +111,7 @@ def _refusal(parsed: argparse.Namespace, error: OSError) -> str:
 
 
 def _room_needed(parsed: argparse.Namespace) -> str:
-    """What to do about a full disk: how much the command takes, and whether it can take less."""
+    """Advice about a full disk: how much the command takes, and whether it can take less."""
     if parsed.command == "store truncate":
         return (
             ". What is cut is copied to lost+found first, so as much has to be free as is cut; "

@@ -88,7 +88,7 @@ def _save(store: MessageStore, progress: TimerProgress, export: TimerExport) -> 
 
 @contextmanager
 def _list(path: str | None) -> Iterator[Callable[[Kept], object]]:
-    """What writes one message a line, as JSON, into the file that was asked for."""
+    """Writes messages as lines of JSON into the file that was asked for."""
     if path is None:
         yield lambda _kept: None
         return

@@ -1,33 +1,34 @@
 """The job `audit`: is a store sound? Reads the whole log and all consume queues, in parallel.
 
-1. Each part of the log is summed up where it is read: damaged places, and runs of numbers.
+1. The rows of the log are counted, its damaged places found, the numbers of each queue summed up as
+   runs where they are read.
 2. The runs of each queue are checked (numbering.py).
 3. Entries and the records they name are compared, in pieces of the log (cross_check.py).
-4. What damaged ranges held is told from entries and numbers (lost_messages.py).
+4. Entries and numbers tell what damaged ranges held (lost_messages.py).
 5. Unique keys that occur twice in a topic are counted.
 6. What is only a symptom of another finding is dropped (findings.py).
 
-The rows a pass needs of each record are small (no bodies) and kept on the executors' disks between
-the passes, so the log itself is read once.
+The rows a pass needs of each record are small (no bodies, no properties) and kept on the executors'
+disks between the passes, so the log itself is read once.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
-    ENTRIES_DDL,
-    RECORD_COLUMNS,
+    LogCounts,
     batch_of,
-    derived_entries,
-    expected_entries,
+    count_rows,
+    derived_frame,
 )
 from aerobee.pipeline.jobs.derived.findings import (
     FINDINGS_DDL,
@@ -39,16 +40,13 @@ from aerobee.pipeline.jobs.derived.lost_messages import Losses, damaged_stretche
 from aerobee.pipeline.jobs.derived.lost_report import lost_text, report_losses
 from aerobee.pipeline.jobs.derived.numbering import (
     RUNS_DDL,
-    OffsetRun,
-    PartSummarizer,
-    PartSummary,
-    RunCollector,
     check_numbering,
-    damaged_ranges,
     restarts_of,
+    run_rows,
+    runs_in,
 )
 from aerobee.pipeline.jobs.derived.queue_files import QueueFile, entries_frame, queue_files
-from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import (
@@ -70,7 +68,9 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 256 << 20
 #: More findings than that are counted, not listed.
 MOST_FINDINGS: Final = 100_000
-_SURVEY_DDL = f"{RUNS_DDL}, part string"
+#: Ends a damaged place that no record follows.
+_NEVER: Final = 1 << 62
+_FOLLOWING_DDL: Final = "number int, place bigint"
 # Messages that a broker itself stores again under the key they had.
 _COPIES = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
 
@@ -82,70 +82,50 @@ def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_L
 
     Exit code 1 when something is damaged. Raises what the reader raises in mode failfast.
     """
-    levels = DelayLevels(delay_levels)
-    columns = [*RECORD_COLUMNS, "msgId"]
-    rows = store.records(spark, columns)
-    pass_ = _Passes(spark, store, rows, levels)
+    passes = _Passes(spark, store, derived_frame(spark, store, DelayLevels(delay_levels)))
     try:
         step(spark, "reading the log")
-        pass_.survey()
-        findings = pass_.findings()
-        pass_.find_lost()
+        passes.survey()
+        findings = passes.findings()
+        passes.find_lost()
     finally:
-        pass_.close()
-        rows.unpersist()
-    return _report(spark, store, pass_, findings)
+        passes.close()
+    return _report(spark, store, passes, findings)
 
 
 class _Passes:
     """The passes over one store's rows, and what is known after each."""
 
-    def __init__(
-        self, spark: SparkSession, store: StoreInput, rows: DataFrame, levels: DelayLevels
-    ) -> None:
+    def __init__(self, spark: SparkSession, store: StoreInput, derived: DataFrame) -> None:
         self._spark = spark
         self._store = store
-        self._rows = rows
-        self._levels = levels
-        self.parts: list[PartSummary] = []
+        self._derived = derived
+        # Those that follow from the records.
+        self._expected = derived.where("error is null").select(*ENTRIES.names)
+        self._runs = self._expected.mapInArrow(run_rows, RUNS_DDL)
+        # Those that are there.
+        self._entries: DataFrame | None = None
+        self.counts: LogCounts
         self.damaged: list[Gap] = []
         self.entries = 0
         self.losses = Losses([], [], {})
-        self._runs: DataFrame | None = None
-        self._entries: DataFrame | None = None
 
     def survey(self) -> None:
-        """The parts of the log and their damaged places."""
-        found = self._rows.mapInArrow(_surveyor(self._levels), _SURVEY_DDL).persist()
-        self._runs = found.where("part is null").drop("part")
-        texts = [row[0] for row in found.where("part is not null").select("part").collect()]
-        self.parts = [_part(text) for text in texts]
-        self.damaged = damaged_ranges(self.parts)
-
-    @property
-    def log_min(self) -> int:
-        """Log offset of the first row."""
-        return min((part.first for part in self.parts if part.first >= 0), default=0)
-
-    @property
-    def log_end(self) -> int:
-        """A log offset behind the last row's beginning."""
-        return max((part.last for part in self.parts), default=-1) + 1
+        """The rows of the log and its damaged places."""
+        self.counts = count_rows(self._derived)
+        self.damaged = _find_damaged(self._derived) if self.counts.bad else []
+        self._runs = self._runs.persist()
 
     def close(self) -> None:
         """Give back what was kept between the passes."""
-        for frame in (self._runs, self._entries):
+        for frame in (self._derived, self._runs, self._entries):
             if frame is not None:
                 frame.unpersist()
 
     def findings(self) -> list[Finding]:
         """All findings, merged."""
-        found = [
-            Finding("record-damaged", None, None, None, one.start, 1, one.reason)
-            for one in self.damaged
-        ]
+        found = [damage_finding(one) for one in self.damaged]
         step(self._spark, "checking the numbers of the queues")
-        assert self._runs is not None
         judged = self._runs.groupBy("topic", "queueId").applyInArrow(
             _judge(self.damaged), FINDINGS_DDL
         )
@@ -163,28 +143,26 @@ class _Passes:
     ) -> list[Finding]:
         from pyspark.sql import functions as f
 
-        self._entries = entries = entries_frame(self._spark, files, self.log_min).persist()
-        ends = entries.where(f.col("logOffset") < self.log_end).agg(
+        self._entries = entries = entries_frame(self._spark, files, self.counts.log_start).persist()
+        ends = entries.where(f.col("logOffset") < self.counts.log_end).agg(
             f.max(f.col("logOffset") + f.col("size")), f.count("*")
         )
         end, self.entries = ends.collect()[0]
         queues = frozenset((file.topic, file.queue_id) for file in files)
         facts = StoreFacts(tuple(self.damaged), restarts, queues, end or 0)
-        expected = self._rows.mapInArrow(each_batch(expected_entries, self._levels), ENTRIES_DDL)
         piece = f.expr(f"logOffset div {PIECE_BYTES}")
         pairs = (
-            expected.withColumn("piece", piece)
+            self._expected.withColumn("piece", piece)
             .groupBy("piece")
             .cogroup(entries.withColumn("piece", piece).groupBy("piece"))
         )
         return _collected(pairs.applyInArrow(_comparer(facts), FINDINGS_DDL))
 
     def find_lost(self) -> None:
-        """What the damaged ranges held, after `findings`."""
+        """Count what the damaged ranges held, after `findings`."""
         if not self.damaged:
             return
         step(self._spark, "counting what was lost in damaged ranges")
-        assert self._runs is not None
         ranges = damaged_stretches(self.damaged, self._end_of_damage())
         self.losses = find_losses(self._spark, ranges, self._runs, self._entries, MOST_FINDINGS)
 
@@ -210,9 +188,9 @@ class _Passes:
         own = ~topic.isin(*_COPIES) & ~topic.startswith(RETRY_PREFIX)
         own &= ~topic.startswith(DLQ_PREFIX)
         twice = (
-            self._rows.where(f.col("error").isNull() & own)
+            self._derived.where(f.col("msgId").isNotNull() & own)
             .groupBy("topic", "msgId")
-            .agg(f.count("*").alias("times"), f.max("commitLogOffset").alias("last"))
+            .agg(f.count("*").alias("times"), f.max("logOffset").alias("last"))
             .where("times > 1")
         )
         return [
@@ -224,38 +202,64 @@ class _Passes:
         ]  # fmt: skip
 
 
+def _find_damaged(derived: DataFrame) -> list[Gap]:
+    """The damaged places of the log, each up to the next record."""
+    from pyspark.sql import functions as f
+
+    places = sorted(derived.where("error is not null").select("logOffset", "error").collect())
+    starts = np.array([row[0] for row in places], np.int64)
+    records = derived.where("error is null").select("logOffset")
+    following = records.mapInArrow(_following(starts), _FOLLOWING_DDL)
+    first = following.groupBy("number").agg(f.min("place")).collect()
+    return damaged_places([(row[0], row[1]) for row in places], dict(map(tuple, first)))
+
+
+def damaged_places(places: Sequence[tuple[int, str]], following: Mapping[int, int]) -> list[Gap]:
+    """Damaged places (start and reason, ascending) with their ends; `following` has the first
+    record behind those, by their numbers, that have one before the next damaged place."""
+    first = [following.get(number, _NEVER) for number in range(len(places))]
+    ends = [*accumulate(reversed(first), min)][::-1]
+    ended = zip(places, ends, strict=True)
+    return [Gap(start, end, reason) for (start, reason), end in ended]
+
+
+def damage_finding(damaged: Gap) -> Finding:
+    """The finding of a damaged place."""
+    return Finding("record-damaged", None, None, None, damaged.start, 1, damaged.reason)
+
+
 def _collected(frame: DataFrame) -> list[Finding]:
     return [Finding(*row) for row in frame.limit(MOST_FINDINGS).collect()]
 
 
-# What runs on the executors
+# On the executors
 
 
 _Batches = Iterator[pa.RecordBatch]
 
 
-def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
-    def survey(batches: _Batches) -> _Batches:
-        part, runs = PartSummarizer(), RunCollector()
+def _following(starts: np.ndarray) -> Callable[[_Batches], _Batches]:
+    def follow(batches: _Batches) -> _Batches:
         for batch in batches:
-            part.add(batch)
-            runs.add(derived_entries(batch, levels))
-        rows: list[tuple[Any, ...]] = [(*run, None) for run in runs.runs()]
-        rows.append((None,) * 6 + (json.dumps(part.part()),))
-        yield batch_of(rows, _SURVEY_DDL)
+            places = batch.column("logOffset").to_numpy()
+            yield batch_of(following_records(starts, places), _FOLLOWING_DDL)
 
-    return survey
+    return follow
 
 
-def _part(text: str) -> PartSummary:
-    first, last, records, size, bad = json.loads(text)
-    return PartSummary(first, last, records, size, [Gap(*one) for one in bad])
+def following_records(starts: np.ndarray, places: np.ndarray) -> list[tuple[int, int]]:
+    """For damaged places (ascending) with one of these records before the next damaged place: the
+    number of the damaged place, and the first such record."""
+    numbers = np.searchsorted(starts, places) - 1
+    least = np.full(len(starts), _NEVER, np.int64)
+    np.minimum.at(least, numbers[numbers >= 0], places[numbers >= 0])
+    found = np.flatnonzero(least < _NEVER)
+    return list(zip(found.tolist(), least[found].tolist(), strict=True))
 
 
 def _judge(damaged: list[Gap]) -> Callable[[pa.Table], pa.Table]:
     def judged(runs: pa.Table) -> pa.Table:
-        rows = zip(*(column.to_pylist() for column in runs.columns), strict=True)
-        found = check_numbering([OffsetRun(*row) for row in rows], damaged)
+        found = check_numbering(runs_in(runs), damaged)
         return pa.Table.from_batches([batch_of(found, FINDINGS_DDL)])
 
     return judged
@@ -277,21 +281,22 @@ def _report(
 ) -> JobResult:
     result = JobResult("audit")
     by_level = {level: sum(one.level is level for one in findings) for level in Level}
-    records = sum(part.records for part in passes.parts)
-    size = sum(part.bytes for part in passes.parts)
+    counts = passes.counts
     result.facts = {
-        "log_start": passes.log_min,
-        "log_end": passes.log_end,
-        "records": records,
-        "bytes": size,
+        "log_start": counts.log_start,
+        "log_end": counts.log_end,
+        "records": counts.records,
+        "bytes": counts.bytes,
         "units": passes.entries,
-        "bad_records": len(passes.damaged),
+        "bad_records": counts.bad,
         **{level.value: count for level, count in by_level.items()},
         "kinds": {kind: sum(one.kind == kind for one in findings) for kind in KINDS},
     }
-    result.say("read", f"{records:,} records, {size_text(size)}, {passes.entries:,} entries")
-    result.say("range", f"log offsets {passes.log_min} to {passes.log_end}")
-    result.say("bad", f"{len(passes.damaged):,} damaged places")
+    result.say(
+        "read", f"{counts.records:,} records, {size_text(counts.bytes)}, {passes.entries:,} entries"
+    )
+    result.say("range", f"log offsets {counts.log_start} to {counts.log_end}")
+    result.say("bad", f"{counts.bad:,} damaged places")
     report_losses(spark, result, passes.losses)
     for kind in dict.fromkeys(one.kind for one in findings):
         of_kind = [one for one in findings if one.kind == kind]

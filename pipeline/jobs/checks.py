@@ -1,4 +1,4 @@
-"""What can be refused before Spark is started: times, directories that are no stores, targets.
+"""Refuses arguments before Spark is started: times, directories that are no stores, targets.
 
 A session takes ten seconds to start, and what Spark says of a directory it cannot write to fills a
 page; so what can be seen from here is seen first, and said in one line.
@@ -18,7 +18,7 @@ from aerobee.protocol.names import HALF_TOPIC, STAGE_TOPIC, WAITING_TOPICS, chec
 from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.targets.target import Target
 
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
@@ -63,7 +63,7 @@ def _check_times(begin: str | None, end: str | None, parse_time: ParseTime) -> N
 
 
 def _check_apart(option: str, target: str, directories: Sequence[str]) -> None:
-    """What a job writes is not to lie in what it reads; nor what it reads in an archive."""
+    """Refuse a target in the store that is read, and a store in the archive that is written."""
     for place in directories:
         there, here = _parts_of(target), _parts_of(place)
         if there[: len(here)] == here:
@@ -87,10 +87,9 @@ def check_empty(target: str) -> None:
 
 
 def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
-    """What an archive is for is decided by its first run, so a slip of the pen is refused now."""
-    from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError
-    from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
+    """The first run decides what an archive is for, so a slip of the pen is refused now."""
     from aerobee.pipeline.jobs.left_out import NEVER_ARCHIVED
+    from aerobee.pipeline.jobs.targets.ledger import ArchiveSelection, Ledger, LedgerError
 
     times = (parse_time(text) if text else None for text in (parsed.begin, parsed.end))
     selection = ArchiveSelection.of(parsed.topic, *times)
@@ -174,7 +173,7 @@ def _check_source(parsed: argparse.Namespace) -> None:
 
 def check_archive(place: str) -> None:
     """Raises JobFailed when nothing was ever archived there."""
-    from aerobee.pipeline.jobs.archives.ledger import FOLDER
+    from aerobee.pipeline.jobs.targets.ledger import FOLDER
 
     if not _opened(place).exists(FOLDER):
         raise JobFailed(f"{place} is no archive: it has no {FOLDER} directory")
@@ -191,7 +190,7 @@ def _check_target(job: str, option: str, target: str) -> None:
 
 
 def _opened(place: str) -> Target:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.targets.target import Target
 
     try:
         return Target(place)

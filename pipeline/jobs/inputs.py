@@ -1,4 +1,4 @@
-"""What a job reads: a store, a backup or a copy of one, through `format("rocketmq-store")`.
+"""The input of a job: a store, a backup or a copy of one, through `format("rocketmq-store")`.
 
 The reader of log files does the work: finding segments, dividing them, decoding, damage. Here are
 only the options that all jobs share, and the few frames made of its rows.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.files.directory import Store, find_stores
-from aerobee.pipeline.files.options import PERMISSIVE
+from aerobee.pipeline.files.store_options import PERMISSIVE
 from aerobee.pipeline.jobs.result import JobFailed
 
 if TYPE_CHECKING:
@@ -57,15 +57,11 @@ class StoreInput:
         return spark.read.format(FORMAT).options(**options).load(list(self.paths))
 
     def records(self, spark: SparkSession, columns: Iterable[str]) -> DataFrame:
-        """All rows of the log as they are stored, their bodies checked; small rows that are kept on
-        the executors' disks, so that several passes read the log once. To be unpersisted."""
-        from pyspark import StorageLevel
-
-        rows = self.rows(
+        """All rows of the log as they are stored, their bodies checked."""
+        return self.rows(
             spark, columns, use="commitlog", checkCrc="true", propertiesFormat="raw",
             decompress="false",
         )  # fmt: skip
-        return rows.persist(StorageLevel.DISK_ONLY)
 
 
 def each_batch(
@@ -88,7 +84,7 @@ def register(spark: SparkSession) -> None:
 
 
 def register_topics(spark: SparkSession) -> None:
-    """The same for the format of live topics."""
+    """Make the format of live topics known where Spark does not find it by itself."""
     from aerobee.pipeline.source.topic_source import TopicSource
 
     _register(spark, TopicSource)

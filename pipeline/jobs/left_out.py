@@ -1,4 +1,4 @@
-"""What of a log is no message, and so neither sent again nor archived.
+"""Tells records of a log that are no messages, and so neither sent again nor archived.
 
 A log holds more than what producers sent: a delayed message lies in it twice, waiting in
 SCHEDULE_TOPIC_XXXX and delivered; half messages become messages of their own or are given up; a
@@ -38,7 +38,7 @@ FILLERS: Final = "put in place of lost records"
 BROKERS: Final = "notes of brokers and traces"
 #: Why an archive leaves something out.
 NOT_ARCHIVED: Final = (STAGED, FILLERS, TRANSACTION_ENDS, BROKERS)
-#: What is there is never a message.
+#: Records of these topics are never messages.
 NEVER_ARCHIVED: Final = (STAGE_TOPIC, FILLER_TOPIC)
 _TRANSACTION_TOPICS: Final = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
 _BROKER_TOPICS: Final = (SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, TRACE_TOPIC)

@@ -1,9 +1,9 @@
-"""The job `rebuild`: consume queues and index files, made again from the log, in parallel.
+"""The job `rebuild`: consume queues and index files, made again from the log.
 
-Into an empty directory, to be compared or put in place by hand while the broker is stopped.
-Consume queues come out byte-equal to a broker's, one task for each file. Index files depend on the
-order of the whole log; so keys are counted where they are read, numbered through, and each file is
-built from its own keys at once. Their names are the times of their first messages.
+Into an empty directory, to be compared or put in place by hand while the broker is stopped. The
+parts that a broker is made of write the files, so they come out as a broker's: the queues in
+parallel, each by one task, the index, which depends on the order of the whole log, by one task from
+keys that many have derived. An index file has the time of its first message as its name.
 
 Where a queue's numbering began anew (its topic was deleted), records from before have no slot any
 more; a number that the log before it cannot have room for is damage and set aside.
@@ -12,64 +12,61 @@ more; a number that the log before it cannot have room for is damage and set asi
 from __future__ import annotations
 
 import os
+import shutil
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.files.entries import ENTRY_BYTES
+from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES
 from aerobee.pipeline.jobs.checks import check_empty
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
-    ENTRIES_DDL,
-    RECORD_COLUMNS,
+    ENTRIES,
     batch_of,
-    derived_entries,
-    derived_keys,
+    count_rows,
+    derived_frame,
 )
-from aerobee.pipeline.jobs.derived.index_build import (
-    INDEX_ENTRIES,
-    INDEX_SLOTS,
-    build_index,
-    index_names,
-)
-from aerobee.pipeline.jobs.derived.queue_files import (
-    QUEUE_FILE_BYTES,
-    file_bytes,
-    queue_file_path,
-    write_sparse,
-)
-from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobResult
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
+from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.errors import MessageIllegal
+from aerobee.store.index.file import index_file_bytes
+from aerobee.store.index.service import IndexService
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.stats import StoreStats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FILES_DDL = "topic string, queueId int, file bigint, firstSlot bigint, endSlot bigint"
+#: The columns that an index is made of.
+KEYS: Final = ("topic", "logOffset", "storeMs", "keys")
 _WRITTEN_DDL = "path string, rows bigint, bytes bigint"
-_COUNTS_DDL = "part int, firstOffset bigint, keys bigint"
-_KEYS_DDL = "file bigint, number bigint, hash int, logOffset bigint, storeMs bigint"
-# A key that is only there to tell a file the end of the one before.
-_BEFORE = -1
+
+# How many entries were written, by queue and number of the file.
+_Records = Counter[tuple[ConsumeQueue, int]]
+_Batches = Iterator[pa.RecordBatch]
+_Work = Callable[[_Batches], _Batches]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of the files to be made; as the broker's own settings."""
+    """Sizes of the files to be made, with RocketMQ's defaults (mappedFileSizeConsumeQueue, rounded
+    up to whole entries, maxHashSlotNum, maxIndexNum)."""
 
-    queue_file_bytes: int = QUEUE_FILE_BYTES
-    index_slots: int = INDEX_SLOTS
-    index_entries: int = INDEX_ENTRIES
-
-    @property
-    def entries(self) -> int:
-        """Entries in a queue file; its size is rounded up to whole ones (store/FORMAT.md 1.2)."""
-        return -(-self.queue_file_bytes // ENTRY_BYTES)
+    queue_file_bytes: int = 6_000_000
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
 
 
 def rebuild(
@@ -90,21 +87,21 @@ def rebuild(
     output = os.path.abspath(output)
     os.makedirs(output, exist_ok=True)
     check_empty(output)
-    rows = store.records(spark, RECORD_COLUMNS)
+    derived = derived_frame(spark, store, DelayLevels(delay_levels))
     result = JobResult("rebuild")
     try:
         step(spark, "reading the log")
-        _count(rows, result)
+        _count(derived, result)
         if queues:
             step(spark, "writing consume queues")
-            levels = DelayLevels(delay_levels)
-            entries = rows.mapInArrow(each_batch(derived_entries, levels), ENTRIES_DDL)
-            _write_queues(spark, entries, output, sizes, result)
+            entries = derived.where("queueId >= 0").select(*ENTRIES.names)
+            _write_queues(spark, entries, queue_writer(output, sizes), result)
         if index:
             step(spark, "writing index files")
-            _write_index(spark, rows, output, sizes, result)
+            keys = derived.where("size(keys) > 0").select(*KEYS)
+            _write_index(spark, keys, index_writer(output, sizes), result)
     finally:
-        rows.unpersist()
+        derived.unpersist()
     result.lines += [
         "",
         f"compare {output} with the store, or put it in place while no broker runs",
@@ -112,47 +109,34 @@ def rebuild(
     return result
 
 
-def _count(rows: DataFrame, result: JobResult) -> None:
-    from pyspark.sql import functions as f
-
-    bad = f.count(f.when(f.col("error").isNotNull(), 1))
-    place = f.col("commitLogOffset")
-    found = rows.agg(f.count("*"), bad, f.min(place), f.max(place)).collect()[0]
-    records = found[0] - found[1]
+def _count(derived: DataFrame, result: JobResult) -> None:
+    found = count_rows(derived)
     result.facts |= {
-        "records": records,
-        "bad_records": found[1],
-        "log_start": found[2] or 0,
-        "log_end": (found[3] if found[3] is not None else -1) + 1,
+        "records": found.records,
+        "bad_records": found.bad,
+        "log_start": found.log_start,
+        "log_end": found.log_end,
     }
-    result.say("read", f"{records:,} records, log offsets {found[2]} to {found[3]}")
-    result.say("bad", f"{found[1]:,} damaged places; their slots become pre-blank entries")
+    result.say("read", f"{found.records:,} records, log offsets {found.first} to {found.last}")
+    result.say("bad", f"{found.bad:,} damaged places; their slots become pre-blank entries")
 
 
-def _write_queues(
-    spark: SparkSession, entries: DataFrame, output: str, sizes: Sizes, result: JobResult
-) -> None:
-    """All queue files."""
+def _write_queues(spark: SparkSession, entries: DataFrame, write: _Work, result: JobResult) -> None:
     from pyspark.sql import functions as f
 
     whole = f.col("slot") <= f.expr(f"logOffset div {MIN_RECORD_BYTES}")
     strays = entries.where(~whole).count()
-    entries = _since_anew(entries.where(whole))
-    ends = entries.groupBy("topic", "queueId").agg(f.min("slot"), f.max("slot")).collect()
-    per_file = sizes.entries
-    files = [file for row in ends for file in _files(per_file, *row)]
-    written = []
-    if files:
-        keyed = entries.withColumn("file", f.expr(f"slot div {per_file}"))
-        keys = ("topic", "queueId", "file")
-        plan = spark.createDataFrame(files, _FILES_DDL)
-        pairs = plan.groupBy(*keys).cogroup(keyed.groupBy(*keys))
-        made = pairs.applyInArrow(_queue_writer(output, per_file), _WRITTEN_DDL)
-        written = [tuple(row) for row in made.collect()]
+    own = _since_anew(entries.where(whole))
+    own = own.repartition("topic", "queueId")
+    own = own.sortWithinPartitions("topic", "queueId", "logOffset")
+    written = sorted(tuple(row) for row in own.mapInArrow(write, _WRITTEN_DDL).collect())
     result.frames["queue_files"] = spark.createDataFrame(written, _WRITTEN_DDL)
-    total = sum(row[1] for row in written)
-    result.facts |= {"queues": len(ends), "units": total, "strays": strays}
-    result.say("queues", f"{len(ends):,} with {total:,} entries in {len(written):,} files")
+    queues, total = (
+        len({os.path.dirname(row[0]) for row in written}),
+        sum(row[1] for row in written),
+    )
+    result.facts |= {"queues": queues, "units": total, "strays": strays}
+    result.say("queues", f"{queues:,} with {total:,} entries in {len(written):,} files")
     if strays:
         result.say("aside", f"{strays:,} records claim numbers that cannot be")
 
@@ -167,123 +151,138 @@ def _since_anew(entries: DataFrame) -> DataFrame:
     return joined.where("begun is null or logOffset >= begun").drop("begun")
 
 
-def _files(
-    per_file: int, topic: str, queue_id: int, first: int, last: int
-) -> Iterator[tuple[str, int, int, int, int]]:
-    for number in range(first // per_file, last // per_file + 1):
-        end = min((number + 1) * per_file, last + 1)
-        yield topic, queue_id, number, number * per_file, end
-
-
-def _write_index(
-    spark: SparkSession, rows: DataFrame, output: str, sizes: Sizes, result: JobResult
-) -> None:
-    """All index files."""
-    from pyspark import StorageLevel
-
-    counts = [tuple(row) for row in rows.mapInArrow(_count_keys, _COUNTS_DDL).collect()]
-    bases: dict[int, int] = {}
-    total = 0
-    for part, _, count in sorted(counts, key=lambda row: row[1]):
-        bases[part] = total
-        total += count
-    room = sizes.index_entries - 1
-    keys = rows.mapInArrow(_number_keys(bases, room, total), _KEYS_DDL)
-    keys = keys.persist(StorageLevel.DISK_ONLY)
-    firsts = keys.where(f"number % {room} = 0 and number >= 0").select("file", "storeMs")
-    begun = dict(sorted((row[0], row[1]) for row in firsts.collect()))
-    names = dict(zip(begun, index_names(list(begun.values())), strict=True))
-    made = keys.groupBy("file").applyInArrow(_index_writer(output, names, sizes), _WRITTEN_DDL)
-    written = sorted(tuple(row) for row in made.collect())
-    keys.unpersist()
+def _write_index(spark: SparkSession, keys: DataFrame, write: _Work, result: JobResult) -> None:
+    ordered = keys.repartition(1).sortWithinPartitions("logOffset")
+    written = sorted(tuple(row) for row in ordered.mapInArrow(write, _WRITTEN_DDL).collect())
     result.frames["index_files"] = spark.createDataFrame(written, _WRITTEN_DDL)
+    total = sum(row[1] for row in written)
     result.facts |= {"index_files": len(written), "keys": total}
     result.say("index", f"{len(written):,} files with {total:,} keys")
 
 
-# What runs on the executors
+# On the executors
 
 
-_Batches = Iterator[pa.RecordBatch]
+@contextmanager
+def _aside(output: str, name: str) -> Iterator[str]:
+    """A directory `name` for one try of a task; what is left there at the end is removed.
+
+    Tries that make the same directory do no harm to each other: each moves its own into place, and
+    the first is kept.
+    """
+    own = os.path.join(output, f"{uuid.uuid4().hex}.tmp")
+    directory = os.path.join(own, name)
+    os.makedirs(directory)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
 
-def _queue_writer(output: str, per_file: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def write(plan: pa.Table, entries: pa.Table) -> pa.Table:
-        topic, queue_id, _, first, end = (column[0].as_py() for column in plan.columns)
-        entries = entries.sort_by("logOffset")
-        data = file_bytes(first, end, entries.column("slot").to_numpy(), entries)
-        path = queue_file_path(output, topic, queue_id, first * ENTRY_BYTES)
-        write_sparse(path, [(0, data)], per_file * ENTRY_BYTES)
-        return _written(path, entries.num_rows, per_file * ENTRY_BYTES)
-
-    return write
+def _move(directory: str, place: str) -> None:
+    """Put a directory that was made aside into its place."""
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    try:
+        os.rename(directory, place)
+    except OSError:
+        if not os.path.isdir(place):
+            raise
 
 
-def _count_keys(batches: _Batches) -> _Batches:
-    from pyspark import TaskContext
+def queue_writer(output: str, sizes: Sizes) -> _Work:
+    """For `mapInArrow`: writes whole queues from entries (schema ENTRIES), which are ordered by
+    queue and log offset; gives the files (_WRITTEN_DDL)."""
+    file_bytes = -(-sizes.queue_file_bytes // ENTRY_BYTES) * ENTRY_BYTES
 
-    context = TaskContext.get()
-    assert context is not None
-    first, count = 1 << 62, 0
-    for batch in batches:
-        keys = derived_keys(batch)
-        if keys.num_rows:
-            first = min(first, keys.column("logOffset")[0].as_py())
-            count += keys.num_rows
-    if count:
-        yield batch_of([(context.partitionId(), first, count)], _COUNTS_DDL)
-
-
-def _number_keys(bases: dict[int, int], room: int, total: int) -> Callable[[_Batches], _Batches]:
-    def number(batches: _Batches) -> _Batches:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        next_number = bases.get(context.partitionId(), 0)
-        for batch in batches:
-            keys = derived_keys(batch)
-            numbers = np.arange(next_number, next_number + keys.num_rows)
-            next_number += keys.num_rows
-            yield _numbered(keys, numbers // room, numbers)
-            # The last key of a file also goes to the next one.
-            last = np.flatnonzero((numbers % room == room - 1) & (numbers < total - 1))
-            if len(last):
-                files = numbers[last] // room + 1
-                yield _numbered(keys.take(pa.array(last)), files, np.full(len(last), _BEFORE))
-
-    return number
-
-
-def _numbered(keys: pa.RecordBatch, files: np.ndarray, numbers: np.ndarray) -> pa.RecordBatch:
-    arrays = [pa.array(files), pa.array(numbers), *keys.columns]
-    return pa.RecordBatch.from_arrays(arrays, ["file", "number", *keys.schema.names])
-
-
-def _index_writer(
-    output: str, names: dict[int, str], sizes: Sizes
-) -> Callable[[pa.Table], pa.Table]:
-    def write(keys: pa.Table) -> pa.Table:
-        file = keys.column("file")[0].as_py()
-        numbers = keys.column("number").to_numpy()
-        order = np.argsort(numbers, kind="stable")
-        before_ms = 0
-        if numbers[order[0]] == _BEFORE:
-            before_ms = int(keys.column("storeMs")[order[0]].as_py())
-            order = order[1:]
-        hashes, places, times = (
-            keys.column(name).to_numpy()[order] for name in ("hash", "logOffset", "storeMs")
-        )
-        built = build_index(
-            hashes, places, times, sizes.index_slots, sizes.index_entries, before_ms
-        )
-        path = os.path.join(output, "index", names[file])
-        write_sparse(path, built.parts, built.size)
-        return _written(path, len(order), built.size)
+    def write(batches: _Batches) -> _Batches:
+        with _aside(output, "consumequeue") as directory:
+            table = ConsumeQueueTable(Files(), directory, file_bytes)
+            records: _Records = Counter()
+            try:
+                for batch in batches:
+                    _write_entries(table, batch, file_bytes, records)
+                table.flush(0)
+            finally:
+                table.close()
+            written = []
+            for queue in table:
+                place = os.path.join(output, "consumequeue", queue.topic, str(queue.queue_id))
+                _move(queue.directory, place)
+                for file in queue.segments:
+                    path = os.path.join(place, os.path.basename(file.path))
+                    rows = records[queue, file.start // file_bytes]
+                    written.append((path, rows, file_bytes))
+            yield batch_of(written, _WRITTEN_DDL)
 
     return write
 
 
-def _written(path: str, rows: int, size: int) -> pa.Table:
-    columns: dict[str, Any] = {"path": [path], "rows": [rows], "bytes": [size]}
-    return pa.table(columns)
+def _write_entries(
+    table: ConsumeQueueTable, batch: pa.RecordBatch, file_bytes: int, records: _Records
+) -> None:
+    """Write entries, runs of slots at once, and count them by file."""
+    entries = np.zeros(batch.num_rows, ENTRY)
+    for name in ENTRY.names or ():
+        entries[name] = batch.column(name).to_numpy()
+    columns = [batch.column(name).to_pylist() for name in ("topic", "queueId", "slot")]
+    claims = list(zip(*columns, strict=True))
+    start = 0
+    for at, (topic, queue_id, slot) in enumerate(claims, 1):
+        try:
+            queue = table.obtain(topic, queue_id)
+        except MessageIllegal:  # no broker makes a directory of that name
+            start = at
+            continue
+        records[queue, slot * ENTRY_BYTES // file_bytes] += 1
+        if at == len(claims) or claims[at] != (topic, queue_id, slot + 1):
+            queue.write_entries(claims[start][2], entries[start:at].tobytes())
+            start = at
+
+
+class _RecordClock(Clock):
+    """Stands at the store time of the record that is being indexed."""
+
+    ms = 0
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return self.ms
+
+
+def index_writer(output: str, sizes: Sizes) -> _Work:
+    """For `mapInArrow`: writes the index from all keys (columns KEYS) in the log's order; gives the
+    files (_WRITTEN_DDL)."""
+    size = index_file_bytes(sizes.index_slots, sizes.index_entries)
+
+    def write(batches: _Batches) -> _Batches:
+        with _aside(output, "index") as directory:
+            files, clock = Files(), _RecordClock()
+            checkpoint = Checkpoint(files, f"{directory}.checkpoint")
+            shape = (directory, sizes.index_slots, sizes.index_entries)
+            index = IndexService(files, clock, StoreStats(), checkpoint, *shape)
+            try:
+                for batch in batches:
+                    _put_keys(index, clock, batch)
+                index.finish()
+                index.seal()
+            finally:
+                index.close()
+            place = os.path.join(output, "index")
+            if index.files:
+                _move(directory, place)
+            written = [
+                (os.path.join(place, name), file.count - 1, size)
+                for name, file in zip(index.file_names(), index.files, strict=True)
+            ]
+            yield batch_of(written, _WRITTEN_DDL)
+
+    return write
+
+
+def _put_keys(index: IndexService, clock: _RecordClock, batch: pa.RecordBatch) -> None:
+    for topic, log_offset, store_ms, keys in zip(
+        *(column.to_pylist() for column in batch.columns), strict=True
+    ):
+        clock.ms = store_ms
+        index.reserve(len(keys))
+        index.put_keys(topic, keys, log_offset, store_ms)

@@ -4,7 +4,7 @@ Body, tags, keys and the user's properties stay; what a delivery added is left o
 REPLAYED_FROM (topic, queue, number and id of the original) and REPLAYED_BORN_TIME (ms, its own time
 of birth) are added, so that consumers can tell a replayed message and drop one they have.
 
-What of a log is no message is left out and counted (left_out.py). A delayed message counts as its
+Records that are no messages are left out and counted (left_out.py). A delayed message counts as its
 delivered copy, so one that still waits at the end of the log is not sent.
 """
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 REPLAYED_FROM: Final = "REPLAYED_FROM"
 REPLAYED_BORN_TIME: Final = "REPLAYED_BORN_TIME"
-#: What a producer, broker or delivery sets; a replayed message gets its own. TAGS and KEYS go in
-#: columns of their own.
+#: Properties that a producer, broker or delivery sets; a replayed message gets its own. TAGS and
+#: KEYS go in columns of their own.
 LEFT_OUT: Final = (
     "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC",
     "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "TRAN_MSG", "PGROUP",
@@ -203,7 +203,7 @@ def _rows(spark: SparkSession, source: StoreInput | str) -> tuple[DataFrame, int
 
 
 def _still_waiting(spark: SparkSession, source: StoreInput | str, rows: DataFrame) -> int:
-    """Of the waiting copies in `rows`, those that were not delivered, at whatever time."""
+    """How many of the waiting copies in `rows` were not delivered, at whatever time."""
     step(spark, "looking for the delivered copies of delayed messages")
     if isinstance(source, str):
         every = read_archive(spark, source)
@@ -228,11 +228,11 @@ def _selected(
 
 
 def _check_sink(options: dict[str, str]) -> None:
-    """As the write will: what it refuses is not found after hours of reading."""
+    """Refuse the options that the write would refuse, after hours of reading."""
     from pyspark.sql.types import StructType
 
-    from aerobee.pipeline.sink.plan import SinkPlanError, plan_write
     from aerobee.pipeline.sink.schema import SinkSchemaError
+    from aerobee.pipeline.sink.write_plan import SinkPlanError, plan_write
 
     try:
         plan_write(options, StructType.fromDDL(_SINK_DDL).fields, streaming=False)
@@ -255,7 +255,7 @@ def _send(
     messages: DataFrame, options: dict[str, str], rate: float | None, result: JobResult
 ) -> None:
     from aerobee.pipeline.jobs.inputs import register_topics
-    from aerobee.pipeline.sink.plan import is_job_done
+    from aerobee.pipeline.sink.write_plan import is_job_done
 
     result.facts["sent"] = 0
     if is_job_done(options):
@@ -276,8 +276,8 @@ def rate_limited(
     now: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows, at most `rate` of them a second on the average and about a tenth of that at
-    once. What a slow reader did not use is not made up for."""
+    """Hand the rows on, at most `rate` of them a second on the average and about a tenth of that at
+    once. A slow reader does not get later what it left unused."""
     assert rate > 0
     most = max(1, int(rate / _TICKS))
     due = now()

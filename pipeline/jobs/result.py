@@ -1,4 +1,4 @@
-"""What a job gives back: DataFrames for programs, a report for people, an exit code."""
+"""The result of a job: DataFrames for programs, a report for people, an exit code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The job `retention`: what if messages were kept for another time, or the log at another size?
 
-Nothing is deleted. Whole segments would go, oldest first, never the last one; a segment is as old
-as its last message. A group loses the messages of its queues between where it stands and where the
-queue would begin. Times of segments come from the messages in them, not from the files.
+Nothing is deleted. The rule is the broker's own (`store/retention/plan.py`), asked on request and
+with all the runs it takes; a size is a disk that the log may fill no further. Times of segments
+come from the messages in them, not from the files.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.frames.fastjson import JsonError, loads
+from aerobee.store.disk.files import DiskSpace
 from aerobee.store.inspect.config import committed_in
 from aerobee.store.inspect.start_checks import LMQ_OFFSETS, OFFSETS
+from aerobee.store.retention.plan import choose, unconsumed
+from aerobee.store.retention.rules import Disks, RetentionRules, judge
+from aerobee.store.retention.segment_times import MESSAGE, LastStored, SegmentPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_HOUR_MS = 3_600_000
+# No message is so old, and no log so long.
+_NEVER = 1 << 62
+# The one directory and disk of a log that a policy is tried on.
+_LOG = "log"
 _OUTCOME_DDL = (
     "policy string, segments bigint, freedBytes bigint, leftBytes bigint, beginOffset bigint, "
     "oldestMs bigint"
@@ -66,7 +75,7 @@ class Policy(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a policy does to the log. `begin` is the log offset it begins at then."""
+    """The effect of a policy on the log, which begins at log offset `begin` then."""
 
     policy: str
     segments: int
@@ -77,7 +86,7 @@ class Outcome(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What a group loses in one queue: messages not consumed yet, and those that stay."""
+    """A group's loss in one queue: `behind` messages are not consumed yet, `lost` of them go."""
 
     policy: str
     group: str
@@ -138,19 +147,30 @@ def retention(
 def outcome(policy: Policy, segments: Sequence[SegmentFacts], now_ms: int) -> Outcome:
     """Apply the policy to the segments (in order, at least one)."""
     assert segments
-    left = sum(one.size for one in segments)
-    gone = 0
-    for one in segments[:-1]:
-        is_old = policy.hours is not None and one.last_ms + policy.hours * 3_600_000 <= now_ms
-        is_beyond = policy.size is not None and left > policy.size
-        if not is_old and not is_beyond:
-            break
-        left -= one.size
-        gone += 1
-    freed = sum(one.size for one in segments[:gone])
-    first = segments[gone]
-    oldest_ms = segments[gone - 1].last_ms if gone else first.last_ms
-    return Outcome(policy.name, gone, freed, left, first.start, oldest_ms)
+    total = sum(one.size for one in segments)
+    rules = RetentionRules(
+        retention_ms=_NEVER if policy.hours is None else round(policy.hours * _HOUR_MS),
+        delete_hours=frozenset(),
+        max_used_ratio=1.0,
+        force_ratio=1.0 if policy.size is None else policy.size / total,
+        warning_ratio=1.0,
+        clean_forcibly=policy.size is not None,
+    )
+    verdict = judge(rules, -1, Disks({_LOG: DiskSpace(total, 0)}, {}), manual=True)
+    times = {one.start: LastStored(one.last_ms, MESSAGE) for one in segments}
+    plan = choose(
+        rules,
+        verdict,
+        [SegmentPlace(f"{_LOG}/{one.start}", one.start, one.end) for one in segments],
+        lambda segment, _: times[segment.start],
+        _NEVER,
+        now_ms,
+        len(segments),
+    )
+    gone = len(plan.doomed)
+    left = total - plan.bytes
+    oldest = segments[max(0, gone - 1)]
+    return Outcome(policy.name, gone, plan.bytes, left, segments[gone].start, oldest.last_ms)
 
 
 def losses(
@@ -158,23 +178,18 @@ def losses(
     committed: Iterable[Committed],
     queues: Callable[[str, int], QueueEnds | None],
 ) -> Iterator[Loss]:
-    """What each group that is behind would lose; queues that are gone count for nothing."""
+    """The loss of each group that is behind; queues that are gone count for nothing."""
     for one in committed:
         ends = queues(one.topic, one.queue_id)
-        if ends is None:
-            continue
-        stands = max(ends.first, one.offset)
-        if stands >= ends.end:
-            continue
-        begin = min(ends.end, max(ends.first, ends.first_at(result.begin)))
-        yield Loss(
-            result.policy, one.group, one.topic, one.queue_id, one.offset, ends.end - stands,
-            max(0, begin - stands),
-        )  # fmt: skip
+        behind = 0 if ends is None else unconsumed(one.offset, ends.first, ends.end)
+        if ends is not None and behind:
+            begin = min(ends.end, ends.first_at(result.begin))
+            lost = unconsumed(one.offset, ends.first, begin)
+            yield Loss(result.policy, *one, behind, lost)
 
 
 def committed_offsets(data: bytes) -> Iterator[Committed]:
-    """What `consumerOffset.json` or `lmqConsumerOffset.json` say; JsonError when it is no JSON."""
+    """The offsets in `consumerOffset.json` or `lmqConsumerOffset.json`. Raises JsonError."""
     for topic, group, queue_id, offset in committed_in(loads(data, len(data) + 1)):
         yield Committed(group, topic, queue_id, offset)
 

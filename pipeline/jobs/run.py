@@ -1,6 +1,6 @@
 """Runs one job from its arguments and gives its result; prints nothing but progress.
 
-What the files, the options or Spark refuse becomes a `JobFailed` with the text of the first cause:
+An error of the files, the options or Spark becomes a `JobFailed` with the text of the first cause:
 a stack of Java frames says nothing about a damaged segment.
 """
 
@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.errors import OptionError, PipelineError, sentence_in
 from aerobee.pipeline.files.directory import find_stores
+from aerobee.pipeline.foreign_options import missing_column
 from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
-from aerobee.pipeline.jobs.stream.run import run_stream
-from aerobee.pipeline.missing_column import missing_column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +40,8 @@ def run_job(
 ) -> JobResult:
     """Run the job that `parsed` (arguments.py) asks for. Raises JobFailed."""
     if parsed.job == "stream":
+        from aerobee.pipeline.jobs.stream.stream_run import run_stream
+
         return run_stream(parsed, parse_time, _explained, say, spark)
     conf = key_values(parsed.conf, "--conf")
     _check(parsed, parse_time)
@@ -111,8 +112,8 @@ def _explained(error: Exception, mode: str) -> JobFailed:
 
 
 def _first_cause(text: str) -> str:
-    """What a text of Spark says before its state and frames; of a Python traceback in it the last
-    line."""
+    """The part of an error text of Spark before its state and frames; the last line of a Python
+    traceback in it."""
     text = text.split("\n\tat ")[0].split(" SQLSTATE: ")[0]
     _, is_python, traceback = text.partition("Traceback (most recent call last):")
     causes = _LAST_LINE.findall(traceback) if is_python else []

@@ -62,7 +62,7 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
 
 
 def spark_version() -> str:
-    """Of the PySpark that is installed, "" where none is."""
+    """The version of the PySpark that is installed, "" without any."""
     try:
         return version("pyspark")
     except PackageNotFoundError:

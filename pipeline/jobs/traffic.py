@@ -2,8 +2,8 @@
 
 Everything is summed by Spark; the report and the plots are made of the sums. A record counts as
 what its topic says: a delayed message is in the log twice (waiting, and delivered), a retried one
-once more for each try; those shares are shown. What a sink of ours staged is no message: it has its
-share, and is in no other table.
+once more for each try; those shares are shown. Rows that a sink of ours staged are no messages:
+they have their share, and are in no other table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS: Final = (
     "topic", "queueId", "tags", "bornTimestamp", "storeTimestamp", "bornHost", "recordSize",
     "commitLogOffset", "error",
 )  # fmt: skip
-#: Of sizes and latencies.
+#: Shares of the percentiles of sizes and latencies.
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 _MOST_GROUPS = 1000
 
@@ -77,7 +77,7 @@ def _sum(spark: SparkSession, everything: DataFrame, result: JobResult) -> None:
         "kinds": _grouped(rows, ["kind"]),
     }
     tables = {name: _collected(frame) for name, frame in sums.items()}
-    # Of the sums only, so that nobody reads the log again to look at them.
+    # Frames of the sums only, so that nobody reads the log again to look at them.
     result.frames = {
         name: spark.createDataFrame(found, sums[name].schema) for name, found in tables.items()
     }
@@ -154,7 +154,7 @@ def _report(result: JobResult, tables: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As JSON can hold them."""
+    """Rows in a form that JSON can hold."""
     return [
         {name: v.isoformat() if isinstance(v, datetime) else v for name, v in row.items()}
         for row in rows
@@ -162,7 +162,7 @@ def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _shown(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What of a row goes into the report; the frame has the rest."""
+    """The columns of a row for the report; the frame has all of them."""
     values = ("messages", "bytes", "sizeP50", "sizeP99", "latencyP50", "latencyP99", "latencyMax")
     return {name: row[name] for name in (*names, *values)}
 
@@ -200,7 +200,8 @@ class Rate(NamedTuple):
 
 
 def rate(minutes: Sequence[tuple[int, int, int]]) -> Rate:
-    """Of sums a minute: (its begin in ms, messages, bytes), in any order, quiet minutes left out.
+    """The rate from sums a minute: (its begin in ms, messages, bytes), in any order, quiet minutes
+    left out.
 
     The whole time is from the first minute to the end of the last.
     """
@@ -229,7 +230,7 @@ class Skew(NamedTuple):
 
 
 def skew(counts: dict[int, int]) -> Skew:
-    """Of messages by queue id (at least one queue, at least one message)."""
+    """The skew of messages by queue id (at least one queue, at least one message)."""
     total = sum(counts.values())
     busiest = max(sorted(counts), key=lambda queue_id: counts[queue_id])
     most = counts[busiest]

@@ -1,8 +1,8 @@
 """Lists what a store holds: messages of the log, entries of the queues, entries of the index.
 
 Works on whatever state the files are in; damaged places are part of the listing. All of it streams.
-What is known of the place of something (its queue's entry, the times of segments) is used to begin
-reading near it.
+Where the place of something is known (by its queue's entry, by the times of segments), reading
+begins near it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -11,7 +11,6 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
-from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record import Message, decode_record
 from aerobee.protocol.message.record_check import log_offset_of
@@ -22,7 +21,7 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.files import Files
-from aerobee.store.index.file import slot_hash
+from aerobee.store.index.file import KeyHashes
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address
@@ -37,7 +36,7 @@ _TIME_SLACK_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class DumpFilter:
-    """What to list. Ends are exclusive; None or empty means all."""
+    """Selects what is listed. Ends are exclusive; None or empty means all."""
 
     topic: str | None = None
     queue_id: int | None = None
@@ -254,7 +253,7 @@ class Dump:
         """Entries of all index files; by key if topic and key are given."""
         key_hash = None
         if filters.topic is not None and filters.key is not None:
-            key_hash = slot_hash(java_hash(f"{filters.topic}#{filters.key}"))
+            (key_hash,) = KeyHashes().of(filters.topic, (filters.key,))
         for header in self.index_files():
             for entry in self._entries_of(header):
                 if (

@@ -12,21 +12,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.store.index.file import (
     HEADER_BYTES,
-    I32_MAX,
     SLOT_BYTES,
+    KeyHashes,
     index_file_bytes,
-    slot_hash,
+    seconds_since,
 )
 from aerobee.store.index.view import no_entries
 from aerobee.store.inspect.log_files import gap_at
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.scan.sequence import Gap
-
-_PREFIXES_KEPT = 4096
 
 #: key hash, log offset, seconds since the file's begin, number in the file
 Entry = tuple[int, int, int, int]
@@ -53,7 +50,7 @@ class IndexFileAudit:
         self.wrong_times = 0
         # Store time of the last entry's message; the caller sees messages and sets it.
         self.last_ms = 0
-        # What the first entry's seconds were taken against (FORMAT.md 6.2), None if not known.
+        # The first entry's seconds count from here (FORMAT.md 6.2); None if that is not known.
         self.preset_ms: int | None = None
         self.usable = self._read_header(size)
 
@@ -195,7 +192,7 @@ class IndexAudit:
         self._clean_stop = not store.left_open
         self._enabled = store.settings.index_enabled
         self._log_limit = 0
-        self._prefixes: dict[str, int] = {}
+        self._hashes = KeyHashes()
         self._directory = os.path.join(store.root, "index")
         self._files = [
             IndexFileAudit(store, file.path, file.size, findings)
@@ -223,8 +220,7 @@ class IndexAudit:
             ahead = self._next()
         if not keys and (ahead is None or ahead[1][1] > log_offset):
             return
-        prefix = self._prefixes.get(topic) or self._prefix(topic)
-        wanted = [slot_hash(java_hash_with_prefix(prefix, key)) for key in keys]
+        wanted = self._hashes.of(topic, keys)
         found: list[int] = []
         while ahead is not None and ahead[1][1] == log_offset:
             file, (key_hash, _, seconds, number) = ahead
@@ -350,26 +346,13 @@ class IndexAudit:
                 last = entry[1]
                 yield file, entry
 
-    def _prefix(self, topic: str) -> int:
-        if len(self._prefixes) >= _PREFIXES_KEPT:
-            self._prefixes.clear()
-        prefix = self._prefixes[topic] = java_hash(topic + "#")
-        return prefix
-
 
 def _is_right(file: IndexFileAudit, number: int, seconds: int, store_ms: int) -> bool:
     """Whether an entry's seconds are those of its message; header times are noted on the way."""
     if number == file.count - 1:
         file.last_ms = store_ms
     if number > 1:
-        return seconds == _seconds(store_ms, file.begin_ms)
+        return seconds == seconds_since(file.begin_ms, store_ms)
     preset_ms = file.preset_ms
-    seconds_right = preset_ms is None or seconds == _seconds(store_ms, preset_ms)
+    seconds_right = preset_ms is None or seconds == seconds_since(preset_ms, store_ms)
     return seconds_right and store_ms == file.begin_ms
-
-
-def _seconds(store_ms: int, begin_ms: int) -> int:
-    """What an entry holds of its message's time (store/FORMAT.md 6.2)."""
-    if begin_ms <= 0 or store_ms <= begin_ms:
-        return 0
-    return min((store_ms - begin_ms) // 1000, I32_MAX)

@@ -55,7 +55,7 @@ class LogAudit:
         # Store time of the last record, and where its segment ends.
         self._newest_ms = 0
         self._file_end = 0
-        # Behind the last file.
+        # Log offset behind the last file.
         self._file_limit = max((file.start + segment_bytes for file in store.log.files), default=0)
         levels = DelayLevels(store.settings.message_delay_levels)
         # Queues by topic and queue id alone.

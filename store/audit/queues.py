@@ -78,7 +78,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _State:
-    """What is known of one queue so far."""
+    """The facts about one queue that the log has shown so far."""
 
     expected: int | None = None
     equal: int = 0
@@ -189,7 +189,7 @@ class QueuePass:
         self.named += named
 
     def ask(self, records: LogFiles, log_start: int, log_end: int) -> None:
-        """What does each entry point to? For queues whose count is not right."""
+        """Ask each entry what it points to, in a queue whose count is not right."""
         queue = self.queue
         for first, data in queue.chunks():
             for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first):
@@ -473,7 +473,7 @@ class QueueAudit:
         queue.note(self._findings, kind, run.first, what, run.first_log)
 
     def _judge_taken(self, queue: QueueFiles, run: _Run, where: str, names: str) -> tuple[str, str]:
-        """Whose is the slot? If its entry names a record that names it back, it is that one's."""
+        """Judge whose the slot is: a record's that its entry names, if the record names it back."""
         entry = queue.entry(run.first)
         assert entry is not None
         problem = self._records.problem(queue, run.first, entry.log_offset, entry.size)

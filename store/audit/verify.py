@@ -144,10 +144,10 @@ class _Audit:
         )
 
     def _lose_ends(self, queues: QueueAudit) -> None:
-        """What is known to have been behind the end of what can be read.
+        """Add to the gaps what is known to have been behind the end of the readable log.
 
-        What queues name was there; only after a power cut they may be ahead of the log. No crash
-        makes a file shorter, or gives it another's name.
+        Records that queues name were there; only after a power cut queues may be ahead of the log.
+        No crash makes a file shorter, or gives it another's name.
         """
         scan, marks, size = self.scan, self.store.marks, self.store.sizes.segment_bytes
         was_changed = bool(self.files_scanned.misplaced) or any(
@@ -186,12 +186,12 @@ class _Audit:
         return store.extensions
 
     def say_unreadable(self) -> None:
-        """What the disk refused; known when all files are closed."""
+        """Report the bytes that the disk refused; they are known when all files are closed."""
         for path, start, end in self.store.sources.unreadable():
             self.findings.add("unreadable", path, start, f"the disk refuses bytes {start} to {end}")
 
     def say_refusal(self, clock: Clock) -> None:
-        """What a start would stumble over, if nothing that was found explains it.
+        """Report what a start would refuse, if no finding explains it.
 
         An audit looks for more than a start does, but not with the same eyes: only if a start's own
         checks pass as well may a store be called sound.

@@ -1,8 +1,8 @@
 """What follows from a record of the log: its entries in consume queues, and its keys in the index.
 
-The only place that knows. Dispatch of what is read from the log, recovery, rebuild, the scrub and
-the audit ask here; the append, which has the message at hand, gives the same of its own
-(`log/commit_log.py`), and a test compares both.
+The only plain place that knows; `native/derive.pyx` is its compiled form. Dispatch of what is read
+from the log, recovery, rebuild, the scrub, the audit and Spark's jobs ask here; the append, which
+has the message at hand, gives the same of its own (`log/commit_log.py`), and a test compares both.
 
 A message has one entry in its own queue, with the hash of its tags; one that waits for its delay
 has the delivery time there. A multi-dispatched one has further entries, in the queues that its

@@ -75,7 +75,7 @@ class Dispatcher:
         text = topic_text(topic)
         if text is None or text in WAITING_TOPICS or text == FILLER_TOPIC:
             return None
-        prefix = 0 if self._index is None else self._index.prefix(text)
+        prefix = 0 if self._index is None else self._index.hashes.prefix(text)
         if queue_id < 0:
             return None, prefix
         try:

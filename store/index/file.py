@@ -19,9 +19,10 @@ Threads: the store's caller puts and reads; `sync` may run on the flush thread.
 
 import mmap
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
+from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.protocol.layouts import positions
 from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import Files
@@ -41,6 +42,7 @@ _SECONDS_POSITION, _PREVIOUS_POSITION = ENTRY_POSITIONS[2:]
 # Entries of a slot that one step of a search looks at: a tenth of a millisecond.
 _STEP_ENTRIES = 256
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
+_PREFIXES_KEPT = 4096
 
 
 #: Java hash, log offset and store time (ms) of one key, as a compiled form gives them.
@@ -63,6 +65,42 @@ def slot_hash(java_hash: int) -> int:
     """The non-negative hash that is stored: |hash|, and 0 for the one without a positive form."""
     positive = -java_hash if java_hash < 0 else java_hash
     return positive if positive <= I32_MAX else 0
+
+
+def seconds_since(begin_ms: int, store_ms: int) -> int:
+    """The seconds in an entry of a record of that time, in a file that begins at `begin_ms`."""
+    if begin_ms > 0 and store_ms > begin_ms:
+        return min((store_ms - begin_ms) // 1000, I32_MAX)
+    return 0
+
+
+class KeyHashes:
+    """The hashes that are stored for the keys of messages. A key is hashed as `topic#key`; the
+    hashes of what topics contribute to that are kept in `prefixes`, by topic."""
+
+    def __init__(self) -> None:
+        self.prefixes: dict[str, int] = {}
+
+    def of(self, topic: str, keys: Iterable[str]) -> list[int]:
+        """The stored hash of each key of a message."""
+        prefix = self.prefixes.get(topic)
+        if prefix is None:
+            prefix = self.prefix(topic)
+        return [
+            key_hash
+            if (key_hash := java_hash_with_prefix(prefix, key)) > 0
+            else slot_hash(key_hash)
+            for key in keys
+        ]
+
+    def prefix(self, topic: str) -> int:
+        """The hash of `topic#`, which the hashes of its keys begin with."""
+        prefix = self.prefixes.get(topic)
+        if prefix is None:
+            if len(self.prefixes) >= _PREFIXES_KEPT:
+                self.prefixes.clear()
+            prefix = self.prefixes[topic] = java_hash(topic + "#")
+        return prefix
 
 
 class IndexFile:
@@ -193,11 +231,8 @@ class IndexFile:
         self.end_ms = store_ms
 
     def seconds_of(self, store_ms: int) -> int:
-        """What an entry of a record of that time has, but for the very first."""
-        begin_ms = self.begin_ms
-        if begin_ms > 0 and store_ms > begin_ms:
-            return min((store_ms - begin_ms) // 1000, I32_MAX)
-        return 0
+        """The seconds in an entry of a record of that time; the file's first entry has others."""
+        return seconds_since(self.begin_ms, store_ms)
 
     def put_all(self, keys: list[IndexKey]) -> None:
         """`put` for each of `keys`; a loop of its own, because rebuilds put millions."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
+from aerobee.protocol.hashing import java_hash_with_prefix
 from aerobee.store.compiled import Compiled
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
@@ -32,11 +32,11 @@ from aerobee.store.index.file import (
     I32_MAX,
     IndexFile,
     IndexKey,
+    KeyHashes,
     WrongEntry,
     WrongLink,
     WrongSlot,
     index_file_bytes,
-    slot_hash,
 )
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
@@ -45,7 +45,6 @@ from aerobee.store.stats import StoreStats
 log = logging.getLogger("aerobee.store")
 
 _SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
-_PREFIXES_KEPT = 4096
 _NAME = re.compile(r"[0-9]{17}", re.ASCII)
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 _HOUR_MS = 3_600_000
@@ -137,7 +136,7 @@ class IndexService:
         self._flushing = threading.Lock()
         # Files with repaired entries that are not synced yet. The same.
         self._repaired: list[IndexFile] = []
-        self._prefixes: dict[str, int] = {}
+        self.hashes = KeyHashes()
         self._new_names = False
         self._names = IndexNames(clock)
         # From this log offset on a power cut may have torn the entries of records.
@@ -337,42 +336,32 @@ class IndexService:
 
     def put_keys(self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int) -> None:
         """Index a message under its keys; room for them was reserved."""
-        prefix = self._prefixes.get(topic)
-        if prefix is None:
-            prefix = self.prefix(topic)
         file = self.files[-1] if self.files else self._roll()
-        for key in keys:
+        for key_hash in self.hashes.of(topic, keys):
             if file.count >= file.entries:
                 file = self._roll()
-            key_hash = java_hash_with_prefix(prefix, key)
-            file.put(key_hash if key_hash > 0 else slot_hash(key_hash), log_offset, store_ms)
+            file.put(key_hash, log_offset, store_ms)
 
     def put_entries(self, entries: list[Appended]) -> None:
-        """The same for messages of one round of dispatch."""
+        """Index the messages of one round of dispatch, as `put_keys` does."""
         compiled = self._compiled
         if compiled is not None and self.files:
             file = self.files[-1]
             if file.room >= sum([len(entry[5]) for entry in entries]):
-                prefixes = self._prefixes
-                compiled.put_keys(entries, file, prefixes, self.prefix, java_hash_with_prefix)
+                hashes = self.hashes
+                prefixes = (hashes.prefixes, hashes.prefix)
+                compiled.put_keys(entries, file, *prefixes, java_hash_with_prefix)
                 return
         for _, _, log_offset, _, _, keys, store_ms, topic in entries:
             if keys:
                 self.put_keys(topic, keys, log_offset, store_ms)
 
     def put_all(self, entries: Iterable[Appended]) -> None:
-        """The same for many messages."""
-        prefixes = self._prefixes
+        """Index many messages, as `put_keys` does."""
         found: list[IndexKey] = []
         for _, _, log_offset, _, _, keys, store_ms, topic in entries:
-            prefix = prefixes.get(topic)
-            if prefix is None:
-                prefix = self.prefix(topic)
-            for key in keys:
-                key_hash = java_hash_with_prefix(prefix, key)
-                found.append(
-                    (key_hash if key_hash > 0 else slot_hash(key_hash), log_offset, store_ms)
-                )
+            hashes = self.hashes.of(topic, keys)
+            found += [(key_hash, log_offset, store_ms) for key_hash in hashes]
         done = 0
         while done < len(found):
             file = self.files[-1] if self.files else self._roll()
@@ -383,7 +372,7 @@ class IndexService:
             done += len(part)
 
     def put_hashed(self, compiled: Compiled, hashed: bytes) -> None:
-        """The same for keys that a compiled form has hashed (`HASHED`)."""
+        """Put keys that a compiled form has hashed (`HASHED`); room for them was reserved."""
         done, count = 0, len(hashed) // HASHED_BYTES
         while done < count:
             file = self.files[-1] if self.files else self._roll()
@@ -421,7 +410,7 @@ class IndexService:
     def put_missing_keys(
         self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
     ) -> None:
-        """As `put_keys` for a record that may be indexed already, wholly or in part."""
+        """Do `put_keys` for a record that may be indexed already, wholly or in part."""
         file = self.files[-1] if self.files else None
         if file is not None and log_offset <= file.end_offset and file.count > 1:
             if log_offset < min(file.end_offset, self._unsynced_from):
@@ -463,15 +452,6 @@ class IndexService:
         self._stats.index_files_created += 1
         return file
 
-    def prefix(self, topic: str) -> int:
-        """The hash of `topic#`, which the hashes of its keys begin with."""
-        prefix = self._prefixes.get(topic)
-        if prefix is None:
-            if len(self._prefixes) >= _PREFIXES_KEPT:
-                self._prefixes.clear()
-            prefix = self._prefixes[topic] = java_hash(topic + "#")
-        return prefix
-
     # --- reading ----------------------------------------------------------------------------
 
     def find(
@@ -495,7 +475,7 @@ class IndexService:
 
     def key_hash(self, topic: str, key: str) -> int:
         """The hash that is stored for a key."""
-        return slot_hash(java_hash_with_prefix(self.prefix(topic), key))
+        return self.hashes.of(topic, (key,))[0]
 
     # --- the flush thread -------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
-"""What an index file holds, read-only, whoever reads its bytes and in whatever state it is.
+"""The content of an index file, read-only, in whatever state the file is.
 
 The entries, read in order, determine what every slot must hold: each entry names the one before it
-in its slot. So whoever has gone through the entries and noted the newest of each slot can be told
-the slots that hold something else (`wrong_slots`). What follows from that is the caller's affair:
-recovery cuts off or makes again, the scrub counts, the audit names each place.
+in its slot. A caller that has gone through the entries and noted the newest of each slot gets the
+slots that hold something else (`wrong_slots`). The caller decides what follows from that: recovery
+cuts off or makes again, the scrub repairs, the audit names each place.
 """
 
 import sys
@@ -18,7 +18,7 @@ _ENTRIES = Struct(">iqii")
 _CHUNK_ENTRIES = 50_000
 _CHUNK_SLOTS = 500_000
 
-#: Of an entry: key hash, log offset, seconds since the file's begin, number of the one before it.
+#: An entry's key hash, log offset, seconds since the file's begin, number of the one before it.
 Fields = tuple[int, int, int, int]
 
 
@@ -52,13 +52,13 @@ class IndexView:
         return self.entries_at + INDEX_ENTRY_BYTES * number
 
     def chunks(
-        self, count: int, most: int = _CHUNK_ENTRIES
+        self, count: int, most: int = _CHUNK_ENTRIES, number: int = 1
     ) -> Iterator[tuple[int, Iterator[Fields]]]:
-        """(number of the first, fields of each) of the entries below `count`, `most` at a time.
+        """(number of the first, fields of each) of the entries from `number` up to `count`, at
+        most `most` at a time.
 
         Ends where the file does.
         """
-        number = 1
         while number < count:
             size = INDEX_ENTRY_BYTES * min(most, count - number)
             data = self._read(self.entry_position(number), size)
@@ -88,5 +88,5 @@ class IndexView:
 
 
 def no_entries(slots: int) -> "array[int]":
-    """What slots hold before the first entry."""
+    """Slots that hold no entry yet."""
     return array("i", bytes(SLOT_BYTES * slots))

@@ -32,7 +32,7 @@ class Extensions:
         for key, file in layout.extensions:
             if file.size == segment_bytes and not file.start % segment_bytes:
                 self._by_queue.setdefault(key, {})[file.start] = file
-        # What was read last: path, position, bytes.
+        # The last read: path, position, bytes.
         self._read: tuple[str, int, bytes] = ("", 0, b"")
 
     def check_files(self, findings: Findings) -> None:
@@ -47,7 +47,7 @@ class Extensions:
                 findings.add("ext-file-size", file.path, None, what)
 
     def tags_code(self, key: tuple[str, int], address: int, *, delayed: bool) -> int | None:
-        """What the extension entry at an address holds; None if a reader would take it for missing.
+        """The tags code in the extension entry at an address; None if readers take it for missing.
 
         Readers take a code of more than 32 bits, of a message that is not `delayed`, for damage.
         """

@@ -1,4 +1,4 @@
-"""What is in a store directory, by names and lengths only, and what is wrong with those.
+"""Finds what is in a store directory, by names and lengths only, and what is wrong with those.
 
 A start reads the same directories, strictly: it refuses a store at the first thing that does not
 fit. Here everything is listed, fitting or not, so that all that is wrong can be said at once, and

@@ -44,7 +44,7 @@ class FileReporter(Reporter):
         self.blanks = 0
         # Segments that hold nothing but zeros, behind the end.
         self.spare: list[FoundFile] = []
-        # Behind the end: (file, first position, position behind the last byte that is not zero).
+        # Bytes behind the end: (file, first position, position behind the last that is not zero).
         self.tail: list[tuple[FoundFile, int, int]] = []
         # Segments whose last record is not followed by a blank.
         self.not_closed_files: list[FoundFile] = []

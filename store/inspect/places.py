@@ -1,4 +1,4 @@
-"""Whose segment is it? Tells a file under the name of another from one whose beginning is damaged.
+"""Tells a segment under the name of another from a segment whose beginning is damaged.
 
 Every record says where in the log it begins. Where the first one of a file says something else than
 the file's name, either the file has a wrong name or the record a wrong bit; only the records behind

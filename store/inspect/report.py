@@ -1,4 +1,4 @@
-"""What an audit says: findings, counts, a summary. Values only; the command line prints them.
+"""The report of an audit: findings, counts, a summary. Values only; the command line prints them.
 
 A finding names a place and what is there; its kind, one line of the table in `inspect/kinds.py`,
 adds what follows from it and what to do. Kinds are stable names for scripts.
@@ -41,12 +41,12 @@ class Finding(NamedTuple):
 
     @property
     def consequence(self) -> str:
-        """What follows from it."""
+        """The consequence of a finding of its kind."""
         return KINDS[self.kind].consequence
 
     @property
     def remedy(self) -> str:
-        """What a person can do about it."""
+        """The advice for a finding of its kind."""
         return KINDS[self.kind].remedy
 
 
@@ -93,7 +93,7 @@ class Findings:
 
 
 class Counts:
-    """What was read, for the summary. Plain numbers; the names are those of the JSON report."""
+    """Counts of what was read, for the summary. Plain numbers, named as in the JSON report."""
 
     def __init__(self) -> None:
         self.segments = 0
@@ -141,14 +141,14 @@ class Sizes(NamedTuple):
 
 
 class LogFacts(NamedTuple):
-    """What an audit learned of the log, for a repair. Files are (path, start)."""
+    """Facts about the log that an audit learned, for a repair. Files are (path, start)."""
 
     gaps: list[Gap]
     # By a gap's start: the messages entries name there, as (queue, first number, behind the last).
     lost: dict[int, list[tuple[str, int, int]]]
     # By a gap's start: store time of the last record of its segment before it, 0 without one.
     times: dict[int, int]
-    # Behind the log's end: (path, first byte, behind the last byte that is not zero).
+    # Bytes behind the log's end: (path, first byte, behind the last byte that is not zero).
     tail: list[tuple[str, int, int]]
     # Files that hold the records of another place: (path, start, that place).
     misplaced: list[tuple[str, int, int]]

@@ -1,4 +1,4 @@
-"""What a start refuses before it changes anything: files that are not what or where they should be.
+"""Checks with which a start refuses files that are wrong or misplaced, before it changes anything.
 
 Going on would misread them, write over what somebody else may still bring back, or fail in the
 middle of the recovery. Each refusal names the file and says what to do; a place that only one file
@@ -150,8 +150,7 @@ def check_segment_names(files: Files, segments: MappedFileQueue) -> None:
 
 def _own_start(files: Files, segment: MappedFile) -> int:
     """Where a segment begins by its first two records; its own beginning if they do not agree."""
-    fd = files.open(segment.path, read_only=True)
-    try:
+    with files.opened(segment.path, read_only=True) as fd:
         first = _head_at(files, fd, 0)
         if first is None or first[1] == segment.start:
             return segment.start
@@ -159,8 +158,6 @@ def _own_start(files: Files, segment: MappedFile) -> int:
         if not MIN_RECORD_BYTES <= size <= segment.size - _HEAD_BYTES:
             return segment.start
         second = _head_at(files, fd, size)
-    finally:
-        files.close(fd)
     # Two, because one flipped bit can make the first name the beginning of another segment.
     agree = second is not None and second[1] == own + size
     return own if agree else segment.start

@@ -19,7 +19,7 @@ def was_left_open(files: Files, root: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KnownMarks:
-    """What our offsets file says, as far as a start would believe it.
+    """The marks in our offsets file, as far as a start would believe them.
 
     `ours`: it speaks of this directory (otherwise it is a copy, or RocketMQ ran since).
     `same_boot`: and the machine has not gone down since.
@@ -32,7 +32,7 @@ class KnownMarks:
 
     @property
     def believed(self) -> Offsets | None:
-        """What the file says, if it speaks of this directory."""
+        """The offsets in the file, if it speaks of this directory."""
         return self.offsets if self.ours else None
 
     @property

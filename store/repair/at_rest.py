@@ -66,7 +66,7 @@ class StoreAtRest:
         self._changing = False
         self.files = files or (ReadOnlyFiles() if reading else Files())
         self.clock = clock or Clock()
-        #: What reads plain records for a rebuild or a recovery, where somebody has it.
+        #: Reads plain records for a rebuild or a recovery, where there is a compiled form.
         self.compiled = compiled
         self.settings = settings
         #: Names of the settings that somebody chose.
@@ -74,7 +74,7 @@ class StoreAtRest:
         self.root = settings.store_path
         self._lock = StoreLock(self.files, self.root)
         self._checkpoint = Checkpoint(self.files, os.path.join(self.root, "checkpoint"))
-        #: What is there; after changes to it, `look` sees it anew. It was left open if the last
+        #: The files; after changes to them, `look` sees them anew. It was left open if the last
         #: run, or a command like this one before us, did not end in order.
         self.store: StoreFiles
         # Where what was taken out is; made when the first thing is.
@@ -172,12 +172,9 @@ class StoreAtRest:
     @contextmanager
     def changing(self, path: str, *, create: bool = False) -> Iterator[int]:
         """A descriptor of a file to be changed; it is synced at the end. Raises OSError."""
-        fd = self.files.open(path, create=create)
-        try:
+        with self.files.opened(path, create=create) as fd:
             yield fd
             self.files.sync(fd)
-        finally:
-            self.files.close(fd)
 
     def take_out(self, path: str, name: str | None = None) -> str:
         """Move a file or directory to lost+found, where it keeps its name, or has the one that the
@@ -249,10 +246,10 @@ class StoreAtRest:
 
     def copy(self, path: str, target: str, start: int = 0, end: int | None = None) -> None:
         """Copy a file's bytes, durably but for the new name, leaving out what was never written."""
-        source = self.files.open(path, read_only=True)
-        copy = -1
-        try:
-            copy = self.files.open(target, create=True)
+        with (
+            self.files.opened(path, read_only=True) as source,
+            self.files.opened(target, create=True) as copy,
+        ):
             stop = self.files.size(source) if end is None else end
             self.files.set_size(copy, stop - start)
             for begin, after in self.files.data_ranges(source, start, stop):
@@ -261,10 +258,6 @@ class StoreAtRest:
                     data = self.files.read(source, position, size)
                     self.files.write(copy, position - start, data)
             self.files.sync(copy)
-        finally:
-            self.files.close(source)
-            if copy >= 0:
-                self.files.close(copy)
 
 
 def _within(gap: Range, ranges: Collection[Range]) -> bool:

@@ -1,4 +1,4 @@
-"""What a repair would do, step by step, from what an audit has found. Changes nothing.
+"""Plans a repair, step by step, from the findings of an audit. Changes nothing.
 
 The order of the steps is the order of `repair.py`'s story; each says what it keeps and what it
 loses, in offsets and messages, so that somebody can decide at night.
@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.log_files import gap_at
 from aerobee.store.inspect.report import Report
 from aerobee.store.inspect.sizes import FOUND
 from aerobee.store.repair import steps
@@ -62,7 +63,7 @@ class Plan:
     index: bool = False
     set_back: bool = False
     filled: list[tuple[int, int]] = field(default_factory=list)
-    #: Of these the ones that get fillers or blanks, in segments that are in their places already.
+    #: Those of `filled` that get fillers or blanks, in segments that are in their places already.
     overwritten: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -81,7 +82,7 @@ class Plan:
 def does(
     function: Callable[Concatenate[StoreAtRest, P], object], *args: P.args, **more: P.kwargs
 ) -> Callable[[StoreAtRest], object]:
-    """What a step does: the function, with all but the store given."""
+    """The act of a step: the function, with all but the store given."""
     return lambda rest: function(rest, *args, **more)
 
 
@@ -427,14 +428,12 @@ class Planner:
 
     def _names(self, start: int) -> str:
         """The messages that entries name in the damaged range that begins at or holds `start`."""
-        for gap in self._report.gaps:
-            if gap.start <= start < gap.end:
-                named = self._report.log.lost.get(gap.start, [])
-                texts = [
-                    f"{queue} {first}" + (f" to {end - 1}" if end > first + 1 else "")
-                    for queue, first, end in named[:_NAMES_SHOWN]
-                ]
-                if len(named) > _NAMES_SHOWN:
-                    texts.append(f"{len(named) - _NAMES_SHOWN} more")
-                return f": messages {', '.join(texts)}" if texts else ""
-        return ""
+        gap = gap_at(self._report.gaps, start)
+        named = [] if gap is None else self._report.log.lost.get(gap.start, [])
+        texts = [
+            f"{queue} {first}" + (f" to {end - 1}" if end > first + 1 else "")
+            for queue, first, end in named[:_NAMES_SHOWN]
+        ]
+        if len(named) > _NAMES_SHOWN:
+            texts.append(f"{len(named) - _NAMES_SHOWN} more")
+        return f": messages {', '.join(texts)}" if texts else ""

@@ -44,7 +44,7 @@ _I32_MAX = 0x7FFFFFFF
 
 @dataclass
 class RebuildReport:
-    """What was made, and where the old files are."""
+    """Counts of what was made, and where the old files are."""
 
     records: int = 0
     queues: int = 0
@@ -246,7 +246,7 @@ class Build:
         return (None, *entry[1:])
 
     def _wanted(self, derived: Derived) -> Derived:
-        """The same of what follows from many records."""
+        """What follows from many records, without the queues that are not to be made."""
         claims = [
             (queue, runs)
             for queue, runs in derived.claims
@@ -340,7 +340,7 @@ class Build:
             report.keys = sum(file.count - 1 for file in parts.index.files)
 
     def offsets(self) -> Offsets:
-        """What the offsets file is to say once all is in place."""
+        """The content of the offsets file once all is in place."""
         rest, parts, end = self._rest, self._parts, self._scan.end
         known = rest.store.marks.believed
         derived = DerivedMarks(0, 0)

@@ -31,7 +31,7 @@ from aerobee.store.repair.truncate import SaveTable
 
 
 def plan_repair(rest: StoreAtRest, progress: Progress | None = None) -> Plan:
-    """What would be done to the store that `rest` holds. Changes nothing."""
+    """Plan the repair of the store that `rest` holds. Changes nothing."""
     report = verify(rest.settings, rest.given, rest.files, rest.clock, progress)
     return Planner(rest, report).plan()
 

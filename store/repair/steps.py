@@ -1,4 +1,4 @@
-"""What a repair does to files, one thing each. `repair.py` decides which, and in which order.
+"""Single changes that a repair makes to files. `plan.py` decides which, and in which order.
 
 Every function can be broken off and done again: it leaves a file that is right as it is, and what
 it overwrites it has copied to lost+found before.

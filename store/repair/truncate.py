@@ -1,7 +1,7 @@
 """Cuts the end of a store off: the log at a record's beginning, queues and index with it.
 
-For whoever wants the store as it was at some moment: a producer gone mad, a test that wrote into
-the wrong broker. What is cut is kept in lost+found unless it is to be discarded, and zeroed where
+It brings a store back to some moment: before a producer went mad, before a test wrote into the
+wrong broker. What is cut is kept in lost+found unless it is to be discarded, and zeroed where
 it was, so that nothing comes back to life when the log has grown past it.
 
 The order is recovery's: groups' offsets first (read twice is better than skipped), then the mark up
@@ -35,7 +35,7 @@ SaveTable = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass
 class Cut:
-    """What a truncation would take away, from `log_offset` on."""
+    """Everything that a truncation would take away, from `log_offset` on."""
 
     log_offset: int
     log_end: int = 0
@@ -64,7 +64,7 @@ def plan_cut(
     after_ms: int | None = None,
     progress: Progress | None = None,
 ) -> Cut:
-    """What cutting at log offset `at`, or behind the last record stored up to `after_ms`, means.
+    """Plan a cut at log offset `at`, or behind the last record stored up to `after_ms`.
 
     Changes nothing. Raises NoSuchPlace when no record begins at `at`, StoreLayoutError or
     StoreSizeMismatch when the store is not whole.
@@ -86,7 +86,7 @@ class _Planner:
         self._start = self._segments[0].start if self._segments else 0
 
     def plan(self, at: int | None, after_ms: int | None) -> Cut:
-        """What would go."""
+        """The cut, with what would go."""
         if at is not None:
             cut = self._at(at)
         else:
@@ -188,7 +188,7 @@ def truncate(
 
 
 def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:
-    """What the offsets file may say now: the log reaches to the cut at most."""
+    """Write into the offsets file that the log reaches to the cut at most."""
     known = rest.store.marks.believed
     indexed = -1 if known is None else min(known.indexed, cut.log_offset)
     gaps = known.gaps if known is not None else ()

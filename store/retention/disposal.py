@@ -38,7 +38,7 @@ _STEP_PAUSE_S = 0.005
 
 @dataclass(slots=True)
 class DeletionCounts:
-    """What was deleted since the start, by reason where that matters. The worker writes."""
+    """Counts of deletions since the start, by reason where that matters. The worker writes."""
 
     segments: dict[str, int] = field(default_factory=dict)
     segment_bytes: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What deletion would do to a store directory: the dry run of `aerobee store retention`.
+"""Forecasts deletion in a store directory: the dry run of `aerobee store retention`.
 
 Reads only, and of messages only the first of each segment; the directory may be at rest or in use.
 It goes by the same rules as the running store (`retention/rules.py`, `retention/plan.py`), run
@@ -25,7 +25,7 @@ from aerobee.store.inspect.layout import FoundQueue
 from aerobee.store.inspect.report import Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.retention.plan import RetentionPlan, choose
+from aerobee.store.retention.plan import RetentionPlan, choose, unconsumed
 from aerobee.store.retention.rules import (
     MANUAL,
     SPACE,
@@ -88,13 +88,13 @@ class Forecast:
     disks: tuple[DiskForecast, ...]
     segments: tuple[SegmentForecast, ...]
     made_ahead: int
-    #: What goes now, and why.
+    #: Deletion that is due now, and why.
     now: RetentionPlan
-    #: What an operator's request would delete, whatever the hour.
+    #: Deletion at an operator's request, whatever the hour.
     on_request: RetentionPlan
-    #: At the next hour of deletion; None if no hour is set.
+    #: Deletion at the next hour for it; None if no hour is set.
     next: RetentionPlan | None
-    #: What the force ratio would take next if the disk were just above it; at most one run.
+    #: Deletion that the force ratio would cause if the disk were just above it; at most one run.
     under_pressure: RetentionPlan
     groups: tuple[GroupForecast, ...]
     notes: tuple[str, ...]
@@ -189,11 +189,8 @@ class _Look:
         return count
 
     def _begins(self, place: SegmentPlace) -> bool:
-        fd = self._files.open(place.path, read_only=True)
-        try:
+        with self._files.opened(place.path, read_only=True) as fd:
             return any(self._files.read(fd, 0, 8))
-        finally:
-            self._files.close(fd)
 
     def _segments(self) -> Iterator[SegmentForecast]:
         for place, following in zip(self._places, self._places[1:], strict=False):
@@ -205,7 +202,7 @@ class _Look:
     def _wave(
         self, verdict: Verdict, at_ms: int, *, until_ms: int | None = None, most: int = _EVERYTHING
     ) -> RetentionPlan:
-        """What goes from `at_ms` on, or up to `until_ms`."""
+        """The deletion from `at_ms` on, or up to `until_ms`."""
         now_ms = (at_ms if until_ms is None else until_ms) - self._behind_ms
         plan = choose(
             self._rules, verdict, self._places, self._last_stored, _EVERYTHING, now_ms, most
@@ -263,17 +260,11 @@ class _Look:
         finally:
             cache.close()
         for group, committed in sorted(groups):
-            first = max(begin, committed)
-            if first < queue.max_offset:
-                yield GroupForecast(
-                    group,
-                    found.topic,
-                    found.queue_id,
-                    committed,
-                    queue.max_offset - first,
-                    max(0, gone_now - first),
-                    max(0, gone_next - first),
-                )
+            ends = (queue.max_offset, gone_now, gone_next)
+            behind, *loses = [unconsumed(committed, begin, end) for end in ends]
+            if behind:
+                place = (group, found.topic, found.queue_id, committed)
+                yield GroupForecast(*place, behind, *loses)
 
 
 def _begin_after(wave: RetentionPlan, first_at: Callable[[int], int], begin: int) -> int:

@@ -1,4 +1,4 @@
-"""What a run of deletion would take, and why: the dry run and the real one read the same plan.
+"""Plans a run of deletion: the dry run and the real run read the same plan.
 
 Segments go from the oldest on, never one in the middle, never the last one, and none of which
 anything is not yet durable, dispatched and synced in the queues: the caller passes that mark as
@@ -43,7 +43,7 @@ class Need(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """What one run would delete, oldest first."""
+    """Everything that one run would delete, oldest first."""
 
     now_ms: int
     verdict: Verdict
@@ -107,9 +107,14 @@ def needs_in_queue(
     offsets: Mapping[str, int], topic: str, queue_id: int, begin: int, keep_from: int
 ) -> list[Need]:
     """The groups that have not consumed all of [begin, keep_from) of a queue, most behind first."""
-    needs = []
-    for group, committed in offsets.items():
-        first = max(begin, committed)
-        if first < keep_from:
-            needs.append(Need(group, topic, queue_id, first, keep_from - first))
+    needs = [
+        Need(group, topic, queue_id, max(begin, committed), messages)
+        for group, committed in offsets.items()
+        if (messages := unconsumed(committed, begin, keep_from))
+    ]
     return sorted(needs, key=lambda need: -need.messages)
+
+
+def unconsumed(committed: int, begin: int, end: int) -> int:
+    """How many messages of [begin, end) of a queue a group has not consumed."""
+    return max(0, end - max(begin, committed))

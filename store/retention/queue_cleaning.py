@@ -208,11 +208,8 @@ class QueueCleaner:
         trims = on_owner(partial(self._begin_next_files, used))
         for trim in trims:
             # Its length and its name hold the numbering: on the disk before the others go.
-            fd = store.files.open(trim.queue.segments[-1].path, read_only=True)
-            try:
+            with store.files.opened(trim.queue.segments[-1].path, read_only=True) as fd:
                 store.files.sync(fd)
-            finally:
-                store.files.close(fd)
             self._retention.removal.sync_directory(trim.queue.directory)
         on_owner(partial(trimmer.apply, trims))
         if trims:

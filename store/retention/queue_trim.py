@@ -36,7 +36,7 @@ _LAST_ENTRIES = 64
 
 
 class QueueTrim(NamedTuple):
-    """What one queue gives up: its leading `files`; it begins at `min_offset` then."""
+    """Files that one queue gives up: its leading `files`; it begins at `min_offset` then."""
 
     queue: ConsumeQueue
     files: tuple[QueueFile, ...]
@@ -67,7 +67,7 @@ class QueueTrimmer:
     # --- worker -----------------------------------------------------------------------------
 
     def plan(self, log_min: int) -> list[QueueTrim]:
-        """What the queues give up when the log begins at `log_min`."""
+        """Plan what the queues give up when the log begins at `log_min`."""
         planned = []
         for queue in self._table:
             try:
@@ -133,7 +133,7 @@ class QueueTrimmer:
 
 
 def plan_queue(files: Files, queue: ConsumeQueue, log_min: int) -> QueueTrim | None:
-    """What a queue gives up; None if that is nothing. Raises OSError."""
+    """The files that a queue gives up; None without any. Raises OSError."""
     with snapshot(files, queue) as copy:
         if not copy.segments:
             return None

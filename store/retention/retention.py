@@ -65,11 +65,11 @@ _NEEDS_LOGGED = 20
 
 @dataclass(frozen=True, slots=True)
 class StoreSide:
-    """What retention sees of the store it cleans."""
+    """The parts of the store that retention cleans."""
 
     files: Files
     clock: Clock
-    #: What messages expire by.
+    #: The clock that messages expire by.
     time: SteadyTime
     health: Health
     segments: MappedFileQueue
@@ -117,13 +117,13 @@ class Retention:
 
     @property
     def _rules(self) -> RetentionRules:
-        """As the settings say now: some of them may change while the store is open."""
+        """The rules by today's settings: some of them may change while the store is open."""
         return RetentionRules.of(self._settings)
 
     # --- the three steps --------------------------------------------------------------------
 
     def plan(self, groups: Callable[[], OffsetsByQueue] | None = None) -> RetentionPlan:
-        """What would be deleted now. Any thread; changes nothing. Raises OSError.
+        """Plan what would be deleted now. Any thread; changes nothing. Raises OSError.
 
         `groups` gives the committed offsets, and is asked only if something would go.
         """

@@ -96,7 +96,8 @@ def _ask(files: Files, directories: Sequence[str]) -> dict[str, DiskSpace | None
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What holds now. `triggers` are of TIME, SPACE, MANUAL, in this order; none: nothing goes."""
+    """The judgement of a moment. `triggers` are of TIME, SPACE, MANUAL, in this order; without any
+    nothing goes."""
 
     triggers: tuple[str, ...]
     #: Whether segments go that have not expired, and until when: see `relieved`.
@@ -117,7 +118,7 @@ class Verdict:
 
 
 def judge(rules: RetentionRules, hour: int, disks: Disks, *, manual: bool) -> Verdict:
-    """What holds at the local `hour` with these disks."""
+    """The verdict at the local `hour` with these disks."""
     triggers: list[str] = []
     if hour in rules.delete_hours:
         triggers.append(TIME)

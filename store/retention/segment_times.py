@@ -75,14 +75,11 @@ def dated(
 
 def begun_ms(files: Files, segment: SegmentPlace) -> int | None:
     """Store time of the segment's first message; None if no sound one begins it."""
-    fd = files.open(segment.path, read_only=True)
-    try:
+    with files.opened(segment.path, read_only=True) as fd:
         size = int.from_bytes(files.read(fd, 0, 4), "big")
         if not BLANK_BYTES < size <= segment.end - segment.start:
             return None
         record = files.read(fd, 0, size)
-    finally:
-        files.close(fd)
     try:
         head = check_record(record, 0, segment.start, len(record))
     except CorruptRecord:

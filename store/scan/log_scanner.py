@@ -47,7 +47,7 @@ class Batch(NamedTuple):
 
 
 class Tail(enum.Enum):
-    """What a bad record at or above the floor is.
+    """Ways to take a bad record at or above the floor.
 
     A part of a last record, left by a crash, in any case; unless a sound one stands where its own
     lengths lead; unless there is anything sound behind it.
@@ -59,7 +59,7 @@ class Tail(enum.Enum):
 
 
 class Segments(Protocol):
-    """What a log is read from."""
+    """The source that a log is read from."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class OneSegment:
 
 
 class Reporter:
-    """What a scan tells while it goes; this one forgets all of it. Gaps are the scanner's own."""
+    """Hears what a scan meets; this class forgets all of it. The scanner keeps the gaps itself."""
 
     def is_other(self, reader: SegmentReader) -> bool:
         """Whether a file that begins with no sound record holds the records of another place."""
@@ -162,13 +162,13 @@ class LogScanner:
             yield from batch.records
 
     def batches(self, start: int) -> Iterator[Batch]:
-        """The same, many at a time; damage is met between two batches."""
+        """Sound records, many at a time; damage is met between two batches."""
         for batch in self.steps(start):
             if batch is not None:
                 yield batch
 
     def steps(self, start: int) -> Iterator[Batch | None]:
-        """The same in small steps; None says that some time has passed. Raises OSError."""
+        """Batches in small steps; None says that some time has passed. Raises OSError."""
         first, last = self._segments.bounds
         self.end = max(start, first)
         for reader in self._segments.readers(start):
@@ -247,7 +247,7 @@ class LogScanner:
         return following
 
     def _sound_from(self, log_offset: int) -> None:
-        """What lies between the end so far and `log_offset` is no usable record."""
+        """Note that no usable record lies between the end so far and `log_offset`."""
         if log_offset > self.end:
             reason = self.end_reason or "the file that held this part is missing"
             self.gaps.append(Gap(self.end, log_offset, reason))

@@ -44,7 +44,7 @@ _AHEAD_BYTES = 8 << 20
 
 
 class ClaimedSizes(NamedTuple):
-    """What a record that does not check out still says of itself: its size in bytes by its own
+    """The claims of a record that does not check out: its size in bytes by its own
     field and by its parts, 0 where that is no size, and whether magic and own place are right."""
 
     by_field: int
@@ -62,7 +62,7 @@ class SegmentReader:
 
     #: The magics of records, with the bytes that a topic's length has then.
     topic_lengths: ClassVar[Mapping[int, int]] = {MESSAGE_MAGIC: 1}
-    #: What these magics begin with.
+    #: The bytes that these magics begin with.
     magic_bytes: ClassVar[bytes] = MESSAGE_MAGIC.to_bytes(4, "big")
 
     def __init__(self, path: str, start: int, size: int, limit: int, large: int = _LARGE) -> None:
@@ -146,7 +146,7 @@ class SegmentReader:
         return scan_records(buffer, index, log_offset, stop, check_crc), buffer, index
 
     def taken(self, log_offset: int, end: int, take: Take) -> Derived | None:
-        """What `take` makes of the records from `log_offset` on that end at or before `end`."""
+        """The result of `take` for records from `log_offset` on that end at or before `end`."""
         position = log_offset - self.start
         room = min(end - self.start, self.limit) - position
         buffer, index = self.at(position, min(MIN_RECORD_BYTES, self.limit - position))
@@ -157,7 +157,7 @@ class SegmentReader:
         return self.at(log_offset - self.start, size)
 
     def claimed_sizes(self, log_offset: int, end: int) -> ClaimedSizes:
-        """What the bytes there say of a record that may end up to `end`."""
+        """The claims of the bytes there about a record that may end up to `end`."""
         position, limit = log_offset - self.start, min(end - self.start, self.limit)
         if limit - position < MIN_RECORD_BYTES:
             return ClaimedSizes(0, 0, False)
@@ -185,7 +185,7 @@ class SegmentReader:
         return int.from_bytes(buffer[index : index + size], "big")
 
     def own_place(self, log_offset: int) -> int | None:
-        """What the record there says its log offset is, None if so much is not there."""
+        """The log offset that the record there claims, None if so much is not there."""
         position = log_offset - self.start + LOG_OFFSET_POSITION
         if position + 8 > self.limit:
             return None
@@ -206,7 +206,7 @@ class SegmentReader:
 
 
 class MappedReader(SegmentReader):
-    """Of a segment that is mapped."""
+    """Reads a segment that is mapped."""
 
     def __init__(self, segment: MappedFile) -> None:
         super().__init__(segment.path, segment.start, segment.size, segment.wrote)
@@ -230,7 +230,7 @@ class MappedReader(SegmentReader):
 
 
 class FileReader(SegmentReader):
-    """Of a segment's file, of which `file_bytes` are there, through a window of it."""
+    """Reads a segment's file, of which `file_bytes` are there, through a window of it."""
 
     def __init__(
         self, path: str, start: int, size: int, file_bytes: int, window: Window, large: int = _LARGE
@@ -259,5 +259,5 @@ class FileReader(SegmentReader):
         return max(position, self._written)
 
     def moved_to(self, start: int) -> "FileReader":
-        """The same bytes, were they those of the segment that begins at `start`."""
+        """A reader of these bytes that takes them for the segment that begins at `start`."""
         return FileReader(self.path, start, self.size, self.limit, self.window, self._large)

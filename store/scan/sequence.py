@@ -189,7 +189,7 @@ class Sequences:
         self.feed_runs(queue, runs_of(offsets, entries))
 
     def feed_runs(self, queue: ConsumeQueue, runs: Iterable[Run]) -> None:
-        """The same as runs."""
+        """Do `feed` for claims that are runs already."""
         state = self._states.get(queue)
         if state is None:
             state = self._states[queue] = _State(queue.max_offset == 0)
@@ -329,7 +329,7 @@ class Sequences:
         entry = queue.entry(offset)
         if state.expected is None and offset < queue.max_offset:
             return entry is None or not self._sound(queue, offset, entry)
-        # What was before it may have been deleted with the beginning of the log.
+        # Earlier messages may have been deleted with the beginning of the log.
         return not queue.segments and self._read_from == self._log_min > 0
 
     def _set_aside(self, queue: ConsumeQueue, claim: Run) -> None:

@@ -164,7 +164,7 @@ class Sources:
             self._close(self._open.popitem()[1])
 
     def bytes_read(self) -> int:
-        """What all sources have read so far."""
+        """The number of bytes that all sources have read so far."""
         return self._bytes_read + sum(source.bytes_read for source in self._open.values())
 
     def unreadable(self) -> list[tuple[str, int, int]]:

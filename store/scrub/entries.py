@@ -23,6 +23,7 @@ from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_view import (
     ENTRY,
@@ -51,8 +52,6 @@ MOST_DIFFERENT = 262_144
 # Slots compared or looked at in one step: some 0.2 ms at worst.
 _RUN_ENTRIES = 512
 _RUN_BYTES = _RUN_ENTRIES * ENTRY_BYTES
-# Entries that hold an address in the queue's extension instead of a tags code are below this.
-_LEAST_TAGS_CODE = -(1 << 31)
 
 
 def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> bool:
@@ -63,7 +62,7 @@ def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> boo
     return (
         expected.tags_code == found.tags_code
         or queue.topic == SCHEDULE_TOPIC
-        or found.tags_code < _LEAST_TAGS_CODE
+        or is_address(found.tags_code)
     )
 
 
@@ -76,7 +75,7 @@ class Orphan(NamedTuple):
 
 
 class EntryCheck:
-    """Of one segment: log offsets from `start` to `end`."""
+    """The check of one segment: log offsets from `start` to `end`."""
 
     def __init__(
         self,
@@ -180,7 +179,7 @@ class EntryCheck:
         low = max(copy.first_at(self._start), copy.min_offset)
         end = copy.first_at(self._end)
         for begin, stop in zip([*right[::2], end], [*right[1::2], end], strict=True):
-            # What lies between two ranges of slots that are right.
+            # Slots between two ranges of right ones.
             while low < min(begin, end):
                 yield
                 data = copy.read_entries(low, min(begin, end) - low)[:_RUN_BYTES]

@@ -18,19 +18,18 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import NamedTuple
 
-from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.protocol.message.record_check import Checked
 from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import keys_of
 from aerobee.store.index.file import (
-    INDEX_ENTRY_BYTES,
     EntryKey,
     IndexFile,
     IndexKey,
+    KeyHashes,
     WrongEntry,
-    slot_hash,
 )
 from aerobee.store.index.service import IndexService
 from aerobee.store.index.view import IndexView
@@ -48,7 +47,6 @@ _BEFORE = 4
 # More wrong entries of a segment than this are a file that has to be made again.
 _MOST_DIFFERENT = 65_536
 
-_FIELDS = struct.Struct(">iqii")
 _HASH_AND_OFFSET = struct.Struct(">iq")
 
 
@@ -62,7 +60,7 @@ class _Entry(NamedTuple):
 
 
 class IndexEntryCheck:
-    """Of one segment, whose first log offset is `start`; `close` it. A file that is deleted
+    """The check of a segment that begins at log offset `start`; `close` it. A file that is deleted
     meanwhile, or that the disk refuses to give, ends the comparison."""
 
     def __init__(self, files: Files, index: IndexService, start: int) -> None:
@@ -70,7 +68,7 @@ class IndexEntryCheck:
         self._start = start
         self._index_files = tuple([file for file in index.files if file.end_offset >= start])
         self._fds: dict[IndexFile, int] = {}
-        self._prefixes: dict[str, int] = {}
+        self._hashes = KeyHashes()
         # Keys of the records that no entry was compared with yet.
         self._expected: list[IndexKey] = []
         # Entries that were read and not compared yet, and the place of the next one.
@@ -95,12 +93,8 @@ class IndexEntryCheck:
             return
         for record in records:
             log_offset, _, _, _, sys_flag, store_ms, topic = record[:7]
-            for key in keys_of(sys_flag, record[-1]):
-                prefix = self._prefixes.get(topic)
-                if prefix is None:
-                    prefix = self._prefixes[topic] = java_hash(topic + "#")
-                key_hash = slot_hash(java_hash_with_prefix(prefix, key))
-                self._expected.append((key_hash, log_offset, store_ms))
+            hashes = self._hashes.of(topic, keys_of(sys_flag, record[-1]))
+            self._expected += [(key_hash, log_offset, store_ms) for key_hash in hashes]
 
     def compare(self, *, all_of_them: bool = False) -> Iterator[None]:
         """Compare what was gathered if it is enough to be worth it, in steps."""
@@ -233,19 +227,15 @@ class IndexEntryCheck:
 
     def _fields(self, file: IndexFile, number: int, most: int) -> list[tuple[int, int, int, int]]:
         """Those of up to `most` entries from `number` on."""
-        count = min(most, file.count - number)
-        if count <= 0:
-            return []
-        fd = self._fds.get(file)
-        if fd is None:
-            fd = self._fds[file] = self._files.open(file.path, read_only=True)
-        at = IndexView(lambda _at, _size: b"", file.slots).entry_position(number)
-        data = self._files.read(fd, at, INDEX_ENTRY_BYTES * count)
-        return list(_FIELDS.iter_unpack(data[: len(data) // _FIELDS.size * _FIELDS.size]))
+        if file not in self._fds:
+            self._fds[file] = self._files.open(file.path, read_only=True)
+        view = IndexView(partial(self._files.read, self._fds[file]), file.slots)
+        end = min(number + most, file.count)
+        return [entry for _, entries in view.chunks(end, most, number) for entry in entries]
 
 
 def _has_time_of(entry: _Entry, key: IndexKey) -> bool:
-    """Not told of the very first one, which is relative to the file before (FORMAT.md 6.2)."""
+    """Whether the times agree; the first entry counts from the file before (FORMAT.md 6.2)."""
     return entry.number == 1 or entry.seconds == entry.file.seconds_of(key[2])
 
 

@@ -1,4 +1,4 @@
-"""What the scrub found to differ, judged and repaired by the owner of the consume queues.
+"""The owner of the consume queues judges and repairs what the scrub found to differ.
 
 An entry is repaired only if it names no record that names it back, and the record that claims its
 slot lies between those of the nearest sound entries on both sides. So a record of a topic that was
@@ -7,7 +7,7 @@ bit has changed. Where a queue begins there is no neighbour before, and an old n
 well: a claim there waits until a whole pass has shown who else claims the slot. The last in the log
 wins.
 
-What the index says wrongly is repaired here too: its entries, links and slots follow from the log
+Wrong places of the index are repaired here too: its entries, links and slots follow from the log
 and from each other, and each is written only while it is what was found.
 
 When all that differed in a segment is repaired, or turned out to be in order, and no record in it
@@ -48,7 +48,7 @@ _MOST_HELD = 65_536
 
 @dataclass(slots=True)
 class Findings:
-    """What differs in a segment that had this `unchecked_below`; what is damaged in it.
+    """Differences and damage in a segment that had this `unchecked_below`.
 
     `complete`: all of it could be compared. `in_pass`: the other segments are looked at as well.
     """
@@ -63,7 +63,7 @@ class Findings:
 
 
 class IndexFindings(NamedTuple):
-    """What is wrong in an index file."""
+    """Wrong entries, links and slots of an index file."""
 
     file: IndexFile
     wrong: Sequence[WrongEntry | WrongLink | WrongSlot]
@@ -102,7 +102,7 @@ class QueueRepair:
         self._findings: deque[Findings | IndexFindings | None] = deque()
         self._work: Iterator[None] | None = None
         self._held: dict[tuple[ConsumeQueue, int], Run] = {}
-        # What `_after` found last: for slots of a queue from one up to another.
+        # The last result of `_after`: for slots of a queue from one up to another.
         self._last_after: tuple[ConsumeQueue | None, int, int, int | None] = (None, 0, 0, None)
         # Has the scrub read the segment of a log offset; has it begin a whole pass.
         self._ask_scrub = ask_scrub
@@ -249,7 +249,8 @@ class QueueRepair:
         return nearest_sound(queue, slots, self._is_sound)[1]
 
     def _after(self, queue: ConsumeQueue, slot: int) -> int | None:
-        """The same behind the slot. Looked for once for many slots that follow each other."""
+        """Log offset of the nearest sound entry behind the slot. It is looked for once for many
+        slots that follow each other."""
         known, first, last, log_offset = self._last_after
         if known is queue and first <= slot < last:
             return log_offset

@@ -1,4 +1,4 @@
-"""What a broker derives from its log, many records at once: queue entries, index keys, files.
+"""Queue entries and index keys that follow from a log, and the judgement of both.
 
 The jobs `audit` and `rebuild` come in.
 """

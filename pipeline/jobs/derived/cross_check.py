@@ -10,23 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.jobs.derived.findings import Finding
+from aerobee.store.inspect.log_files import gap_at
+from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.scan.sequence import Gap
 
-#: Tags codes below are addresses of extension entries, whose tags are elsewhere (FORMAT.md 5.6).
-_FIRST_TAGS_CODE: Final = -(1 << 31)
 _PLACE = ["logOffset", "topic", "queueId", "slot"]
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What is known of the whole store: damaged places, where queues began anew, which queues have
+    """Facts about the whole store: damaged places, where queues began anew, which queues have
     files, and up to which log offset records were dispatched."""
 
     damaged: Sequence[Gap] = ()
@@ -36,7 +35,7 @@ class StoreFacts:
 
 
 def cross_check(expected: pa.Table, entries: pa.Table, facts: StoreFacts) -> list[Finding]:
-    """What is wrong between the two (both of schema ENTRIES, of one range of offsets)."""
+    """Compare the two (both of schema ENTRIES, of one range of offsets)."""
     check = _Check(facts, np.sort(expected.column("logOffset").to_numpy()))
     placed = expected.filter(pc.greater_equal(expected.column("slot"), 0))
     both = placed.append_column("expected", pa.repeat(True, placed.num_rows)).join(
@@ -59,7 +58,6 @@ class _Check:
         self._facts = facts
         self._offsets = offsets
         self._damaged = sorted(facts.damaged)
-        self._damage_starts = [one.start for one in self._damaged]
         self.findings: list[Finding] = []
 
     def pairs(self, both: pa.Table) -> None:
@@ -69,7 +67,8 @@ class _Check:
             text = f"says the record has {row['sizeThere']} bytes; it has {row['size']}"
             self._say("unit-size", row, text)
         code = both.column("tagsCodeThere")
-        plain = pc.greater_equal(code, _FIRST_TAGS_CODE)
+        # An address of an extension entry, whose tags are elsewhere (FORMAT.md 5.6), is no code.
+        plain = pc.greater(code, MOST_ADDRESS)
         tags = pc.and_(plain, pc.not_equal(code, both.column("tagsCode")))
         for row in both.filter(tags).to_pylist():
             text = f"has tags code {row['tagsCodeThere']}; the record's is {row['tagsCode']}"
@@ -79,7 +78,7 @@ class _Check:
         """Report entries that do not follow from any record."""
         for row in entries.to_pylist():
             place = row["logOffset"]
-            if self._is_old(row) or self._is_damaged(place):
+            if self._is_old(row) or gap_at(self._damaged, place) is not None:
                 continue
             at = int(np.searchsorted(self._offsets, place))
             if at < len(self._offsets) and self._offsets[at] == place:
@@ -114,10 +113,6 @@ class _Check:
         """Whether the record or entry is older than the last beginning of its queue's numbering."""
         restart = self._facts.restarts.get((str(row["topic"]), int(str(row["queueId"]))), 0)
         return int(str(row["logOffset"])) < restart
-
-    def _is_damaged(self, place: int) -> bool:
-        at = int(np.searchsorted(self._damage_starts, place, side="right")) - 1
-        return at >= 0 and place < self._damaged[at].end
 
     def _say(self, kind: str, row: Mapping[str, object], what: str, count: int = 1) -> None:
         place = (row["topic"], row["queueId"], row["slot"], row["logOffset"])

@@ -1,4 +1,4 @@
-"""What an audit finds: kinds, rows, and one finding for one fault.
+"""The findings of an audit: kinds, rows, and one finding for one fault.
 
 A single fault shows in several places: a record whose queue id was changed leaves a hole in one
 queue, is out of place in another, and the entry that names it is wrong. `without_symptoms` keeps
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """As its kind's."""
+        """The level of its kind."""
         return KINDS[self.kind].level
 
 

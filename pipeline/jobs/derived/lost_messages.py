@@ -1,18 +1,18 @@
-"""What damaged ranges of a log held: how many messages of which topics, as far as anything tells.
+"""Tells how many messages of which topics damaged ranges of a log held, as far as that is known.
 
-A message that cannot be read any more is told by one of two things:
+One of two things tells of a message that cannot be read any more:
 
 - its consume queue entry, which points into the range: exactly this message, this topic and queue;
 - where that is gone too, the numbers of its queue: the records before and behind the damage say how
   many are missing between them. If several ranges lie between the two, nobody can say in which of
   them a message was; it is counted once, between the first and the last.
 
-Neither tells of what has no entry: records that were not dispatched yet, half messages of a broker
-of ours, the last ones of a queue without files. So a count is exact only where entries account for
-the bytes of a range but for fewer than the smallest record has; else it is a least one. At the end
-of a segment there may be up to a record's length of blank, which looks the same.
+Neither tells of a message without an entry: records that were not dispatched yet, half messages of
+a broker of ours, the last ones of a queue without files. So a count is exact only where entries
+account for the bytes of a range but for fewer than the smallest record has; else it is a least one.
+At the end of a segment there may be up to a record's length of blank, which looks the same.
 
-Entries and runs stay DataFrames; what comes to the driver is a row for each range and queue.
+Entries and runs stay DataFrames; the driver gets a row for each range and queue.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from aerobee.pipeline.jobs.derived.entries import ENTRIES, ENTRIES_DDL, batch_of, schema_of
 from aerobee.pipeline.jobs.derived.numbering import (
-    MISSING_DDL,
     RUNS_DDL,
     MissingNumbers,
     OffsetRun,
-    RunCollector,
     missing_numbers,
+    run_rows,
+    runs_in,
 )
 from aerobee.pipeline.jobs.inputs import each_batch
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
@@ -71,7 +71,7 @@ class DamagedRange(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What was lost: by range, by queue (rows of LOST_DDL, those with most messages), by topic."""
+    """Losses by range, by queue (rows of LOST_DDL, those with most messages), and by topic."""
 
     ranges: list[DamagedRange]
     by_queue: list[tuple[Any, ...]]
@@ -107,7 +107,7 @@ def find_losses(
     entries: DataFrame | None,
     most: int,
 ) -> Losses:
-    """What `ranges` (of damaged_stretches) held; of queues at most that many rows. `runs` are
+    """The losses in `ranges` (of damaged_stretches); of queues `most` rows. `runs` are
     those of the whole log (RUNS_DDL), `entries` all that name a place in it, if there are any."""
     from pyspark.sql import functions as f
 
@@ -128,15 +128,14 @@ def _lost_messages(
     runs: DataFrame,
     entries: DataFrame | None,
 ) -> DataFrame:
-    """As LOST_DDL, at most one row for a queue and range, and one for a queue's hole."""
-    missing = runs.groupBy("topic", "queueId").applyInArrow(_finder(ranges), MISSING_DDL)
+    """Rows of LOST_DDL, at most one for a queue and range, and one for a queue's hole."""
     if entries is None:
         within = spark.createDataFrame([], _WITHIN_DDL)
     else:
         within = entries.mapInArrow(each_batch(entries_within, ranges), _WITHIN_DDL)
-    known = within.drop("range").mapInArrow(_runs_of, RUNS_DDL)
+    known = within.drop("range").mapInArrow(run_rows, RUNS_DDL)
     by_numbers = (
-        missing.groupBy("topic", "queueId")
+        runs.groupBy("topic", "queueId")
         .cogroup(known.groupBy("topic", "queueId"))
         .applyInArrow(_unexplained(ranges), LOST_DDL)
     )
@@ -191,7 +190,7 @@ def _by_entries(spark: SparkSession, ranges: Sequence[Gap], within: DataFrame) -
     )  # fmt: skip
 
 
-# What runs on the executors
+# On the executors
 
 
 def entries_within(entries: pa.RecordBatch, ranges: Sequence[Gap]) -> pa.RecordBatch:
@@ -231,30 +230,10 @@ def still_missing(
             yield *where, one.topic, one.queue_id, left, None, BY_NUMBERS
 
 
-def _runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    runs = RunCollector()
-    for batch in batches:
-        runs.add(batch)
-    yield batch_of(runs.runs(), RUNS_DDL)
-
-
-def _rows(table: pa.Table) -> Iterator[tuple[object, ...]]:
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
-
-
-def _finder(ranges: Sequence[Gap]) -> Callable[[pa.Table], pa.Table]:
-    def found(runs: pa.Table) -> pa.Table:
-        missing = missing_numbers([OffsetRun(*row) for row in _rows(runs)], ranges)  # type: ignore[arg-type]
-        return pa.Table.from_batches([batch_of(missing, MISSING_DDL)])
-
-    return found
-
-
 def _unexplained(ranges: Sequence[Gap]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def left(missing: pa.Table, known: pa.Table) -> pa.Table:
-        holes = [MissingNumbers(*row) for row in _rows(missing)]  # type: ignore[arg-type]
-        runs = [OffsetRun(*row) for row in _rows(known)]  # type: ignore[arg-type]
-        rows = list(still_missing(holes, runs, ranges))
+    def left(runs: pa.Table, known: pa.Table) -> pa.Table:
+        missing = missing_numbers(runs_in(runs), ranges)
+        rows = list(still_missing(missing, runs_in(known), ranges))
         return pa.Table.from_batches([batch_of(rows, LOST_DDL)])
 
     return left

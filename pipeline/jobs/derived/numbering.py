@@ -8,15 +8,13 @@ and the runs of all parts, in the log's order, are judged together in one place.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aerobee.pipeline.jobs.derived.entries import batch_of
 from aerobee.pipeline.jobs.derived.findings import Finding
 from aerobee.store.scan.sequence import Gap
 
@@ -50,32 +48,34 @@ class MissingNumbers(NamedTuple):
     before: int
 
 
-MISSING_DDL: Final = (
-    "topic string, queueId int, first bigint, end bigint, messages bigint, afterOffset bigint, "
-    "beforeOffset bigint"
-)
-
-# A damaged place comes with the batch of the records around it, or with one near that.
-_BATCHES_NEAR: Final = 4
+_RUN_COLUMNS: Final = ("topic", "queueId", "slot", "logOffset")
 RUNS_DDL: Final = (
     "topic string, queueId int, first bigint, length bigint, beginOffset bigint, lastOffset bigint"
 )
 
 
-class RunCollector:
-    """Sums up entries (schema ENTRIES) that come in the log's order."""
+def collect_runs(batches: Iterable[pa.RecordBatch]) -> list[OffsetRun]:
+    """The runs of entries (schema ENTRIES), by queue and place. The entries of each queue come in
+    their order; those without a place in a queue are passed over."""
+    by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in _RUN_COLUMNS]
+        for topic, queue_id, slot, place in zip(*columns, strict=True):
+            if queue_id >= 0:
+                own = by_queue.setdefault((topic, queue_id), [])
+                _append(own, OffsetRun(topic, queue_id, slot, 1, place, place))
+    return sorted([run for own in by_queue.values() for run in own], key=_place)
 
-    def __init__(self) -> None:
-        self._by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
 
-    def add(self, entries: pa.RecordBatch) -> None:
-        """The next ones."""
-        for run in _runs(entries):
-            _append(self._by_queue.setdefault((run.topic, run.queue_id), []), run)
+def run_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: the runs of one task's entries (RUNS_DDL)."""
+    yield batch_of(collect_runs(batches), RUNS_DDL)
 
-    def runs(self) -> list[OffsetRun]:
-        """All of them, by queue and place."""
-        return sorted([run for own in self._by_queue.values() for run in own], key=_place)
+
+def runs_in(table: pa.Table) -> list[OffsetRun]:
+    """The runs of a table (RUNS_DDL)."""
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return [OffsetRun(*row) for row in rows]
 
 
 def _append(runs: list[OffsetRun], run: OffsetRun) -> None:
@@ -91,39 +91,8 @@ def _place(run: OffsetRun) -> tuple[str, int, int]:
     return run.topic, run.queue_id, run.begin
 
 
-def _runs(entries: pa.RecordBatch) -> Iterator[OffsetRun]:
-    """The runs of one batch, by queue, each queue's in order."""
-    if not entries.num_rows:
-        return
-    coded = entries.column("topic").dictionary_encode()
-    queue_ids = entries.column("queueId").to_numpy()
-    codes = coded.indices.to_numpy()
-    order = np.lexsort((np.arange(len(codes)), queue_ids, codes))
-    codes, queue_ids = codes[order], queue_ids[order]
-    slots = entries.column("slot").to_numpy()[order]
-    places = entries.column("logOffset").to_numpy()[order]
-    fresh = np.ones(len(codes), bool)
-    fresh[1:] = (
-        (codes[1:] != codes[:-1])
-        | (queue_ids[1:] != queue_ids[:-1])
-        | (slots[1:] != slots[:-1] + 1)
-    )
-    begins = np.flatnonzero(fresh)
-    ends = np.append(begins[1:], len(codes))
-    topics = coded.dictionary.to_pylist()
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        yield OffsetRun(
-            topics[codes[begin]],
-            int(queue_ids[begin]),
-            int(slots[begin]),
-            end - begin,
-            int(places[begin]),
-            int(places[end - 1]),
-        )
-
-
 def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> list[Finding]:
-    """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
+    """Find wrong numbers; a hole that a damaged part of the log explains is not wrong."""
     return _checked(runs, damaged).findings
 
 
@@ -246,69 +215,3 @@ class _QueueCheck:
     def _say(self, kind: str, run: OffsetRun, slot: int, count: int, what: str) -> None:
         finding = Finding(kind, run.topic, run.queue_id, slot, run.begin, count, what)
         self.findings.append(finding)
-
-
-class PartSummary(NamedTuple):
-    """What one part of the log says of itself: offsets of its first and last rows, row counts, and
-    its damaged places, of which the last may reach into the next part (end -1)."""
-
-    first: int
-    last: int
-    records: int
-    bytes: int
-    bad: list[Gap]
-
-
-class PartSummarizer:
-    """Sums up the rows of one part; in the permissive mode damaged places are rows, too.
-
-    Records come in the log's order, damaged places somewhere near the records around them.
-    """
-
-    def __init__(self) -> None:
-        self._first, self._last = 1 << 62, -1
-        self._records = self._bytes = 0
-        self._bad: list[Gap] = []
-        # Log offsets of the records of the last batches.
-        self._near: deque[np.ndarray] = deque(maxlen=_BATCHES_NEAR)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
-        if not batch.num_rows:
-            return
-        places = batch.column("commitLogOffset").to_numpy()
-        self._first = min(self._first, int(places.min()))
-        self._last = max(self._last, int(places.max()))
-        errors = batch.column("error")
-        good = errors.is_null().to_numpy(zero_copy_only=False)
-        self._bad += [
-            Gap(int(places[row]), -1, str(errors[row])) for row in np.flatnonzero(~good).tolist()
-        ]
-        if good.any():
-            self._records += int(good.sum())
-            self._bytes += pc.sum(batch.column("recordSize").filter(pa.array(good))).as_py()
-            self._near.append(places[good])
-        self._bad = [one if one.end >= 0 else self._closed(one) for one in self._bad]
-
-    def _closed(self, bad: Gap) -> Gap:
-        for places in self._near:
-            at = int(np.searchsorted(places, bad.start, side="right"))
-            if at < len(places):
-                return bad._replace(end=int(places[at]))
-        return bad
-
-    def part(self) -> PartSummary:
-        """All of it."""
-        first = self._first if self._last >= 0 else -1
-        return PartSummary(first, self._last, self._records, self._bytes, self._bad)
-
-
-def damaged_ranges(parts: Iterable[PartSummary]) -> list[Gap]:
-    """The damaged places of all parts, those at the end of a part up to the next part's rows."""
-    ordered = sorted([part for part in parts if part.first >= 0], key=lambda part: part.first)
-    found: list[Gap] = []
-    for place, part in enumerate(ordered):
-        later = [one.first for one in ordered[place + 1 :] if one.records]
-        end = later[0] if later else 1 << 62
-        found += [one if one.end >= 0 else one._replace(end=end) for one in part.bad]
-    return found

@@ -1,29 +1,23 @@
-"""Consume queue files: found, read into rows, and made from rows as a broker would write them.
+"""Consume queue files of a store, found and read into rows.
 
 The entry of slot k of a queue is at byte k x 20, always. A slot without a message is a pre-blank
-entry (0, 2147483647, 0) or, where nothing was written, zeros (store/FORMAT.md 5.1). A broker fills
-the slots before a queue's first message in its file, and those of messages that are lost, with
-pre-blanks; behind the last entry a file is zeros to its length.
+entry (0, 2147483647, 0) or, where nothing was written, zeros (store/FORMAT.md 5.1).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.files.directory import File, Place, Store
-from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntries
+from aerobee.pipeline.files.entries import ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntries
 from aerobee.pipeline.jobs.derived.entries import ENTRIES, ENTRIES_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-#: RocketMQ's default: 300,000 entries.
-QUEUE_FILE_BYTES: Final = 6_000_000
 
 _ROWS = 32_768
 _FILES_DDL = "topic string, queueId int, uri string, path string, start bigint, size bigint"
@@ -58,7 +52,8 @@ def queue_files(store: Store) -> list[QueueFile]:
 def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
     """The entries of a file that name a record at or above `log_min` (schema ENTRIES).
 
-    A last piece of fewer than 20 bytes is none. Raises OSError, or StoreReadError when it is gone.
+    A last piece of fewer than 20 bytes is left out. Raises OSError, or StoreReadError when the file
+    is gone.
     """
     own = (File(file.path, file.start, file.size),)
     queue = QueueEntries(Place(file.uri), file.topic, file.queue_id, own)
@@ -66,7 +61,7 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
         entries = queue.read(first, min(first + _ROWS, queue.capacity))
         size = entries["size"].astype(np.int32)
         offsets = entries["logOffset"].astype(np.int64)
-        # A size that is none where the rest of the entry is something is damage, no empty slot.
+        # An entry without a size that names a place is damaged; its slot is not empty.
         is_empty = ((size == 0) | (size == PRE_BLANK_SIZE)) & (offsets == 0)
         rows = np.flatnonzero(~is_empty & (offsets >= log_min))
         if len(rows):
@@ -83,7 +78,7 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
 
 
 def entries_frame(spark: SparkSession, files: Sequence[QueueFile], log_min: int) -> DataFrame:
-    """The same of many files as a DataFrame (ENTRIES_DDL), one task for some of them."""
+    """The entries of many files as a DataFrame (ENTRIES_DDL), one task for some of them."""
     tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
     frame = spark.createDataFrame(list(files), _FILES_DDL).repartition(tasks)
 
@@ -93,47 +88,3 @@ def entries_frame(spark: SparkSession, files: Sequence[QueueFile], log_min: int)
                 yield from read_entries(QueueFile(*row.values()), log_min)
 
     return frame.mapInArrow(read, ENTRIES_DDL)
-
-
-def file_bytes(
-    start_slot: int, end_slot: int, slots: np.ndarray, entries: pa.Table | pa.RecordBatch
-) -> bytes:
-    """The entries of the slots from `start_slot` to `end_slot`, pre-blank where `entries` has none.
-
-    `slots` are the slots of the rows of `entries` (ascending log offsets); of two rows for one slot
-    the later counts.
-    """
-    filled = np.zeros(end_slot - start_slot, ENTRY)
-    filled["size"] = PRE_BLANK_SIZE
-    places = slots - start_slot
-    for name in ENTRY.names or ():
-        filled[name][places] = entries.column(name).to_numpy()
-    return filled.tobytes()
-
-
-def write_sparse(path: str, parts: list[tuple[int, bytes]], size: int) -> None:
-    """A file of `size` bytes with these parts, (position, bytes) each, and zeros between them;
-    under its name only when it is whole.
-
-    Two that write the same file do no harm to each other. Raises OSError.
-    """
-    aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    try:
-        with open(aside, "xb") as opened:
-            for position, data in parts:
-                opened.seek(position)
-                opened.write(data)
-            opened.truncate(size)
-            opened.flush()
-            os.fdatasync(opened.fileno())
-        os.rename(aside, path)
-    except BaseException:
-        if os.path.exists(aside):
-            os.remove(aside)
-        raise
-
-
-def queue_file_path(root: str, topic: str, queue_id: int, start: int) -> str:
-    """Where a queue's file is that begins at byte `start` of the queue."""
-    return os.path.join(root, "consumequeue", topic, str(queue_id), f"{start:020d}")

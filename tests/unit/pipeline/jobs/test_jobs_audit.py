@@ -8,23 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from aerobee.pipeline.files.directory import find_stores
+from aerobee.pipeline.jobs.audit import damage_finding, damaged_places, following_records
 from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
-    derived_entries,
-    expected_entries,
+    derived_rows,
 )
 from aerobee.pipeline.jobs.derived.findings import Finding, without_symptoms
 from aerobee.pipeline.jobs.derived.numbering import (
     OffsetRun,
-    PartSummarizer,
-    RunCollector,
     check_numbering,
-    damaged_ranges,
+    collect_runs,
     restarts_of,
 )
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
@@ -47,20 +46,32 @@ def root(template: Path, tmp_path: Path) -> Path:
     return at.copy(template, tmp_path / "store")
 
 
+def damaged_in(batches: list[pa.RecordBatch]) -> list[Gap]:
+    """The damaged places of what was derived; each batch stands for a task."""
+    rows = pa.Table.from_batches(batches)
+    bad = rows.filter(pc.is_valid(rows.column("error"))).sort_by("logOffset")
+    starts = bad.column("logOffset").to_numpy()
+    following: dict[int, int] = {}
+    for batch in batches:
+        places = batch.filter(pc.is_null(batch.column("error"))).column("logOffset")
+        for number, place in following_records(starts, places.to_numpy()):
+            following[number] = min(place, following.get(number, place))
+    reasons = bad.column("error").to_pylist()
+    return damaged_places(list(zip(starts.tolist(), reasons, strict=True)), following)
+
+
 def audit(root: Path) -> list[Finding]:
     """All the rules on one machine; the job does the same, a piece of the log at a time."""
-    parts, runs, claims = [], [], []
-    for batch in log_rows(root):
-        part, run = PartSummarizer(), RunCollector()
-        part.add(batch)
-        run.add(derived_entries(batch, LEVELS))
-        parts.append(part.part())
-        runs += run.runs()
-        claims.append(expected_entries(batch, LEVELS))
-    damaged = damaged_ranges(parts)
+    batches = [derived_rows(batch, LEVELS) for batch in log_rows(root)]
+    expected = [
+        batch.filter(pc.is_null(batch.column("error"))).select(ENTRIES.names) for batch in batches
+    ]
+    runs = [run for batch in expected for run in collect_runs([batch])]
+    damaged = damaged_in(batches)
     numbering = check_numbering(runs, damaged)
     files = queue_files(find_stores([str(root)])[0])
-    log_min, log_end = parts[0].first, parts[-1].last + 1
+    places = pa.Table.from_batches(batches).column("logOffset")
+    log_min, log_end = pc.min(places).as_py(), pc.max(places).as_py() + 1
     units = pa.Table.from_batches([b for f in files for b in read_entries(f, log_min)], ENTRIES)
     within = [row for row in units.to_pylist() if row["logOffset"] < log_end]
     known = StoreFacts(
@@ -69,10 +80,8 @@ def audit(root: Path) -> list[Finding]:
         frozenset((file.topic, file.queue_id) for file in files),
         max(row["logOffset"] + row["size"] for row in within),
     )
-    found = [*numbering, *cross_check(pa.Table.from_batches(claims), units, known)]
-    found += [
-        Finding("record-damaged", None, None, None, one.start, 1, one.reason) for one in damaged
-    ]
+    found = [*numbering, *cross_check(pa.Table.from_batches(expected), units, known)]
+    found += map(damage_finding, damaged)
     return without_symptoms(found)
 
 
@@ -296,10 +305,8 @@ def table(rows: list[tuple[object, ...]]) -> pa.Table:
 
 
 def runs(*numbers: int, begin: int = 0) -> list[OffsetRun]:
-    builder = RunCollector()
     rows = [("t", 0, slot, begin + 100 * n, 100, 0) for n, slot in enumerate(numbers)]
-    builder.add(table(rows).combine_chunks().to_batches()[0])
-    return builder.runs()
+    return collect_runs(table(rows).to_batches())
 
 
 @pytest.mark.parametrize(
@@ -336,12 +343,8 @@ def test_a_hole_that_damage_explains_is_none() -> None:
 def test_damage_at_the_end_of_a_part_reaches_to_the_next_record(root: Path) -> None:
     batches = log_rows(root)
     one = batches[0].slice(0, 2)
-    broken = one.set_column(
-        one.schema.get_field_index("error"), "error", pa.array([None, "is no record"])
-    )
-    builders = [PartSummarizer(), PartSummarizer()]
-    builders[0].add(broken)
-    builders[1].add(batches[1])
-    found = damaged_ranges([builder.part() for builder in builders])
+    column = one.schema.get_field_index("error")
+    broken = one.set_column(column, "error", pa.array([None, "is no record"]))
+    found = damaged_in([derived_rows(batch, LEVELS) for batch in (broken, batches[1])])
     begin = batches[0].column("commitLogOffset")[1].as_py()
     assert found == [Gap(begin, 4096, "is no record")]

@@ -1,41 +1,32 @@
-"""Units, queue files and index files made in bulk are, byte for byte, what a broker writes."""
+"""Units, queue files and index files of the job are, byte for byte, what a broker writes."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.files.entries import ENTRY_BYTES
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
-    derived_entries,
-    derived_keys,
-    distinct_hashes,
-    java_hashes,
-    slot_hashes,
+    ENTRIES_DDL,
+    batch_of,
+    derived_rows,
 )
-from aerobee.pipeline.jobs.derived.index_build import build_index, index_names
-from aerobee.pipeline.jobs.derived.queue_files import (
-    file_bytes,
-    queue_files,
-    read_entries,
-    write_sparse,
-)
-from aerobee.protocol.hashing import java_hash
-from aerobee.store.disk.files import Files
-from aerobee.store.index.file import IndexFile, slot_hash
+from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
+from aerobee.pipeline.jobs.rebuild import KEYS, Sizes, index_writer, queue_writer
+from aerobee.store.index.file import HEADER
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.delay_levels import DelayLevels
 from tests.unit.pipeline.job_stores import log_rows
 from tests.unit.store import audit_support as at
-from tests.unit.store.support import ManualClock, message, small_settings
+from tests.unit.store.support import ManualClock, message, small_settings, tree
 
 LEVELS = DelayLevels(DELAY_LEVELS)
 
@@ -46,9 +37,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def units(root: Path) -> pa.Table:
-    return pa.Table.from_batches(
-        [derived_entries(batch, LEVELS) for batch in log_rows(root)], ENTRIES
-    )
+    """The entries that have a place in a queue, by queue as the job orders them."""
+    made = pa.Table.from_batches([derived_rows(batch, LEVELS) for batch in log_rows(root)])
+    placed = made.filter(pc.field("queueId") >= 0).select(ENTRIES.names)
+    return placed.sort_by([(name, "ascending") for name in ("topic", "queueId", "logOffset")])
 
 
 def test_units_of_records_are_those_in_the_queues(root: Path) -> None:
@@ -63,32 +55,59 @@ def test_units_of_records_are_those_in_the_queues(root: Path) -> None:
     assert len(made) == 103
 
 
-def test_queue_files_made_of_units_are_byte_equal(root: Path, tmp_path: Path) -> None:
-    made = units(root)
-    for file in queue_files(find_stores([str(root)])[0]):
-        rows = [
-            row
-            for row in made.to_pylist()
-            if (row["topic"], row["queueId"]) == (file.topic, file.queue_id)
-            and file.start <= row["slot"] * ENTRY_BYTES < file.start + file.size
-        ]
-        own = pa.Table.from_pylist(rows, ENTRIES)
-        slots = own.column("slot").to_numpy()
-        data = file_bytes(file.first_slot, int(slots.max()) + 1, slots, own)
-        path = tmp_path / "made"
-        write_sparse(str(path), [(0, data)], file.size)
-        assert path.read_bytes() == Path(file.path).read_bytes(), file.path
+def write_queues(output: Path, entries: pa.Table, most: int = 1 << 15) -> list[dict[str, Any]]:
+    """What the task that writes these entries says, handed `most` rows at a time."""
+    sizes = Sizes(queue_file_bytes=199)  # rounded up to ten entries
+    written = queue_writer(str(output), sizes)(iter(entries.to_batches(most)))
+    return [row for batch in written for row in batch.to_pylist()]
 
 
-def test_slots_without_a_message_are_pre_blank_and_the_later_claim_counts() -> None:
+@pytest.mark.parametrize("most", [7, 1000])
+def test_queue_files_made_of_units_are_byte_equal(root: Path, tmp_path: Path, most: int) -> None:
+    rows = write_queues(tmp_path, units(root).combine_chunks(), most)
+    assert tree(tmp_path, "consumequeue") == tree(root, "consumequeue")
+    assert [path.name for path in tmp_path.iterdir()] == ["consumequeue"]
+    assert sum(row["rows"] for row in rows) == 103
+    assert all(Path(row["path"]).stat().st_size == row["bytes"] for row in rows)
+
+
+def entries_of(rows: list[tuple[object, ...]]) -> pa.Table:
+    return pa.Table.from_batches([batch_of(rows, ENTRIES_DDL)])
+
+
+def test_slots_without_a_message_are_pre_blank_and_the_later_claim_counts(tmp_path: Path) -> None:
     rows = [("t", 0, 3, 100, 91, 7), ("t", 0, 5, 200, 91, 8), ("t", 0, 5, 300, 91, 9)]
-    own = pa.Table.from_pylist(
-        [dict(zip(ENTRIES.names, row, strict=True)) for row in rows], ENTRIES
-    )
-    data = file_bytes(2, 6, own.column("slot").to_numpy(), own)
-    found = [at.UNIT.unpack_from(data, 20 * place) for place in range(4)]
+    # A file without a message is a file all the same.
+    rows.append(("t", 0, 22, 400, 91, 9))
+    written = write_queues(tmp_path, entries_of(rows))
+    assert [row["rows"] for row in written] == [3, 0, 1]
+    data = (tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}").read_bytes()
+    found = [at.UNIT.unpack_from(data, 20 * place) for place in range(2, 6)]
     blank = (0, 0x7FFFFFFF, 0)
     assert found == [blank, (100, 91, 7), blank, (300, 91, 9)]
+
+
+def test_names_that_are_no_directories_get_no_queue(tmp_path: Path) -> None:
+    rows = [("..", 0, 0, 0, 91, 0), ("a/b", 0, 0, 91, 91, 0), ("t", 0, 0, 182, 91, 0)]
+    assert len(write_queues(tmp_path / "out", entries_of(rows))) == 1
+    assert [path.name for path in (tmp_path / "out" / "consumequeue").iterdir()] == ["t"]
+
+
+def test_a_second_try_of_a_task_changes_nothing(root: Path, tmp_path: Path) -> None:
+    first = write_queues(tmp_path, units(root))
+    before = tree(tmp_path, "consumequeue")
+    assert write_queues(tmp_path, units(root)) == first
+    assert tree(tmp_path, "consumequeue") == before
+
+
+def test_what_a_failed_task_has_made_is_not_there(root: Path, tmp_path: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from units(root).to_batches()
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        list(queue_writer(str(tmp_path), Sizes())(rows()))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_records_dispatched_to_several_queues_have_a_unit_in_each(tmp_path: Path) -> None:
@@ -110,72 +129,28 @@ def test_records_dispatched_to_several_queues_have_a_unit_in_each(tmp_path: Path
     assert {row[0] for row in there} == {"%LMQ%a", "Copy", "Orders"}
 
 
-def test_index_files_made_at_once_are_byte_equal(root: Path, tmp_path: Path) -> None:
-    keys = pa.Table.from_batches([derived_keys(batch) for batch in log_rows(root)])
-    hashes, places, times = (keys.column(name).to_numpy() for name in keys.schema.names)
-    wanted = at.index_files(root)
-    slots, entries = 50, 40
-    assert len(wanted) == -(-len(hashes) // (entries - 1)) > 2
-    before_ms = 0
-    for number, path in enumerate(wanted):
-        part = slice(number * (entries - 1), (number + 1) * (entries - 1))
-        built = build_index(hashes[part], places[part], times[part], slots, entries, before_ms)
-        before_ms = int(times[part][-1])
-        write_sparse(str(tmp_path / "made"), built.parts, built.size)
-        assert (tmp_path / "made").read_bytes() == path.read_bytes(), path.name
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(
-        st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(0, 5000)),
-        min_size=1,
-        max_size=39,
-    ),
-    st.sampled_from([0, 1_700_000_000_000]),
-)
-def test_any_keys_make_the_file_that_putting_them_makes(
-    tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, int]], before_ms: int
+def test_index_files_are_byte_equal_and_named_by_their_first_messages(
+    root: Path, tmp_path: Path
 ) -> None:
-    directory = tmp_path_factory.mktemp("index")
-    file = IndexFile.create(Files(), str(directory / "put"), 7, 40)
-    file.begin_ms = file.end_ms = before_ms
-    file.reserve(len(puts))
-    times = np.cumsum([step for _, step in puts]) + 1_700_000_000_500
-    for number, (java, _) in enumerate(puts):
-        file.put(slot_hash(java), 100 * number, int(times[number]))
-    file.write_header()
-    file.close()
-    hashes = slot_hashes(np.array([java for java, _ in puts], np.int32))
-    built = build_index(hashes, 100 * np.arange(len(puts)), times, 7, 40, before_ms)
-    write_sparse(str(directory / "built"), built.parts, built.size)
-    assert (directory / "built").read_bytes() == (directory / "put").read_bytes()
+    derived = [derived_rows(batch, LEVELS) for batch in log_rows(root)]
+    keys = [batch.filter(pc.is_valid(batch.column("keys"))).select(KEYS) for batch in derived]
+    sizes = Sizes(index_slots=50, index_entries=40)
+    (written,) = index_writer(str(tmp_path), sizes)(iter(keys))
+    made = tree(tmp_path, "index")
+    wanted = at.index_files(root)
+    assert len(wanted) > 2
+    assert list(made.values()) == [path.read_bytes() for path in wanted]
+    assert written.column("rows").to_pylist()[:2] == [39, 39]
+    times = [HEADER.unpack_from(data)[0] for data in made.values()]
+    for path, time_ms in zip(written.column("path").to_pylist(), times, strict=True):
+        assert abs(int(time_of(Path(path).name) - time_ms)) < len(times)
 
 
-def test_index_files_are_named_by_time_and_never_twice() -> None:
-    begun = 1_700_000_000_000
-    names = index_names([begun, begun, begun + 5000, begun - 100])
-    assert len(set(names)) == 4
-    assert names == sorted(names)
-    assert all(len(name) == 17 for name in names)
+def time_of(name: str) -> int:
+    return int(time.mktime(time.strptime(name[:14], "%Y%m%d%H%M%S"))) * 1000 + int(name[14:])
 
 
-@settings(max_examples=200)
-@given(st.lists(st.one_of(st.none(), st.text(max_size=40), st.text("abc#01", max_size=600))))
-def test_hashes_are_javas(texts: list[str | None]) -> None:
-    wanted = [java_hash(text or "") for text in texts]
-    assert java_hashes(pa.array(texts, pa.string())).tolist() == wanted
-    assert distinct_hashes(pa.array(texts, pa.string())).tolist() == wanted
-    part = pa.array([*texts, "x"], pa.string()).slice(1)
-    assert java_hashes(part).tolist() == [*wanted[1:], 120][: len(part)]
-
-
-def test_stored_hashes_are_not_negative() -> None:
-    hashes = np.array([0, 5, -5, -(1 << 31), (1 << 31) - 1], np.int32)
-    assert slot_hashes(hashes).tolist() == [slot_hash(one) for one in hashes.tolist()]
-
-
-def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        write_sparse(str(tmp_path / "a" / "f"), [(0, b"good"), (8, None)], 20)  # type: ignore[list-item]
-    assert list((tmp_path / "a").iterdir()) == []
+def test_a_log_without_keys_gets_no_index(tmp_path: Path) -> None:
+    (written,) = index_writer(str(tmp_path), Sizes())(iter([]))
+    assert written.num_rows == 0
+    assert list(tmp_path.iterdir()) == []

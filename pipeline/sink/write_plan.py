@@ -16,14 +16,14 @@ from aerobee.client.errors import ClientError, NoNameServer, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.staging import StageClient, StagingOptions
 from aerobee.pipeline.errors import OptionError, no_name_server
-from aerobee.pipeline.sink.options import (
+from aerobee.pipeline.sink.schema import Field, SinkColumns, read_sink_schema
+from aerobee.pipeline.sink.sink_options import (
     AT_LEAST_ONCE,
     EFFECTIVELY_ONCE,
     SinkOptions,
     query_of_job,
     read_sink_options,
 )
-from aerobee.pipeline.sink.schema import Field, SinkColumns, read_sink_schema
 from aerobee.protocol.headers.stages import DONE, NONE, StageCapability
 
 log = logging.getLogger("aerobee.pipeline")
@@ -93,7 +93,7 @@ async def _plan(
 def _staged(
     capabilities: Mapping[str, StageCapability | None], options: SinkOptions
 ) -> dict[str, StageCapability] | None:
-    """What each broker can stage; None, with a warning, if one of them cannot."""
+    """The staging of each broker; None, with a warning, if one of them cannot stage."""
     found = {broker: one for broker, one in capabilities.items() if one is not None}
     if len(found) == len(capabilities):
         return found

@@ -1,4 +1,4 @@
-"""Objects of S3 that are made once: a put that is refused when there is one of that name.
+"""Makes objects of S3 once: the put is refused when there is an object of that name.
 
 pyarrow's file system replaces without a word, so the few objects that decide something are put by
 boto3 (extra `s3`), with the bucket, server and keys of the same URI; without keys in it both look
@@ -63,7 +63,7 @@ def _client(uri: str) -> Any:
             "aws_access_key_id": unquote(parts.username),
             "aws_secret_access_key": unquote(parts.password or ""),
         }
-    # As pyarrow does: a server of one's own has no name for each bucket.
+    # A private server has no name for each bucket; pyarrow does it this way too.
     style = {"addressing_style": "path"} if endpoint else {}
     return boto3.client(
         "s3", endpoint_url=endpoint, region_name=options.get("region"),

@@ -1,9 +1,9 @@
-"""The directory an archive or a result is written to: of this machine, or a URI pyarrow knows.
+"""A directory that a job writes to: of this machine, or a URI that pyarrow knows.
 
-The few operations a ledger needs, with their promises: `write_new` makes a whole file or none and
-says whether it was the one that did; `publish` gives a file its place, by another name where that
-is one act (local, HDFS), as a copy on object stores, which know no other way; `sync` outlives a
-power cut (object stores need none).
+Its operations are those that a ledger needs, with their promises: `write_new` makes a whole file or
+none, and says whether this call made it; `publish` gives a file its place, by a rename where that
+is one act (local, HDFS), by a copy on object stores, which cannot rename; after `sync` files
+outlive a power cut (object stores need none).
 
 Paths are relative to the directory.
 """
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pyarrow import fs as pafs
 
 from aerobee.file_replacement import write_synced
-from aerobee.pipeline.jobs.archives.s3 import creator
+from aerobee.pipeline.jobs.targets.s3 import creator
 
 _THREADS: Final = 16
 
@@ -119,7 +119,7 @@ class Target:
             self._files.delete_dir(self.path(path))
 
     def names(self, path: str) -> list[str]:
-        """What lies in a directory itself; nothing if it is not there."""
+        """The names of what lies in a directory itself; none if it is not there."""
         selector = pafs.FileSelector(self.path(path), allow_not_found=True)
         return [one.base_name for one in self._files.get_file_info(selector)]
 

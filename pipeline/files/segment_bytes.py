@@ -1,11 +1,11 @@
 """The bytes of one segment, read into memory or mapped.
 
-Reading is the rule: a mapped file that somebody truncates kills the process with SIGBUS at the next
-access. Only segments that are full and on this machine are mapped, when that is asked for, and
-their length is compared before each look; what is left of the risk is said in the manual.
+Reading is the rule, because a mapped file that somebody truncates kills the process with SIGBUS at
+the next access. A segment is mapped only if the user asks for it and it is full and on this
+machine, and its length is compared before each look; the manual says which risk remains.
 
-A file that is shorter than it was when the read was planned is an error in every mode: what is
-missing is not damage of a record, it was taken away.
+A file that is shorter than it was when the read was planned is an error in every mode: its end was
+taken away, which is no damage of a record.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
 from aerobee.pipeline.errors import StoreReadError
-from aerobee.pipeline.files.directory import Place, Reader
-from aerobee.pipeline.files.plan import Piece
+from aerobee.pipeline.files.directory import FileReader, Place
+from aerobee.pipeline.files.store_plan import LogPiece
 
-#: Reads in flight where each is a round trip.
+#: Reads in flight at once where each costs a round trip.
 AHEAD: Final = 4
 
 
 class SegmentBytes:
-    """Bytes of the segment of a piece, by log offset; a context manager.
+    """The bytes of a piece's segment, by log offset; a context manager.
 
-    A caller that reads the piece from its start to its end gives `ahead_bytes`, the size of reads:
-    where each is a round trip, the next ones are then under way while this one is decoded.
+    A caller that reads the piece from its start to its end gives `ahead_bytes`, the size of a read.
+    Where a read costs a round trip, the next ones are then under way while this one is decoded.
     """
 
-    def __init__(self, place: Place, piece: Piece, mapped: bool, *, ahead_bytes: int = 0) -> None:
+    def __init__(
+        self, place: Place, piece: LogPiece, mapped: bool, *, ahead_bytes: int = 0
+    ) -> None:
         self._piece = piece
-        self._reader: Reader | None = None
+        self._reader: FileReader | None = None
         self._ahead: ReadAhead | None = None
         self._map: mmap.mmap | None = None
         if mapped and piece.is_sealed and place.is_local:
@@ -55,11 +57,11 @@ class SegmentBytes:
             self._reader.close()
         if self._map is not None:
             os.close(self._descriptor)
-            # Whoever still holds a chunk keeps the mapping; it goes with the last of them.
+            # Chunks that are still held keep the mapping, which goes with the last of them.
             self._map = None
 
     def read(self, log_offset: int, count: int) -> bytes | memoryview:
-        """All of the `count` bytes from there on. Raises StoreReadError if they are not there."""
+        """All of the `count` bytes from that offset on. Raises StoreReadError if some are gone."""
         position = log_offset - self._piece.file_start
         if self._map is not None:
             self._compare(os.fstat(self._descriptor).st_size)
@@ -91,9 +93,9 @@ class SegmentBytes:
 
 
 class ReadAhead:
-    """Reads a file in order, several reads ahead of its caller; up to `end`, `size` bytes each.
+    """Reads a file in order up to `end`, several reads of `size` bytes ahead of its caller.
 
-    `read` is called in threads. What is asked for out of order is read by itself.
+    `read` is called in threads. A read out of order is done by itself.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], end: int, size: int) -> None:
@@ -107,7 +109,7 @@ class ReadAhead:
         self._asked = 0
 
     def read(self, position: int, count: int) -> bytes:
-        """As of a file: fewer bytes only at its end."""
+        """The bytes from there on; fewer than `count` only at the end of the file."""
         kept_end = self._kept_at + len(self._kept)
         if not self._kept_at <= position <= kept_end:
             if self._kept_at >= 0:
@@ -122,7 +124,7 @@ class ReadAhead:
             more = coming.result()
             data += more
             if len(more) < asked:
-                # The file ends here: what was read from behind is not what follows.
+                # The file ends here, so bytes that were read further on do not follow these.
                 self._coming.clear()
                 self._end = 0
         self._kept, self._kept_at = data, position
@@ -130,7 +132,7 @@ class ReadAhead:
         return data[:count] if len(data) > count else data
 
     def close(self) -> None:
-        """Wait for the reads under way, and forget them."""
+        """Wait for the reads that are under way, and forget them."""
         self._pool.shutdown(cancel_futures=True)
 
     def _ask(self) -> None:

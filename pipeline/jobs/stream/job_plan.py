@@ -1,4 +1,4 @@
-"""What one stream is to do, as values that fit each other; read before Spark is started.
+"""The plan of one stream, as values that fit each other; read before Spark is started.
 
 The options of the source are checked by the source's own rules. Nothing here knows Spark or asks a
 broker. A place on this machine becomes an absolute path; another file system is named by its URI.
@@ -15,14 +15,14 @@ from typing import Final
 
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.jobs.argument_values import key_values
+from aerobee.pipeline.jobs.arguments import ADD
 from aerobee.pipeline.jobs.checks import ParseTime
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
-from aerobee.pipeline.jobs.stream.arguments import ADD
-from aerobee.pipeline.source.options import read_source_options
+from aerobee.pipeline.source.source_options import read_source_options
 
 #: A stream's own folder in a table's directory; readers pass over names that begin so.
 OWN_FOLDER: Final = "_aerobee"
-#: What says which message a row is: always read, so that errors and bad rows can name it.
+#: The columns that name the message of a row; always read, so that errors can name it.
 PLACE: Final = ("topic", "brokerName", "queueId", "queueOffset")
 _COLUMNS: Final = (*PLACE, "storeTimestamp", "keys", "tags")
 #: The column made of storeTimestamp when a table is to be partitioned by it.
@@ -37,7 +37,7 @@ _OURS: Final = {
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,3}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BodyPlan:
     """How bodies become columns; `schema` is text: DDL, Avro's JSON, or a descriptor's path."""
 
@@ -50,7 +50,7 @@ class BodyPlan:
     keep: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
     """A table: a directory (`place` with a slash in it) or a name of a catalog's."""
 
@@ -76,8 +76,8 @@ class TablePlan:
         return as_uri(self.place)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
     """One stream: from where, what of it, to where, how. Times are seconds."""
 
     what: str  # for people: the topics
@@ -107,18 +107,18 @@ class StreamPlan:
 
 def read_plan(
     parsed: argparse.Namespace, parse_time: ParseTime, environ: Mapping[str, str] = os.environ
-) -> StreamPlan:
+) -> JobPlan:
     """The plan that the arguments ask for. Raises JobFailed (usage) for what cannot be."""
     columns = _names("--columns", parsed.columns) or _COLUMNS
     table = TablePlan(
-        parsed.format,
-        _place("--to", parsed.to, parsed.format),
-        _names("--partition-by", parsed.partition_by),
-        parsed.files,
-        parsed.compact_every,
-        parsed.compact_bytes,
-        parsed.schema_change == ADD,
-        parsed.existing,
+        format=parsed.format,
+        place=_place("--to", parsed.to, parsed.format),
+        partition_by=_names("--partition-by", parsed.partition_by),
+        files=parsed.files,
+        compact_every=parsed.compact_every,
+        compact_bytes=parsed.compact_bytes,
+        add_columns=parsed.schema_change == ADD,
+        existing=parsed.existing,
     )
     _check_table(table)
     bad_table = _bad_table(parsed, table)
@@ -130,7 +130,7 @@ def read_plan(
     needed = dict.fromkeys((*PLACE, *columns, "body", "storeTimestamp"))
     source["columns"] = ",".join(needed)
     _check_source(source)
-    return StreamPlan(
+    return JobPlan(
         what=f"topic {topics[0]}" if len(topics) == 1 else _several(topics, parsed.pattern),
         topics=topics,
         pattern=parsed.pattern,
@@ -214,8 +214,9 @@ def _bad_table(parsed: argparse.Namespace, table: TablePlan) -> TablePlan | None
     if place == table.place or (table.is_directory and inside):
         raise JobFailed(f"--bad-to {parsed.bad_to}: must lie apart from --to", USAGE)
     return TablePlan(
-        parsed.format, place, files=parsed.files, existing=parsed.existing, option="--bad-to"
-    )
+        format=parsed.format, place=place, files=parsed.files, existing=parsed.existing,
+        option="--bad-to",
+    )  # fmt: skip
 
 
 def _checkpoint(text: str | None, table: TablePlan) -> str:
@@ -297,18 +298,18 @@ def _body(parsed: argparse.Namespace) -> BodyPlan:
         if name.lower() in ("mode", "columnnameofcorruptrecord"):
             raise JobFailed(f"--body-option {name}: say it with --mode and --bad-to", USAGE)
     return BodyPlan(
-        kind,
-        _schema_text(kind, schema) if schema else None,
-        parsed.message,
-        parsed.infer_from,
-        options,
-        parsed.nested,
-        parsed.keep_body,
+        kind=kind,
+        schema=_schema_text(kind, schema) if schema else None,
+        message=parsed.message,
+        infer_from=parsed.infer_from,
+        options=options,
+        nested=parsed.nested,
+        keep=parsed.keep_body,
     )
 
 
 def _schema_text(kind: str, given: str) -> str:
-    """What the file says; DDL is given as it is. Of protobuf the path itself."""
+    """The text of a schema file, or DDL as it is given; for protobuf the path of the file."""
     if kind == "json" and not os.path.isfile(given):
         if "/" in given and not re.search(r"\s", given) and not given.startswith("{"):
             raise JobFailed(f"--schema {given}: there is no such file", USAGE)

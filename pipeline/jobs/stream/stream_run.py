@@ -14,18 +14,31 @@ from typing import TYPE_CHECKING, Any
 
 from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
+from aerobee.pipeline.jobs.inputs import register_topics
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import open_session, spark_version
+from aerobee.pipeline.jobs.stream.bodies import IS_BAD, bad_rows, decoded, json_schema
 from aerobee.pipeline.jobs.stream.failures import as_arguments, stream_failure
-from aerobee.pipeline.jobs.stream.plan import StreamPlan, TablePlan, as_uri, read_plan
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan, TablePlan, as_uri, read_plan
+from aerobee.pipeline.jobs.stream.memory import Memory, only_run
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
+from aerobee.pipeline.jobs.stream.tables.delta import DeltaTable
+from aerobee.pipeline.jobs.stream.tables.iceberg import IcebergTable
+from aerobee.pipeline.jobs.stream.tables.packages import (
+    check_asked,
+    check_packages,
+    no_packages,
+    settings_of,
+)
+from aerobee.pipeline.jobs.stream.tables.parquet import ParquetTable
+from aerobee.pipeline.jobs.stream.tables.table import Stream, Table
+from aerobee.pipeline.jobs.targets.hadoop import open_target
+from aerobee.pipeline.source.batch_plan import SubscribedQueues
+from aerobee.pipeline.source.source_options import read_source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from aerobee.pipeline.jobs.stream.bodies import Decoded
-    from aerobee.pipeline.jobs.stream.memory import Memory
-    from aerobee.pipeline.jobs.stream.tables.table import Table
+    from pyspark.sql.types import StructType
 
 Say = Callable[[str], None]
 _POLL_S = 0.25
@@ -40,11 +53,8 @@ def run_stream(
 ) -> JobResult:
     """Run the stream that `parsed` (arguments.py) asks for. Raises JobFailed.
 
-    `explained` makes the sentence of an error that is not of streams alone.
+    `explained` makes the sentence of an error that any job may meet.
     """
-    from aerobee.pipeline.jobs.stream.memory import only_run
-    from aerobee.pipeline.jobs.stream.tables.packages import check_asked, no_packages, settings_of
-
     conf = key_values(parsed.conf, "--conf")
     check_master(parsed.master)
     plan = read_plan(parsed, parse_time)
@@ -71,35 +81,30 @@ def run_stream(
                     spark.stop()
 
 
-def _run(spark: SparkSession, plan: StreamPlan, stopping: Stopping, say: Say | None) -> JobResult:
-    from aerobee.pipeline.jobs.inputs import register_topics
-    from aerobee.pipeline.jobs.stream.tables.packages import check_packages
-
+def _run(spark: SparkSession, plan: JobPlan, stopping: Stopping, say: Say | None) -> JobResult:
     check_packages(spark, plan)
     register_topics(spark)
     batches = Batches(spark, plan, say)
     query = _started(spark, plan, batches)
     report = Report(plan, say)
-    watch(query, stopping, report, lambda: batches.failed)
+    watch(query, stopping, report, batches)
     return report.result(stopping.asked)
 
 
-def watch(
-    query: Any, stopping: Stopping, report: Report, failed: Callable[[], Exception | None]
-) -> None:
-    """Follow the query to its end, or stop it when that is asked. Raises what it failed of:
-    `failed`, the error of a batch, rather than Spark's account of it."""
+def watch(query: Any, stopping: Stopping, report: Report, batches: Batches) -> None:
+    """Follow the query to its end, or stop it when that is asked. Raises the error that it failed
+    of: that of a batch rather than Spark's account of it."""
     try:
         while query.isActive and not stopping.asked:
             query.awaitTermination(_POLL_S)
             report.look(query)
         if not stopping.asked:
-            # One that has failed since it was looked at says so here.
+            # A query that has failed since the last look says so here.
             query.awaitTermination()
     except Exception as error:
-        # Whoever is asked to end may be cut off in the middle: the next run writes the batch.
+        # A run that is asked to end may be cut off in a batch, which the next run writes.
         if not stopping.asked:
-            raise failed() or error from error
+            raise batches.failed or error from error
     finally:
         # The JVM may be gone, by the signal that reached us.
         with contextlib.suppress(Exception):
@@ -108,35 +113,31 @@ def watch(
 
 
 class BatchFailed(Exception):
-    """What Spark is told of a batch that failed: of the error itself it would make pages, by
-    regular expressions for which they are too long."""
+    """A batch has failed. Spark is given this in the place of the error itself, of which it would
+    make pages, by regular expressions for which they are too long."""
 
 
 class Batches:
-    """What is done with each batch: written to one table or two, and now and then compacted."""
+    """Writes each batch to one table or two, and now and then compacts the table."""
 
-    def __init__(self, spark: SparkSession, plan: StreamPlan, say: Say | None) -> None:
-        from aerobee.pipeline.jobs.stream.folders import open_folder
-        from aerobee.pipeline.jobs.stream.memory import Memory
-
+    def __init__(self, spark: SparkSession, plan: JobPlan, say: Say | None) -> None:
         self._plan, self._say = plan, say
-        memory = Memory(open_folder(spark, plan.checkpoint), plan)
+        memory = Memory(open_target(spark, plan.checkpoint), plan)
         if memory.is_new:
             _find_topics(plan)
-        schema = _schema_of_bodies(spark, plan, memory)
-        self.decoded = _decoded(spark, plan, schema)
+        schema = _json_schema(spark, plan, memory)
+        source = spark.readStream.format("rocketmq").options(**plan.source).load()
+        self.decoded = decoded(source, plan, schema)
         self._table = _table(spark, plan, plan.table, memory)
         self._bad: Table | None = None
         kept = schema.jsonValue() if schema is not None else memory.schema
-        # Who the stream is must be known before a table is marked with it.
+        # The stream's id must be kept before a table is marked with it.
         memory.keep(kept, {})
         tables = {plan.table.place: (self._table, self.decoded.all(self.decoded.rows).schema)}
         if plan.bad_table is not None:
-            from aerobee.pipeline.jobs.stream.bodies import bad_rows
-
             self._bad = _table(spark, plan, plan.bad_table, memory)
             tables[plan.bad_table.place] = (self._bad, bad_rows(self.decoded.rows).schema)
-        # One that is refused leaves no other one made.
+        # All are checked first: a table that is refused leaves no other one made.
         for place, (table, rows) in tables.items():
             table.check(rows, memory.table(place))
         begun = {
@@ -166,8 +167,6 @@ class Batches:
         if self._bad is None:
             self._table.write(self.decoded.good(batch), number)
             return
-        from aerobee.pipeline.jobs.stream.bodies import bad_rows
-
         # Read and decoded once for both.
         batch = batch.persist()
         try:
@@ -177,7 +176,8 @@ class Batches:
             batch.unpersist()
 
     def _compact(self, number: int) -> None:
-        """What hinders it is said and left for the next time: no row depends on it."""
+        """Compact the table. An error of Spark's is said, and the next time tries again: no row
+        depends on it."""
         from pyspark.errors import PySparkException
 
         try:
@@ -190,10 +190,8 @@ class Batches:
                 self._say(f"table {self._plan.table.place} was not compacted: {cause}")
 
 
-def _started(spark: SparkSession, plan: StreamPlan, batches: Batches) -> Any:
+def _started(spark: SparkSession, plan: JobPlan, batches: Batches) -> Any:
     from pyspark.sql import functions as f
-
-    from aerobee.pipeline.jobs.stream.bodies import IS_BAD
 
     counted = batches.decoded.rows.observe(
         "aerobee", f.count(f.lit(1)).alias("rows"), f.count_if(IS_BAD).alias("bad")
@@ -207,12 +205,9 @@ def _started(spark: SparkSession, plan: StreamPlan, batches: Batches) -> Any:
     return writer.foreachBatch(batches.write).start()
 
 
-def _find_topics(plan: StreamPlan) -> None:
-    """Raises PipelineError for a topic that is not there, or name servers that do not answer: told
+def _find_topics(plan: JobPlan) -> None:
+    """Raises PipelineError for a topic that is not there, or name servers that do not answer,
     before the checkpoint is that topic's for ever."""
-    from aerobee.pipeline.source.options import read_source_options
-    from aerobee.pipeline.source.plan import SubscribedQueues
-
     subscribed = SubscribedQueues(read_source_options(plan.source, streaming=True))
     try:
         subscribed.queues()
@@ -220,10 +215,8 @@ def _find_topics(plan: StreamPlan) -> None:
         subscribed.close()
 
 
-def _schema_of_bodies(spark: SparkSession, plan: StreamPlan, memory: Memory) -> Any:
+def _json_schema(spark: SparkSession, plan: JobPlan, memory: Memory) -> StructType | None:
     from pyspark.sql.types import StructType
-
-    from aerobee.pipeline.jobs.stream.bodies import json_schema
 
     if plan.body.kind != "json":
         return None
@@ -235,19 +228,7 @@ def _schema_of_bodies(spark: SparkSession, plan: StreamPlan, memory: Memory) -> 
     return json_schema(spark, plan, kept, sample)
 
 
-def _decoded(spark: SparkSession, plan: StreamPlan, schema: Any) -> Decoded:
-    from aerobee.pipeline.jobs.stream.bodies import decoded
-
-    source = spark.readStream.format("rocketmq").options(**plan.source).load()
-    return decoded(source, plan, schema)
-
-
-def _table(spark: SparkSession, plan: StreamPlan, table: TablePlan, memory: Memory) -> Table:
-    from aerobee.pipeline.jobs.stream.tables.delta import DeltaTable
-    from aerobee.pipeline.jobs.stream.tables.iceberg import IcebergTable
-    from aerobee.pipeline.jobs.stream.tables.parquet import ParquetTable
-    from aerobee.pipeline.jobs.stream.tables.table import Stream
-
+def _table(spark: SparkSession, plan: JobPlan, table: TablePlan, memory: Memory) -> Table:
     kinds: dict[str, Callable[[SparkSession, TablePlan, Stream], Table]]
     kinds = {"parquet": ParquetTable, "delta": DeltaTable, "iceberg": IcebergTable}
     stream = Stream(memory.id, plan.what, plan.checkpoint)

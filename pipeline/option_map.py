@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from aerobee.nearest_name import nearest_name
@@ -24,7 +25,6 @@ from aerobee.pipeline.decode.columns import (
     choose,
 )
 from aerobee.pipeline.errors import OptionError, known_names
-from aerobee.pipeline.times import parse_time_ms
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
@@ -33,6 +33,8 @@ _SHIFT: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d|)", re.IGNORECASE)
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _INTEGER: Final = re.compile(r"[+-]?\d+")
+#: The first millisecond behind the year 9999, the last that ISO 8601 can say.
+_END_MS: Final = 253_402_300_800_000
 
 
 class OptionMap:
@@ -85,7 +87,7 @@ class OptionMap:
         return value
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """As it was given."""
+        """The text as it was given."""
         assert name in self._names, name
         return self._values.get(name, default)
 
@@ -186,8 +188,8 @@ def read_columns(
     properties_format: str,
     more: Collection[str] = (),
 ) -> tuple[Column, ...]:
-    """What the options columns and keysFormat ask for, and those named `more` behind them; the
-    properties are text unless their format is map."""
+    """The columns that the options columns and keysFormat ask for, and behind them those named
+    `more`; the properties are text unless their format is map."""
     keys_format = options.choice("keysFormat", ("text", "array"), "text")
     types = {
         PROPERTIES: MAP_TYPE if properties_format == "map" else "string",
@@ -200,3 +202,26 @@ def read_columns(
     except ValueError as error:
         raise OptionError(f"option columns: {error}") from error
     return (*chosen, *(one for one in typed if one.name in more and one not in chosen))
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970, given so or as ISO 8601; a time without a zone is UTC.
+
+    Raises ValueError with what the text is, to be put behind it.
+    """
+    if _INTEGER.fullmatch(text):
+        time_ms = int(text)
+        if time_ms < 0:
+            raise ValueError("is less than 0: no message is older than 1970")
+        if time_ms >= _END_MS:
+            raise ValueError("is behind the year 9999: it counts milliseconds since 1970")
+        return time_ms
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            "is no time: milliseconds since 1970, or like 2026-11-21T10:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

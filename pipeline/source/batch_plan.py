@@ -20,7 +20,7 @@ from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Offsets, Queue, R
 from aerobee.pipeline.brokers.queue_offsets import max_offsets, min_offsets, offsets_at
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError
-from aerobee.pipeline.source.options import OffsetSpec, SourceOptions
+from aerobee.pipeline.source.source_options import OffsetSpec, SourceOptions
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from aerobee.remoting.errors import RemotingError
 
@@ -43,7 +43,7 @@ class SubscribedQueues:
         self.brokers.close()
 
     def queues(self, known: Sequence[Queue] = ()) -> list[Queue]:
-        """What is to be read now, sorted, at most ROUTES_INTERVAL_S old.
+        """The queues to read now, sorted, as known at most ROUTES_INTERVAL_S ago.
 
         A topic without a route is an error (NoSuchTopic), unless one of its queues is `known`:
         then its brokers are away for the moment, or it was deleted in a running stream.

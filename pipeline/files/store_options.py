@@ -1,7 +1,7 @@
 """The options of `format("rocketmq-store")`, typed and checked (docs/pipeline.md lists them).
 
-Everything that can be refused without looking at a file is refused here, by name. Imports nothing
-heavy: Spark asks for the schema in a short process of its own.
+Whatever can be refused without a look at a file is refused here, by name. This module imports
+nothing heavy, because Spark asks for the schema in a short process of its own.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from typing import Final
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, Column
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.options import OptionMap, read_columns
+from aerobee.pipeline.option_map import OptionMap, read_columns
 
 PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
+#: A value of decompress: bodies of other compressions than zlib stay as they are.
+ZLIB: Final = "zlib"
 AUTO, COMMIT_LOG, CONSUME_QUEUE = "auto", "commitlog", "consumequeue"
 
 #: Every option there is; `paths` is what Spark makes of `load([...])`.
 KNOWN: Final = (
     "path", "paths", "topic", "queueId", "startTimestamp", "endTimestamp", "startOffset",
     "endOffset", "use", "splitBytes", "mode", "checkCrc", "columns", "propertiesFormat",
-    "keysFormat",    "decompress", "resolveTopics", "mapped", "pushdown",
+    "keysFormat", "decompress", "resolveTopics", "mapped", "pushdown",
 )  # fmt: skip
 _ORIGIN: Final = "originTopic"
 _INT_MAX: Final = (1 << 31) - 1
@@ -31,12 +33,12 @@ _INT_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """What to read, and how.
+    """The options of a read.
 
     `paths`: store roots and commit log directories; `selection`: topics, queues, store times, log
     offsets (`startOffset` and `endOffset` are positions in the commit log, as in the column
     `commitLogOffset`); `use`: auto, commitlog or consumequeue; `mode`: what becomes of bad records;
-    `properties`: map, json or raw.
+    `properties`: map, json or raw; `only_zlib`: which bodies `decompress` is for.
     """
 
     paths: tuple[str, ...]
@@ -48,6 +50,7 @@ class StoreOptions:
     columns: tuple[Column, ...]
     properties: str
     decompress: bool
+    only_zlib: bool
     mapped: bool
     pushdown: bool
 
@@ -56,6 +59,7 @@ class StoreOptions:
         """Raises OptionError, naming the option."""
         options = OptionMap(given, KNOWN)
         properties = options.choice("propertiesFormat", ("map", "json", "raw"), "map")
+        only_zlib = (options.text("decompress") or "").lower() == ZLIB
         return cls(
             paths=_paths(options),
             selection=_selection(options),
@@ -65,7 +69,8 @@ class StoreOptions:
             check_crc=options.boolean("checkCrc", False),
             columns=_columns(options, properties),
             properties=properties,
-            decompress=options.boolean("decompress", True),
+            decompress=only_zlib or options.boolean("decompress", True),
+            only_zlib=only_zlib,
             mapped=options.boolean("mapped", False),
             pushdown=options.boolean("pushdown", False),
         )

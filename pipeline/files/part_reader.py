@@ -1,18 +1,18 @@
-"""Reads one partition of a store: batches of rows, and what becomes of records that are none.
+"""Reads one partition of a store as batches of rows, and handles bad records.
 
-Bytes are read in chunks (bytes.py), record starts are found by a scan (piece_scan.py) or taken from
-consume queue entries, and rows are decoded in bulk (decode.py). Everything that is no record, or
-names another place than its own, or fails the checks asked for, is a bad record: `permissive` makes
-a row of it, with its log offset and an `error` and nothing else, if the column `error` is among
-those asked for; `dropmalformed` leaves it out and says how many there were; `failfast` ends the
-read with it.
+Bytes are read in chunks (`segment_bytes.py`), record starts are found by a scan (`piece_scan.py`)
+or taken from consume queue entries, and rows are decoded in bulk (`decode.py`). A record is bad if
+its bytes are no record, if it names another place than its own, or if it fails a check that was
+asked for. The mode `permissive` makes a row of it, with its log offset and an `error` alone, if the
+column `error` is asked for; `dropmalformed` leaves it out and logs how many there were; `failfast`
+ends the read with an error.
 
 The entries of several queues are merged, so that each stretch of the log is read once; records that
-lie close to each other are read together with what is between them. An entry is not believed: where
-it points, a record of its size must begin, which names that place as its own and that queue.
+lie close to each other are read together with the bytes between them. An entry is not believed: a
+record of its size must begin at its place, and name that place and that queue as its own.
 
-This runs on Spark's executors, one partition at a time in a process. Batches are copies: nothing of
-a file is held on to once a batch is given out.
+This code runs on Spark's executors, one partition at a time in a process. Batches are copies, so
+nothing of a file is held once a batch is given out.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from aerobee.pipeline.decode.decode import Form, decode_parts, gather
 from aerobee.pipeline.decode.record_starts import MAGICS
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
-from aerobee.pipeline.files.bytes import SegmentBytes
 from aerobee.pipeline.files.directory import File
 from aerobee.pipeline.files.entries import PRE_BLANK_SIZE, QueueEntries
-from aerobee.pipeline.files.options import CONSUME_QUEUE, FAIL_FAST, PERMISSIVE, StoreOptions
 from aerobee.pipeline.files.piece_scan import (
     CHUNK_BYTES,
     REMOTE_CHUNK_BYTES,
-    Chunk,
     Damage,
     PieceScan,
+    ScannedBytes,
 )
-from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece
+from aerobee.pipeline.files.segment_bytes import SegmentBytes
+from aerobee.pipeline.files.store_options import CONSUME_QUEUE, FAIL_FAST, PERMISSIVE, StoreOptions
+from aerobee.pipeline.files.store_plan import EntriesPart, LogPart, LogPiece, Part
 from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import is_light
 
 log = logging.getLogger("aerobee.pipeline")
 
-#: Larger batches are slower, and crowd the JVM.
+#: Larger batches are slower and crowd the JVM.
 ROWS_MAX: Final = 32768
-# Reading on over so many bytes costs about as much as another read.
+# Reading over a gap of this size costs about as much as another read.
 _GAP_BYTES: Final = 16 << 10
 _REMOTE_GAP_BYTES: Final = 1 << 20
 _NO_FILE: Final = "is named by a unit and is in no file"
@@ -56,7 +56,7 @@ _NO_RECORD: Final = "is named by a consume queue unit as a record of another siz
 
 
 class Reading:
-    """How rows are made for one partition, and the count of what became none."""
+    """Makes the rows of one partition, and counts its bad records."""
 
     def __init__(self, options: StoreOptions, selection: Selection) -> None:
         self.options = options
@@ -65,6 +65,7 @@ class Reading:
             options.columns,
             properties=options.properties,
             decompress=options.decompress,
+            only_zlib=options.only_zlib,
             check_crc=options.check_crc,
             selection=selection,
             damage_is_bad=True,
@@ -78,7 +79,7 @@ class Reading:
     def rows(
         self, data: bytes | memoryview, log_offset: int, starts: np.ndarray, damage: list[Damage]
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of the records at these positions; what is bad among them goes to `damage`."""
+        """Batches of the records at these positions; bad records are added to `damage`."""
         for first in range(0, len(starts), ROWS_MAX):
             part = starts[first : first + ROWS_MAX]
             for batch, bad in decode_parts(data, part, self.form, log_offset):
@@ -87,7 +88,7 @@ class Reading:
                     yield batch
 
     def bad(self, path: str, damage: list[Damage]) -> Iterator[pa.RecordBatch]:
-        """Rows for bad records, if the mode makes any. Raises StoreReadError in failfast."""
+        """Rows of bad records, if the mode makes any. Raises StoreReadError in failfast."""
         if not damage:
             return
         texts = [f"{path}: what is at log offset {one[0]} {one[1]}" for one in damage]
@@ -109,14 +110,14 @@ class Reading:
             )
 
     def close(self) -> None:
-        """Say how many bad records there were."""
+        """Log how many bad records there were."""
         if self._bad:
             log.warning("%d bad records; the first: %s", self._bad, self._example)
 
 
 def read_part(part: Part, options: StoreOptions, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Raises StoreReadError: a file is gone or was cut, a bad record in
-    failfast."""
+    """The rows of a partition. Raises StoreReadError if a file is gone or was cut, and for a bad
+    record in failfast."""
     reading = Reading(options, _of_rows(part, options, selection))
     if isinstance(part, EntriesPart):
         yield from _read_entries(part, reading)
@@ -127,7 +128,7 @@ def read_part(part: Part, options: StoreOptions, selection: Selection) -> Iterat
 
 
 def _of_rows(part: Part, options: StoreOptions, selection: Selection) -> Selection:
-    """What a row must be. Who asks for queues gets what consumers of them get: light queues and
+    """The selection of rows. A read of queues gives what their consumers get: light queues and
     other further ones (store/FORMAT.md) have messages of other topics."""
     if isinstance(part, EntriesPart):
         light = any(is_light(entries.topic) for entries in part.queues)
@@ -136,7 +137,7 @@ def _of_rows(part: Part, options: StoreOptions, selection: Selection) -> Selecti
     return selection
 
 
-def _read_piece(part: LogPart, piece: Piece, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_piece(part: LogPart, piece: LogPiece, reading: Reading) -> Iterator[pa.RecordBatch]:
     if not piece.path:
         missing = f"to {piece.end} is in no file"
         yield from reading.bad("the commit log", [Damage(piece.start, missing)])
@@ -149,7 +150,7 @@ def _read_piece(part: LogPart, piece: Piece, reading: Reading) -> Iterator[pa.Re
 
 
 def _read_chunk(
-    scan: PieceScan, chunk: Chunk, piece: Piece, reading: Reading
+    scan: PieceScan, chunk: ScannedBytes, piece: LogPiece, reading: Reading
 ) -> Iterator[pa.RecordBatch]:
     starts = chunk.starts
     before = piece.first_offset - chunk.log_offset
@@ -161,7 +162,7 @@ def _read_chunk(
     bad: list[Damage] = []
     yield from reading.rows(chunk.data, chunk.log_offset, starts, bad)
     for one in bad:
-        # Its size may be what is wrong, and then have led over sound records.
+        # If its size is wrong, it has led over sound records.
         position = one.log_offset - chunk.log_offset
         after = starts[np.searchsorted(starts, position, "right") :]
         end = int(after[0]) if len(after) else scanned
@@ -175,7 +176,7 @@ def _read_chunk(
 
 
 def _read_entries(part: EntriesPart, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition that follows entries."""
+    """The rows of a partition of entries."""
     positions, sizes = _entries(part)
     starts = np.array([segment.start for segment in part.segments], np.int64)
     ends = np.array([segment.end for segment in part.segments], np.int64)
@@ -190,7 +191,7 @@ def _read_entries(part: EntriesPart, reading: Reading) -> Iterator[pa.RecordBatc
 
 
 def _entries(part: EntriesPart) -> tuple[np.ndarray, np.ndarray]:
-    """Log offsets and sizes of the records, ascending, each once."""
+    """The log offsets and sizes of the records, ascending, each once."""
     found = []
     for entries in part.queues:
         queue = QueueEntries(part.place, entries.topic, entries.queue_id, entries.files)
@@ -206,7 +207,7 @@ def _read_segment(
     part: EntriesPart, segment: File, positions: np.ndarray, sizes: np.ndarray, reading: Reading
 ) -> Iterator[pa.RecordBatch]:
     gap = _GAP_BYTES if part.place.is_local else _REMOTE_GAP_BYTES
-    piece = Piece(segment.path, segment.start, segment.size, segment.start, segment.end, 0)
+    piece = LogPiece.of(segment, segment.start, segment.end)
     with SegmentBytes(part.place, piece, False) as data:
         for first, end in _together(positions, sizes, gap):
             base = int(positions[first])
@@ -219,7 +220,7 @@ def _read_segment(
 
 
 def _together(positions: np.ndarray, sizes: np.ndarray, gap: int) -> Iterator[tuple[int, int]]:
-    """Ranges [first, end) of records that are read at once."""
+    """The ranges [first, end) of records that are read at once."""
     ends = positions + sizes
     breaks = np.flatnonzero(positions[1:] - ends[:-1] > gap) + 1
     for first, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(positions)], strict=True):
@@ -233,9 +234,9 @@ def _together(positions: np.ndarray, sizes: np.ndarray, gap: int) -> Iterator[tu
 def _named(
     data: bytes | memoryview, starts: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, list[int]]:
-    """The starts where a message of that size is, and those where it is not.
+    """The starts where a message of that size begins, and the other starts.
 
-    Half messages, rollbacks and the fillers of a repair are none that an entry could name.
+    An entry cannot name half messages, rollbacks and the fillers of a repair.
     """
     words = gather(data, starts, np.dtype([("size", ">i4"), ("magic", ">u4")]))
     good = (words["size"] == sizes) & np.isin(words["magic"], MAGICS)

@@ -1,4 +1,4 @@
-"""What an archive holds: a ledger of log ranges, each written once however often a run is killed.
+"""The ledger of an archive: log ranges, each written once however often a run is killed.
 
     <target>/topic=.../date=.../<start>-<n>.parquet    the rows, in their places
     <target>/_archive/entries/<start>.json             a range that is decided: its files, its rows
@@ -6,22 +6,22 @@
     <target>/_archive/staging/<uuid>/...               rows that no entry names yet, or not in place
 
 A range goes four steps: its rows are written to a staging directory; the entry that names them
-appears in one act (the decision: made once for each start, whoever comes second gives way); its
-files get their places; it is marked done. Whatever step a run dies in, the next one's `recover`
-finishes decided ranges by the same steps, which may be done twice, and throws undecided ones away.
+appears in one act (the decision, made once for each start: a second run gives way); its files get
+their places; it is marked done. Whichever step a run dies in, `recover` of the next run finishes
+decided ranges by the same steps, which may be done twice, and throws undecided ones away.
 
-Who reads by the ledger (`files`) sees a range whole from its decision on, wherever its files are.
-Who reads the directory alone, passing over names that begin with an underscore, sees nothing
+A reader of the ledger (`files`) sees a range whole from its decision on, wherever its files are. A
+reader of the directory alone, which passes over names that begin with an underscore, sees nothing
 undecided, and a range that was just decided file by file. On object stores a file gets its place by
-a copy, and what was staged stays until the next run begins, for readers that began with it.
+a copy, and the staged file stays until the next run begins, for readers that began with it.
 
 Ranges follow each other without a hole: the next one begins where the last one ends, which is a
-record's end or a full segment's. Where retention was quicker than the archive, the entry says what
-was missed. A range without rows has an entry as well: it need not be looked at again.
+record's end or a full segment's. Where retention was quicker than the archive, the entry says which
+log offsets were missed. A range without rows has an entry too, so that nothing looks at it again.
 
-What the archive is for, if not for all messages, is in each entry, so that it is decided with the
-first one, and a run for another selection is refused. Such entries have version 2, which programs
-that know of no selection do not read; the others are as they always were.
+An archive of a selection of messages has that selection in each entry, so that the first entry
+decides it, and a run for another selection is refused. Such entries have version 2, which programs
+that know of no selection do not read; other entries have version 1, as always.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from __future__ import annotations
 import json
 import posixpath
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
-from aerobee.pipeline.jobs.archives.selection import ALL, ArchiveSelection
-from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.targets.staging import Staging
+from aerobee.pipeline.jobs.targets.target import Target
 
 FOLDER: Final = "_archive"
-_ENTRIES, _DONE, _STAGING = f"{FOLDER}/entries", f"{FOLDER}/done", f"{FOLDER}/staging"
+_ENTRIES, _DONE = f"{FOLDER}/entries", f"{FOLDER}/done"
 _VERSION, _SELECTION_VERSION = 1, 2
 # The files of a range are renamed in milliseconds, but for a disk that is very busy.
 _RENAMING_S: Final = 5.0
@@ -48,6 +48,47 @@ _POLL_S: Final = 0.05
 
 class LedgerError(Exception):
     """The archive is not what its ledger says; the text says what to do."""
+
+
+class ArchiveSelection(NamedTuple):
+    """The part of a log that an archive holds: topics (none: all), and store times [begin, end) in
+    ms.
+
+    The ledger counts log offsets, not messages, so one archive has one selection for ever: with
+    another, messages would be missing from what is counted as archived.
+    """
+
+    topics: tuple[str, ...] = ()
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+    @classmethod
+    def of(cls, topics: Sequence[str], begin_ms: int | None, end_ms: int | None) -> Self:
+        """The selection, equal for any order in which topics are named."""
+        return cls(tuple(sorted(set(topics))), begin_ms, end_ms)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """From the fields of `_asdict`. Raises KeyError and TypeError."""
+        return cls(tuple(fields["topics"]), fields["begin_ms"], fields["end_ms"])
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no message is left aside."""
+        return self == ALL
+
+    def __str__(self) -> str:
+        found = f"messages of {', '.join(self.topics)}" if self.topics else "all messages"
+        for word, time_ms in (("from", self.begin_ms), ("before", self.end_ms)):
+            if time_ms is not None:
+                time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(
+                    timespec="milliseconds"
+                )
+                found += f" {'' if ' stored ' in found else 'stored '}{word} {time}"
+        return found
+
+
+ALL = ArchiveSelection()
 
 
 class ArchivedFile(NamedTuple):
@@ -79,7 +120,7 @@ class LedgerEntry(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of its files."""
+        """The length of its files together."""
         return sum(file.bytes for file in self.files)
 
 
@@ -104,12 +145,13 @@ class Ledger:
     def __init__(self, target: Target, selection: ArchiveSelection = ALL) -> None:
         self._target = target
         self._selection = selection
+        self._staging = Staging(target, f"{FOLDER}/staging")
 
     def check_selection(self, name: str) -> bool:
         """Whether there is no entry yet. Raises JobFailed, which calls the archive `name`, if it is
         for another selection than this ledger was opened with; LedgerError if its last entry cannot
         be read."""
-        paths = sorted(path for path in self._target.sizes(_ENTRIES) if path.endswith(".json"))
+        paths = self._entry_paths()
         if not paths:
             return True
         known = _decoded(self._target.read(paths[-1]), paths[-1]).selection
@@ -124,8 +166,7 @@ class Ledger:
 
     def entries(self) -> list[LedgerEntry]:
         """All decided ranges in order. Raises LedgerError if they do not follow each other."""
-        listed = sorted(self._target.sizes(_ENTRIES))
-        paths = [path for path in listed if path.endswith(".json")]
+        paths = self._entry_paths()
         found = [
             _decoded(data, path)
             for data, path in zip(self._target.read_all(paths), paths, strict=True)
@@ -141,11 +182,11 @@ class Ledger:
 
     def recover(self) -> int:
         """Finish what a killed run began; how many ranges that were. Raises LedgerError."""
-        done = {posixpath.basename(path) for path in self._target.sizes(_DONE)}
+        done = self._done()
         left = [entry for entry in self.entries() if entry.name not in done]
         for entry in left:
             self._publish(entry)
-        self._target.remove_tree(_STAGING)
+        self._staging.clear()
         return len(left)
 
     def files(self) -> list[str]:
@@ -156,7 +197,7 @@ class Ledger:
         until = time.monotonic() + _RENAMING_S
         while True:
             entries = self.entries()
-            done = {posixpath.basename(path) for path in self._target.sizes(_DONE)}
+            done = self._done()
             # A run that renames is through in a moment, and one that was killed in it never is.
             is_settled = all(entry.name in done for entry in entries)
             if is_settled or not self._target.renames or time.monotonic() > until:
@@ -168,6 +209,12 @@ class Ledger:
             for file in entry.files
         ]
 
+    def _entry_paths(self) -> list[str]:
+        return sorted(path for path in self._target.sizes(_ENTRIES) if path.endswith(".json"))
+
+    def _done(self) -> set[str]:
+        return {posixpath.basename(path) for path in self._target.sizes(_DONE)}
+
     def _found(self, entry: LedgerEntry, file: ArchivedFile) -> str:
         for path in (file.place, file.aside, file.place):
             if self._target.exists(path):
@@ -175,7 +222,7 @@ class Ledger:
         raise _gone(entry, file)
 
     def check(self) -> list[str]:
-        """What the ledger names and the archive has not, or not as long; after `recover`."""
+        """The files that the archive lacks, or has with another length; call `recover` before."""
         sizes = self._target.sizes("")
         wrong: list[str] = []
         for entry in self.entries():
@@ -192,7 +239,7 @@ class Ledger:
 
         Raises LedgerError when another run decided a range from `start` on meanwhile.
         """
-        aside = f"{_STAGING}/{uuid.uuid4().hex}"
+        aside = self._staging.new()
         staged = write(start, end, aside)
         if staged is None:
             self._target.remove_tree(aside)
@@ -216,13 +263,12 @@ class Ledger:
     def _files(self, aside: str, start: int) -> tuple[ArchivedFile, ...]:
         """The staged files and their places: the same `name=value` folders, named by the range."""
         found = []
-        sizes = self._target.sizes(aside)
-        rows = sorted(path for path in sizes if _is_data(path[len(aside) + 1 :]))
-        for number, path in enumerate(rows):
+        staged = sorted(self._staging.files(aside).items())
+        for number, (path, size) in enumerate(staged):
             folder = "/".join(one for one in posixpath.dirname(path).split("/") if "=" in one)
             name = f"{start:020d}-{number:05d}.parquet"
             place = posixpath.normpath(posixpath.join(folder, name))
-            found.append(ArchivedFile(path, place, sizes[path]))
+            found.append(ArchivedFile(path, place, size))
         return tuple(found)
 
     def _publish(self, entry: LedgerEntry) -> None:
@@ -241,12 +287,6 @@ def _gone(entry: LedgerEntry, file: ArchivedFile) -> LedgerError:
         f"neither in its place nor in {file.aside}: it was removed from outside. Remove "
         f"{_ENTRIES}/{entry.name}.json and later ones to archive from there again"
     )
-
-
-def _is_data(path: str) -> bool:
-    """Whether it is a file of rows, below the directory that they were written to."""
-    is_hidden = any(name.startswith(("_", ".")) for name in path.split("/"))
-    return path.endswith(".parquet") and not is_hidden
 
 
 def _encoded(entry: LedgerEntry) -> bytes:
@@ -275,13 +315,13 @@ def _decoded(data: bytes, path: str) -> LedgerEntry:
 
 
 class ArchivePlan(NamedTuple):
-    """What is to be archived: ranges of about one size, and what was deleted before them."""
+    """The ranges to archive, of about one size, and the log offsets that were missed."""
 
     ranges: tuple[tuple[int, int], ...]
     missed: tuple[int, int] | None
 
 
-def plan(
+def plan_ranges(
     archived_to: int | None, segments: Sequence[tuple[int, int]], range_bytes: int
 ) -> ArchivePlan:
     """Ranges behind `archived_to` (None: nothing yet) through the segments, (start, end) each.

@@ -1,17 +1,16 @@
-"""What is known of a commit log before it is scanned: its first times, its record starts, its end.
+"""The outline of a commit log, before it is scanned: its first times, its record starts, its end.
 
-A log tells where it ends only by what comes last: zeros, or what a crash left. So three marks are
-made out here, from the least trusted to the most:
+A log shows its end only by what comes last: zeros, or what a crash left. So three marks are looked
+for here:
 
-- behind the last segment that begins with anything, there are only segments made ahead of need;
-- up to the largest record end that any consume queue entry names, the log was whole once: what is
-  no record there is damage. A store that was left open (a broker runs on it, or crashed) is read up
-  to there and no further, because bytes behind may be half written;
-- of a store that ended in order, records that follow on from there are read as well, up to the
-  first thing that is none.
+- Behind the last segment that begins with anything, segments were only made ahead of need.
+- Up to the largest record end that any consume queue entry names, the log was whole once, and bytes
+  there that are no record are damage. A store that was left open (its broker runs, or crashed) is
+  read up to this mark only, because bytes behind it may be half written.
+- A store that was closed in order is read further, as long as records follow each other.
 
-Without consume queues the last segment is read up to the first thing that is no record and that
-none follows within LOOK_AHEAD_BYTES.
+Without consume queues the last segment is read up to the first bytes that are no record and are
+followed by no record within LOOK_AHEAD_BYTES.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from aerobee.pipeline.decode.record_starts import MAGICS
 from aerobee.pipeline.errors import StoreReadError
-from aerobee.pipeline.files.directory import File, Place, Reader, Store
+from aerobee.pipeline.files.directory import File, FileReader, Place, Store
 from aerobee.pipeline.files.entries import QueueEntries
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
@@ -35,50 +34,51 @@ from aerobee.protocol.message.record_layout import (
     store_timestamp_position,
 )
 
-#: More than the largest record there is by default (4 MiB and 64 KiB).
+#: This is more than the largest record of a broker with default settings (4 MiB and 64 KiB).
 LOOK_AHEAD_BYTES: Final = 16 << 20
 _HEAD_BYTES: Final = 112
 # A DLedger entry: its own magic (1), size, index, term, position, channel, three checksums and
 # lengths are 48 bytes; the message follows.
 _DLEDGER_HEADER_BYTES: Final = 48
-# How many queues are asked for a place to enter the log at.
+# So many queues at most are asked for a place where the log can be entered.
 _QUEUES_ASKED: Final = 6
-# Requests in flight where each is a round trip.
+# Requests in flight at once where each costs a round trip.
 _REMOTE_THREADS: Final = 16
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Head(NamedTuple):
-    """The beginning of a segment: the first record's store time in ms if there is a record, and
-    whether there is nothing at all."""
+class SegmentHead(NamedTuple):
+    """The beginning of a segment: the store time in ms of its first record, None without a record;
+    and whether it holds only zeros."""
 
     time_ms: int | None
     is_empty: bool
 
 
-class End(NamedTuple):
-    """Where the log ends: records below `known` were there once, whatever is there now; reading
-    stops at `at` in any case; `look_ahead` bytes are searched behind `known`."""
+class LogEnd(NamedTuple):
+    """The end of the log. Below `known` the log was whole once, so anything else there is damage;
+    reading stops at `at` in any case; `look_ahead` bytes behind `known` are searched for a record.
+    """
 
     known: int
     at: int
     look_ahead: int
 
 
-class Log:
-    """The commit log of one store, as far as planning needs to know it."""
+class LogOutline:
+    """The commit log of a store, as far as planning needs to know it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.place = store.place
-        self._heads: dict[int, Head] = {}
+        self._heads: dict[int, SegmentHead] = {}
         if store.segments:
             self._refuse_dledger(store.segments[0])
 
-    def heads(self, segments: Iterable[File]) -> list[Head]:
-        """The beginnings of these segments, each read once."""
+    def heads(self, segments: Iterable[File]) -> list[SegmentHead]:
+        """The beginnings of these segments; each is read once."""
         segments = list(segments)
         new = [segment for segment in segments if segment.start not in self._heads]
         for segment, head in zip(new, in_parallel(self.place, self._read_head, new), strict=True):
@@ -86,7 +86,7 @@ class Log:
         return [self._heads[segment.start] for segment in segments]
 
     @cached_property
-    def end(self) -> End:
+    def end(self) -> LogEnd:
         """Reads the ends of all consume queues, and the beginnings of the last segments."""
         segments = self.store.segments
         named = min(self.entry_end, self.store.log_end)
@@ -94,31 +94,31 @@ class Log:
         while tail > 0 and segments[tail].start >= named and self.heads([segments[tail]])[0][1]:
             tail -= 1
         if not named:
-            return End(segments[tail].start, segments[tail].end, LOOK_AHEAD_BYTES)
+            return LogEnd(segments[tail].start, segments[tail].end, LOOK_AHEAD_BYTES)
         if self.store.was_left_open:
-            return End(named, named, 0)
-        return End(max(named, segments[tail].start), segments[tail].end, 0)
+            return LogEnd(named, named, 0)
+        return LogEnd(max(named, segments[tail].start), segments[tail].end, 0)
 
     @cached_property
     def entry_end(self) -> int:
-        """The largest record end that any consume queue entry names; 0 without any."""
+        """The largest record end that any consume queue entry names; 0 if no entry names one."""
         queues = in_parallel(self.place, QueueEntries.record_end, self.queues())
         return max(queues, default=0)
 
     def queues(self, topics: Iterable[str] | None = None) -> list[QueueEntries]:
-        """The consume queues (of these topics); those with most entries first."""
+        """The consume queues (of these topics), the longest first."""
         listed = self.store.queues(topics)
         found = [QueueEntries(self.place, topic, number, files) for (topic, number), files in
                  listed.items()]  # fmt: skip
         return sorted(found, key=lambda queue: (-queue.size_bytes, queue.topic, queue.queue_id))
 
     def is_record(self, segment: File, log_offset: int) -> bool:
-        """Whether something with a record's size, magic and own place stands there."""
+        """Whether a record begins there, to judge by its size, its magic and its own place."""
         with self.place.open(segment.path) as reader:
             return _is_record(reader, segment, log_offset)
 
     def split_points(self, segment: File, step: int, queues: list[QueueEntries]) -> Iterator[int]:
-        """Record starts within a segment, about `step` bytes from each other, named by entries."""
+        """Record starts in a segment that entries name, about `step` bytes from each other."""
         target = segment.start + step
         asked = queues[:]
         if not asked or target >= segment.end - step // 4:
@@ -132,18 +132,18 @@ class Log:
                     yield found
                 target = max(target, found or 0) + step
 
-    def _read_head(self, segment: File) -> Head:
+    def _read_head(self, segment: File) -> SegmentHead:
         with self.place.open(segment.path) as reader:
             head = reader.read(0, _HEAD_BYTES)
         if len(head) < _HEAD_BYTES:
-            return Head(None, not any(head))
+            return SegmentHead(None, not any(head))
         _, magic = SIZE_AND_MAGIC.unpack_from(head)
         own = int.from_bytes(head[LOG_OFFSET_POSITION : LOG_OFFSET_POSITION + 8], "big")
         if magic not in MAGICS or own != segment.start:
-            return Head(None, not any(head[:BLANK_BYTES]))
+            return SegmentHead(None, not any(head[:BLANK_BYTES]))
         sys_flag = int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big")
         at = store_timestamp_position(sys_flag)
-        return Head(int.from_bytes(head[at : at + 8], "big", signed=True), False)
+        return SegmentHead(int.from_bytes(head[at : at + 8], "big", signed=True), False)
 
     def _refuse_dledger(self, segment: File) -> None:
         with self.place.open(segment.path) as reader:
@@ -157,7 +157,7 @@ class Log:
 
 
 def _split_point(
-    reader: Reader, segment: File, target: int, limit: int, asked: list[QueueEntries]
+    reader: FileReader, segment: File, target: int, limit: int, asked: list[QueueEntries]
 ) -> int | None:
     for queue in asked[:_QUEUES_ASKED]:
         entry = queue.entry(queue.search(target))
@@ -171,7 +171,7 @@ def _split_point(
     return None
 
 
-def _is_record(reader: Reader, segment: File, log_offset: int) -> bool:
+def _is_record(reader: FileReader, segment: File, log_offset: int) -> bool:
     head = reader.read(log_offset - segment.start, _HEAD_BYTES)
     if len(head) < MIN_RECORD_BYTES:
         return False
@@ -182,7 +182,7 @@ def _is_record(reader: Reader, segment: File, log_offset: int) -> bool:
 
 
 def in_parallel(place: Place, work: Callable[[A], B], items: list[A]) -> list[B]:
-    """The work done for each item, several at once where each is a round trip."""
+    """Do the work for each item; several at once where each costs a round trip."""
     if place.is_local or len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(_REMOTE_THREADS) as pool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import sink_word
-from aerobee.pipeline.options import OptionMap
+from aerobee.pipeline.option_map import OptionMap
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import MAX_QUERY_CHARS, check_batch
 from aerobee.protocol.names import check_group_name, check_topic_name
@@ -43,7 +43,7 @@ _SEND_TIMEOUT_MS: Final = 3_000
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a user asked for. Times in ms, sizes in bytes."""
+    """The options of a write. Times are in ms, sizes in bytes."""
 
     access: Access
     topic: str | None = None
@@ -59,7 +59,7 @@ class SinkOptions:
 
     @property
     def name_servers(self) -> str:
-        """As clients take them, and as people read them."""
+        """The name servers as text, for clients and for people."""
         return ";".join(self.access.name_servers)
 
     def of_clients(self) -> dict[str, Any]:
@@ -89,16 +89,16 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptio
     defaults = SinkOptions(access)
     return SinkOptions(
         access,
-        _name(options, "topic", check_topic_name),
-        _name(options, "producerGroup", check_group_name) or defaults.producer_group,
-        guarantee,
-        job_id,
-        options.size("batchBytes", defaults.batch_bytes, _KIB, 16 * _MIB),
-        options.integer("inFlight", defaults.in_flight, 1, 1000) or 1,
-        send_timeout_ms,
-        options.integer("retryTimeoutMs", defaults.retry_timeout_ms, 0) or 0,
-        options.integer("commitTimeoutMs", defaults.commit_timeout_ms, 1) or 1,
-        _accept_codes(options),
+        topic=_name(options, "topic", check_topic_name),
+        producer_group=_name(options, "producerGroup", check_group_name) or defaults.producer_group,
+        guarantee=guarantee,
+        job_id=job_id,
+        batch_bytes=options.size("batchBytes", defaults.batch_bytes, _KIB, 16 * _MIB),
+        in_flight=options.integer("inFlight", defaults.in_flight, 1, 1000) or 1,
+        send_timeout_ms=send_timeout_ms,
+        retry_timeout_ms=options.integer("retryTimeoutMs", defaults.retry_timeout_ms, 0) or 0,
+        commit_timeout_ms=options.integer("commitTimeoutMs", defaults.commit_timeout_ms, 1) or 1,
+        accept_codes=_accept_codes(options),
     )
 
 
@@ -117,7 +117,7 @@ def _check_job(options: OptionMap, job_id: str, guarantee: str, *, streaming: bo
 
 
 def query_of_job(job_id: str) -> str:
-    """What stands for a query's id in a batch write."""
+    """The id that a batch write has in the place of a query's."""
     return f"job.{job_id}"
 
 

@@ -1,7 +1,8 @@
-"""What a shell has before its first prompt: Spark's own shell, and how a topic is read.
+"""The code of a launch that runs inside the Python of Spark's driver: a shell, or a program.
 
-Errors of ours are one line there. A stream that ends with an error says so when it does, awaited
-or not.
+A shell gets Spark's own shell and a hint how a topic is read; a stream that ends with an error says
+so when it ends, whether it is awaited or not. A program runs as `__main__`, in the place of the
+file that started it. In both an error of ours is one line.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from aerobee.pipeline.launch.modules import delete_at_exit
 from aerobee.pipeline.launch.one_line import show_ours_in_one_line
 from aerobee.printable import printable
 
+_INPUT: Final = "<stdin>"
 _LOCAL: Final = "127.0.0.1:9876"
 _NAMES: Final = ("spark", "sc", "sql", "sqlContext")
 
@@ -68,3 +70,35 @@ def _say_ended_streams(spark: Any) -> None:
                 print(printable(f"aerobee: stream {event.id} has ended: {text}"), file=sys.stderr)
 
     spark.streams.addListener(Ended())
+
+
+def run_application() -> None:
+    """Run what the arguments of this process name, or standard input if there are none; returns
+    when it has ended, and raises what it raises."""
+    delete_at_exit()
+    program = vars(sys.modules["__main__"])
+    if sys.argv[1:]:
+        path = sys.argv[1]
+        source = Path(path).read_bytes()
+        sys.argv = sys.argv[1:]
+        folder, names = os.path.dirname(os.path.abspath(path)), {"__file__": path}
+        more: dict[str, Any] = {}
+    else:
+        path, source = _INPUT, sys.stdin.buffer.read()
+        sys.argv = ["-"]
+        folder, names = "", {}
+        more = _session()
+    sys.path[0] = folder
+    kept = {"__name__": "__main__", "__builtins__": __builtins__, "__doc__": None}
+    program.clear()
+    program.update(kept | names | more)
+    show_ours_in_one_line(path)
+    exec(compile(source, path, "exec", dont_inherit=True), program)
+
+
+def _session() -> dict[str, Any]:
+    """The names of a shell: the session, as the environment describes it."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    return {"spark": spark, "sc": spark.sparkContext, "sql": spark.sql}

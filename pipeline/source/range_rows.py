@@ -1,7 +1,7 @@
-"""What a task does with its partition: pulls a range and yields Arrow batches, nothing in between.
+"""Reads the partition of a task: pulls a range of offsets and yields Arrow batches.
 
 The bytes of an answer go into the bulk decoder as they are; answers smaller than a good batch (a
-Java broker's) are joined first. A batch never waits for more: what a range has left goes out.
+Java broker's) are joined first. A batch never waits for more messages.
 
 Brokers compare hashes of tags, so tags are compared again here, on Arrow arrays. SQL92 filters are
 evaluated here alone: every message is pulled, and rows are made of those that match. A record that
@@ -24,8 +24,8 @@ from aerobee.pipeline.decode.decode import Bad, Form, decode_parts, numbers
 from aerobee.pipeline.decode.properties import sql_matcher
 from aerobee.pipeline.decode.record_starts import record_starts
 from aerobee.pipeline.errors import BadData
-from aerobee.pipeline.source.options import SourceOptions
-from aerobee.pipeline.source.range_reader import Chunk, PullForm, RangeReader
+from aerobee.pipeline.source.range_reader import PulledRecords, PullForm, RangeReader
+from aerobee.pipeline.source.source_options import SourceOptions
 from aerobee.protocol.message.record_layout import QUEUE_OFFSET_POSITION
 
 log = logging.getLogger("aerobee.pipeline")
@@ -49,9 +49,9 @@ def read_range(options: SourceOptions, whole: Range) -> Iterator[pa.RecordBatch]
             log.warning("%s: %d offsets were lost and passed over", whole.queue, reader.lost)
 
 
-def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _joined(chunks: Iterator[PulledRecords]) -> Iterator[PulledRecords]:
     """Small chunks that follow each other as one."""
-    waiting: list[Chunk] = []
+    waiting: list[PulledRecords] = []
     size = 0
     for chunk in chunks:
         if waiting and not (chunk.exact and waiting[-1].exact):
@@ -66,11 +66,11 @@ def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         yield _join(waiting)
 
 
-def _join(chunks: list[Chunk]) -> Chunk:
+def _join(chunks: list[PulledRecords]) -> PulledRecords:
     if len(chunks) == 1:
         return chunks[0]
     records = b"".join([chunk.records for chunk in chunks])
-    return Chunk(records, chunks[0].low, chunks[-1].high, True)
+    return PulledRecords(records, chunks[0].low, chunks[-1].high, True)
 
 
 class _Rows:
@@ -94,7 +94,7 @@ class _Rows:
             matching=None if options.condition is None else sql_matcher(options.condition),
         )
 
-    def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def batches(self, chunk: PulledRecords) -> Iterator[pa.RecordBatch]:
         """The rows of a chunk that count and match."""
         found = record_starts(chunk.records, 0, len(chunk.records))
         starts = found.positions
@@ -112,24 +112,26 @@ class _Rows:
             except ValueError as error:  # a body that cannot be inflated
                 raise BadData(self._where(chunk, str(error))) from error
 
-    def _chosen(self, chunk: Chunk, batch: pa.RecordBatch, bad: list[Bad]) -> pa.RecordBatch:
+    def _chosen(
+        self, chunk: PulledRecords, batch: pa.RecordBatch, bad: list[Bad]
+    ) -> pa.RecordBatch:
         for one in bad:
             self._bad(chunk, f"the record at byte {one.position} of an answer {one.reason}")
         if self._options.tags:
             batch = batch.filter(pc.is_in(batch.column("tags"), value_set=self._tags))
         return batch if self._names is None else batch.select(self._names)
 
-    def _bad(self, chunk: Chunk, what: str) -> None:
+    def _bad(self, chunk: PulledRecords, what: str) -> None:
         text = self._where(chunk, what)
         if self._options.fail_on_data_loss:
             raise BadData(f"{text}; with failOnDataLoss=false it is left out")
         log.warning("left out: %s", text)
 
-    def _where(self, chunk: Chunk, what: str) -> str:
+    def _where(self, chunk: PulledRecords, what: str) -> str:
         return f"{self._queue}, offsets {chunk.low} to {chunk.high - 1}: {what}"
 
 
-def _inside(chunk: Chunk, starts: np.ndarray) -> np.ndarray:
+def _inside(chunk: PulledRecords, starts: np.ndarray) -> np.ndarray:
     """Which records have a queue offset that counts."""
     offsets = numbers(chunk.records, starts, QUEUE_OFFSET_POSITION, ">i8")
     inside: np.ndarray = (offsets >= chunk.low) & (offsets < chunk.high)

@@ -1,17 +1,17 @@
 """Plans how a store is read: which bytes of which segments, in how many partitions.
 
-A chain of records can only be entered at a record's start. Consume queue entries name starts, so
-segments are cut where an entry says one is and the record there agrees; without consume queues a
-segment is one piece. Pieces are put together up to `splitBytes`, which is also how far cuts are
-from each other.
+A chain of records can only be entered at a record's start. Consume queue entries name starts, so a
+segment is cut where an entry names one and the record there agrees; without consume queues a
+segment is one piece. Cuts are `splitBytes` from each other, and small pieces are put together up to
+that size.
 
-What nobody asked for is not read: segments by the store time of their first record (as far as the
-broker's clock ran forward), by log offset, and, with `use=auto`, pieces for which no selected queue
-has an entry. Where the selected topics are a small share of the log, their entries are followed
-instead (`use=consumequeue`): a partition is then a range of the log, with each queue's entries for
-it.
+The plan leaves out what is not selected: segments by the store time of their first record (as far
+as the broker's clock ran forward) and by log offset; with `use=auto` also pieces for which no
+selected queue has an entry. Where the selected topics are a small share of the log, their entries
+are followed instead (`use=consumequeue`): a partition is then a range of the log, with the entries
+of each queue for it.
 
-Runs where Spark plans, reads little, and gives plain values that can be pickled.
+The plan is made where Spark plans, reads little, and consists of values that can be pickled.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import File, Place, Store, find_stores, require_topics
 from aerobee.pipeline.files.entries import ENTRY_BYTES, QueueEntries
-from aerobee.pipeline.files.log import Log, in_parallel
-from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
+from aerobee.pipeline.files.log_outline import LogOutline, in_parallel
+from aerobee.pipeline.files.store_options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
 from aerobee.protocol.names import is_light
 
 log = logging.getLogger("aerobee.pipeline")
 
-#: With a smaller share of the log than this in the selected queues, `auto` follows their entries:
-#: a record found by its entry costs about as much as scanning over eight.
+#: `auto` follows entries if the selected queues have less than this share of the log: to read a
+#: record by its entry costs about as much as to scan over eight.
 ENTRIES_SHARE_MAX: Final = 1 / 8
 
-#: Gives `count` bytes of the log from an offset on, all of them or an error.
+#: Gives `count` bytes of the log from an offset on; all of them, or it raises.
 Read = Callable[[int, int], bytes | memoryview]
 
 
-class Piece(NamedTuple):
-    """Records of one segment that begin in [start, end), `start` being the start of one.
+class LogPiece(NamedTuple):
+    """The records of one segment that begin in [start, end); a record begins at `start`.
 
-    What is no record below `known_end` is damage; from there on it is the end of the data, unless
-    records follow within `look_ahead` bytes. Records before `first_offset` are passed over. Without
-    a path: that part of the log is in no file.
+    Bytes below `known_end` that are no record are damage. From there on they are the end of the
+    data, unless records follow within `look_ahead` bytes. Records before `first_offset` are passed
+    over. Without a path, that part of the log is in no file.
     """
 
     path: str
@@ -58,19 +58,24 @@ class Piece(NamedTuple):
     first_offset: int = 0
     is_sealed: bool = False
 
+    @classmethod
+    def of(cls, segment: File, start: int, end: int) -> Self:
+        """The records of a segment in [start, end), all of which were there once."""
+        return cls(segment.path, segment.start, segment.size, start, end, known_end=end)
+
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """One partition: pieces of the log, scanned in order. `queue_root` is where the consume queues
-    are that say where records begin behind damage."""
+    """A partition of pieces of the log, which are scanned in order. The consume queues below
+    `queue_root` say where records begin behind damage."""
 
     place: Place
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LogPiece, ...]
     queue_root: str | None
 
 
 class EntryRange(NamedTuple):
-    """The entries [first, end) of a queue, counted from its first file here."""
+    """The entries [first, end) of a queue, counted from the first of these files."""
 
     topic: str
     queue_id: int
@@ -81,7 +86,7 @@ class EntryRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntriesPart:
-    """One partition: the records that these entries name, in these segments."""
+    """A partition of the records that these entries name, in these segments."""
 
     place: Place
     queues: tuple[EntryRange, ...]
@@ -109,7 +114,7 @@ class _Planner:
         self.store = store
         self.options = options
         self.selection = selection
-        self.log = Log(store)
+        self.log = LogOutline(store)
 
     def parts(self) -> list[Part]:
         segments = self._segments()
@@ -126,7 +131,7 @@ class _Planner:
     # --- which segments --------------------------------------------------------------------
 
     def _segments(self) -> list[File]:
-        """Those that may hold what is selected: by log offset, and by time."""
+        """The segments that may hold selected records, to judge by log offset and time."""
         start, end = self.selection.start_offset or 0, self.selection.end_offset
         segments = [
             segment
@@ -148,7 +153,7 @@ class _Planner:
 
     # --- by scanning ----------------------------------------------------------------------
 
-    def _pieces(self, segments: list[File]) -> Iterator[Piece]:
+    def _pieces(self, segments: list[File]) -> Iterator[LogPiece]:
         queues = self.log.queues()
         last = self.store.segments[-1]
         end = self.log.end if segments[-1] is last or self._near_the_end(segments[-1]) else None
@@ -165,19 +170,20 @@ class _Planner:
         for number, segment in enumerate(inner):
             is_last = number + 1 == len(inner)
             limit = segment.end if is_last else min(segment.end, inner[number + 1].start)
-            known_end = end.known if end else limit
             selected_end = self.selection.end_offset
             for start, stop in pairwise([*cuts[number], limit]):
                 stop = min(stop, reading_end, stop if selected_end is None else selected_end)
                 if start < stop:
-                    yield Piece(
-                        segment.path, segment.start, segment.size, start, stop,
-                        known_end if end else stop, end.look_ahead if end else 0,
-                        self.selection.start_offset or 0, segment is not last,
-                    )  # fmt: skip
+                    piece = LogPiece.of(segment, start, stop)
+                    yield piece._replace(
+                        known_end=end.known if end else stop,
+                        look_ahead=end.look_ahead if end else 0,
+                        first_offset=self.selection.start_offset or 0,
+                        is_sealed=segment is not last,
+                    )
             if not is_last and segment.end < inner[number + 1].start:
                 missing = inner[number + 1].start
-                yield Piece("", segment.start, 0, segment.end, missing, missing)
+                yield LogPiece.of(File("", segment.start, 0), segment.end, missing)
 
     def _near_the_end(self, segment: File) -> bool:
         """Whether only segments without anything in them follow."""
@@ -194,8 +200,8 @@ class _Planner:
             del cuts[0]
         return cuts
 
-    def _may_hold(self, piece: Piece, queues: Sequence[QueueEntries]) -> bool:
-        """Whether a selected queue has an entry for it, or entries may still be missing there."""
+    def _may_hold(self, piece: LogPiece, queues: Sequence[QueueEntries]) -> bool:
+        """Whether a selected queue has an entry for the piece, or may lack entries there."""
         if piece.end > self.log.entry_end or not piece.path:
             return True
         for queue in queues:
@@ -204,8 +210,8 @@ class _Planner:
                 return True
         return False
 
-    def _log_parts(self, pieces: list[Piece]) -> Iterator[LogPart]:
-        together: list[Piece] = []
+    def _log_parts(self, pieces: list[LogPiece]) -> Iterator[LogPart]:
+        together: list[LogPiece] = []
         size = 0
         for piece in pieces:
             own = max(0, min(piece.end, max(piece.known_end, piece.start)) - piece.start)
@@ -220,7 +226,7 @@ class _Planner:
     # --- by entries --------------------------------------------------------------------------
 
     def _selected_queues(self) -> list[QueueEntries] | None:
-        """The consume queues that have all that is selected; None if that is not known."""
+        """The consume queues that hold all that is selected; None if that is not known."""
         topics = self.selection.topics
         if self.options.use == COMMIT_LOG or self.store.queue_root is None:
             return None
@@ -237,7 +243,7 @@ class _Planner:
         if self.options.use == CONSUME_QUEUE:
             return True
         if any(is_light(queue.topic) for queue in queues):
-            # Their messages are other topics' in the log.
+            # In the log their messages are those of other topics.
             return True
         whole = sum(segment.size for segment in segments)
         return self._bytes(self._ranges(queues, segments)) < whole * ENTRIES_SHARE_MAX
@@ -245,7 +251,7 @@ class _Planner:
     def _ranges(
         self, queues: Sequence[QueueEntries], segments: Sequence[File]
     ) -> list[_QueueRange]:
-        """Each queue's entries for these segments."""
+        """The entries of each queue for these segments."""
         start = max(segments[0].start, self.selection.start_offset or 0)
         end = self.selection.end_offset
         if end is None and segments[-1] is not self.store.segments[-1]:
@@ -259,7 +265,7 @@ class _Planner:
         return found
 
     def _bytes(self, ranges: Sequence[_QueueRange]) -> int:
-        """What the records of these entries take, by the size of one in the middle of each."""
+        """The bytes of these entries' records, judged by a record in the middle of each queue."""
         total = 0
         for one in ranges:
             entry = one.queue.entry((one.first + one.end) // 2)
@@ -310,7 +316,7 @@ class _QueueRange(NamedTuple):
 
 
 def _range_of(queue: QueueEntries, first: int, end: int) -> EntryRange:
-    """The range, with only the files that its entries are in."""
+    """The range, with only the files that hold its entries."""
     files = []
     passed = 0
     before = 0

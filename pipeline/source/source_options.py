@@ -26,7 +26,7 @@ from aerobee.pipeline.brokers.offsets import (
 from aerobee.pipeline.decode.columns import HEADERS, KEYS, PROPERTIES, TOPIC_COLUMNS, Column
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import source_word
-from aerobee.pipeline.options import OptionMap, read_columns
+from aerobee.pipeline.option_map import OptionMap, read_columns
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import (
     ALL_MESSAGES,
@@ -87,8 +87,8 @@ class OffsetSpec:
 
 
 class BatchLimits(NamedTuple):
-    """What a micro-batch may have at most, by messages and bytes, and how many messages it waits
-    for, at most so long."""
+    """The limits of a micro-batch: the most messages and bytes, and the fewest messages, for which
+    it waits `delay_s` at most."""
 
     most_rows: int | None = None
     most_bytes: int | None = None
@@ -317,7 +317,7 @@ def _check_batch(start: OffsetSpec, end: OffsetSpec) -> None:
 
 
 def _check_order(options: OptionMap, start: OffsetSpec, end: OffsetSpec) -> None:
-    """What the user gave contradicts itself, whatever the queues have."""
+    """Refuse a start behind the end, which no queue can have."""
     first_ms, end_ms = start.timestamp_ms, end.timestamp_ms
     if first_ms is not None and end_ms is not None and end_ms < first_ms:
         raise options.wrong("endingTimestamp", "is before startingTimestamp")
