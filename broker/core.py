@@ -20,10 +20,9 @@ from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.access.requests import AccessRequests
-from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.service import ScheduleMessageService
-from aerobee.broker.delay.timer import TimerRules, TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
@@ -297,12 +296,12 @@ class BrokerCore:
             self._state_pool,
         )
         self.delays = ScheduleMessageService(
-            loop,
-            store,
-            self._delay_progress,
-            self.stats,
-            self._appended,
-            wall_clock_ms,
+            loop=loop,
+            store=store,
+            progress=self._delay_progress,
+            stats=self.stats,
+            appended=self._appended,
+            clock_ms=wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
             second_step=self.second_step,
             retries=self.retries,
@@ -369,20 +368,14 @@ class BrokerCore:
             self._state_pool,
         )
         self.timer = TimerService(
-            self._loop,
-            store,
-            self._timer_progress,
-            self.stats,
-            self._appended,
-            wall_clock_ms,
-            self.delays.put,
-            TimerRules(
-                lambda: settings.timer_enabled,
-                lambda: settings.timer_max_delay_seconds * 1000,
-                lambda: timer_window_ms(settings),
-                lambda: settings.timer_messages,
-                lambda: settings.timer_recalls,
-            ),
+            loop=self._loop,
+            store=store,
+            progress=self._timer_progress,
+            stats=self.stats,
+            appended=self._appended,
+            clock_ms=wall_clock_ms,
+            put_delayed=self.delays.put,
+            settings=settings,
             second_step=self.second_step,
         )
 
@@ -767,12 +760,6 @@ class BrokerCore:
             self._state_pool.shutdown()
             self._sums.close()
             self._bodies.close()
-
-
-def timer_window_ms(settings: Settings) -> int:
-    """How far ahead a waiting record is left alone: it has to outlive retention by far."""
-    seconds = min(settings.timer_roll_window_seconds, settings.retention_hours * 3600 // 2)
-    return seconds * 1000
 
 
 def _patience_s(settings: Settings) -> dict[int, float]:

@@ -190,21 +190,20 @@ BOUNDED: Final[Containers] = {
         "RouteCache._routes RouteCache._write_queues",
         "client/consuming/assignment.py": "Assignment._held Assignment._loops "
         "Assignment._releasing",
-        "client/consuming/offset_store.py": "BrokerOffsets._changed BrokerOffsets._offsets "
-        "LocalOffsets._offsets",
+        "client/consuming/offset_store.py": "OffsetStore._changed OffsetStore._offsets",
         "client/consuming/order_lock.py": "LockResult.held LockResult.refused",
         "client/consuming/puller.py": "Puller._suggested",
         "client/producing/queue_choice.py": "QueueChooser._failed_until",
     },
     "client, messages held": {
-        "client/consuming/concurrent.py": "ConcurrentConsumeService._batches",
-        "client/consuming/orderly.py": "OrderlyConsumeService._waiting",
+        "client/consuming/consume_services.py": "ConcurrentConsumeService._batches "
+        "OrderlyConsumeService._waiting",
         "client/consuming/process_queue.py": "ProcessQueue._held "
         "ProcessQueue._finished ProcessQueue._waiting",
         "client/consuming/puller.py": "PullResult.messages",
         "client/message.py": "Message.properties ReceivedMessage.properties",
     },
-    "client, trace": {"client/producing/tracing.py": "MessageTrace._waiting"},
+    "client, trace": {"client/producing/message_trace.py": "MessageTrace._waiting"},
     "files of accounts": {
         "native/guard.pyx": "Guard.signers",
         "access/service.py": "_Changed.lines",
@@ -254,7 +253,8 @@ OTHERS: Final[Containers] = {
     },
     "one a delay level": {
         "broker/tables/retries_waiting.py": "RetriesWaiting._levels",
-        "broker/delay/progress.py": "DelayProgress._places DelayProgress._saved",
+        "broker/delay/progress.py": "DurableProgress._positions DurableProgress._saved "
+        "DurableProgress._stored",
         "broker/delay/service.py": "ScheduleMessageService._levels",
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",
     },

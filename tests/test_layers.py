@@ -116,7 +116,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("imports", "output", "parser_types", "client_arguments", "preview_arguments"),
+        *("imports", "output", "parser_types", "shared_arguments"),
         *("times", "progress", "message_text"),
         *(
             "acl",
@@ -136,7 +136,7 @@ ORDER: dict[str, tuple[str, ...]] = {
 # A folder that shows more wants floors, or modules that belong together put together.
 ENTRIES_MAX = 22
 FUNCTION_LINES_MAX = 60
-# Called once a message or once a unit: a call more for each would cost what it runs.
+# Called once a message or once an entry: a call more for each would cost what it runs.
 HOT_LINES_MAX = 75
 HOT = ("protocol/message/record_check.py check_fields", "store/reading/reader.py _scan_closely")
 

@@ -307,7 +307,7 @@ def timer(service: TimerService) -> tuple[Row, ...]:
             "Records that were gone or damaged when their time came; the log names them"),
         Row("aerobee_timer_passed_over_messages_total", counts.passed_over,
             "Messages that can never be stored where they go; the log names them"),
-        Row("aerobee_timer_put_failures_total", counts.put_failures, _TRIED_AGAIN),
+        Row("aerobee_timer_put_failures_total", service.put_failures, _TRIED_AGAIN),
     )  # fmt: skip
 
 

@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from aerobee import file_replacement
-from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.transactions import log as transaction_log
 from aerobee.broker.transactions.checks import CheckService
@@ -227,7 +226,7 @@ def delivered_early() -> None:
         old_deliver(service, level, now_ms + 300)
 
     old_until = replace(TimerService, "_until_ms", until)
-    old_deliver = replace(ScheduleMessageService, "_deliver", deliver)
+    old_deliver = replace(ScheduleMessageService, "_serve", deliver)
 
 
 def waiting_forgotten() -> None:

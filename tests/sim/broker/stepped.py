@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from aerobee.broker.delay.timer import TimerRules, TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, Rescue
@@ -109,6 +109,16 @@ class _Clients:
         return self.members
 
 
+class _TimerSettings:
+    """Times of a day at most, rolled when they are further ahead than the window."""
+
+    timer_enabled = True
+    timer_max_delay_seconds = DAY_MS // 1000
+    timer_roll_window_seconds = WINDOW_MS // 1000
+    retention_hours = 1000
+    timer_messages = timer_recalls = 10_000
+
+
 class _Topics:
     """A table that has every topic."""
 
@@ -154,16 +164,14 @@ class SteppedBroker:
         )
         stats, loop = BrokerStats(), cast("asyncio.AbstractEventLoop", self.loop)
         self.timer = TimerService(
-            loop,
-            store,
-            self.timer_progress,
-            stats,
-            self.appended,
-            self.time.now_ms,
-            store.put,
-            TimerRules(
-                lambda: True, lambda: DAY_MS, lambda: WINDOW_MS, lambda: 10_000, lambda: 10_000
-            ),
+            loop=loop,
+            store=store,
+            progress=self.timer_progress,
+            stats=stats,
+            appended=self.appended,
+            clock_ms=self.time.now_ms,
+            put_delayed=store.put,
+            settings=cast("Settings", _TimerSettings()),
             second_step=second_step(),
         )
         self.clients = _Clients()

@@ -151,12 +151,12 @@ class Desk:
     def _delays(self) -> ScheduleMessageService:
         file = JsonStateFile(self.path / "config" / "delayOffset.json")
         delays = ScheduleMessageService(
-            cast("asyncio.AbstractEventLoop", self.loop),
-            self.store,
-            DelayProgress(file, lambda: self.store.durable),
-            BrokerStats(),
-            lambda: None,
-            lambda: self.now_ms,
+            loop=cast("asyncio.AbstractEventLoop", self.loop),
+            store=self.store,
+            progress=DelayProgress(file, lambda: self.store.durable),
+            stats=BrokerStats(),
+            appended=lambda: None,
+            clock_ms=lambda: self.now_ms,
             second_step=self.second_step,
             retries=retries_of(self.store),
         )

@@ -25,7 +25,7 @@ from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.transactions.requests import MAX_WAITING as ENDS_WAITING
 from aerobee.broker.transactions.table import REMEMBERED
 from aerobee.client.options import PushOptions
-from aerobee.client.producing import tracing
+from aerobee.client.producing import message_trace
 from aerobee.config.client_limits import CLIENT
 from aerobee.config.growth import BOUNDED
 from aerobee.config.limits_page import PAGE, page
@@ -121,7 +121,7 @@ def test_texts_that_are_remembered_are_few_and_short() -> None:
 
 def test_the_limits_of_our_client_are_those_of_its_modules() -> None:
     rows = {row.name: row.value for row in CLIENT}
-    assert rows["client, trace"] == f"{tracing._MOST_WAITING:,} records"
+    assert rows["client, trace"] == f"{message_trace._MOST_WAITING:,} records"
     options = {field.name for field in fields(PushOptions)}
     assert set(re.findall(r"`(\w+)`", rows["client, messages held"])) <= options
 

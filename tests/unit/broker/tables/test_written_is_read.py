@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.delay.progress import DelayProgress
-from aerobee.broker.delay.timer_progress import Cursor, Done, Past, TimerProgress
+from aerobee.broker.delay.progress import Cursor, DelayProgress, Done, Past, TimerProgress
 from aerobee.broker.staging.file import StageFile
 from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch, parts_bytes
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
