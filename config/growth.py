@@ -268,7 +268,7 @@ OTHERS: Final[Containers] = {
         "nameserver/requests.py": "Requests._handlers",
         "nameserver/server.py": "NameServer._request_counts NameServer._shown "
         "NameServerCounts.requests NameServerOptions.shown",
-        "native/sends.pyx": "Sends.asking",
+        "native/sends.pyx": "Sends.not_plain",
         "remoting/stats.py": "ServerStats.closed TlsStats.failed",
         "store/disk/health.py": "Health._reasons",
         "store/stats.py": "StoreStats.damage_found StoreStats.put_failures",
@@ -289,7 +289,7 @@ OTHERS: Final[Containers] = {
         "protocol/filters/sql_filter.py": "_parser()",
         "protocol/filters/sql_values.py": "readers() sameness()",
         "protocol/hashing.py": "_power()",
-        "protocol/headers/fields.py": "_fields_of()",
+        "protocol/headers/fields.py": "fields_of()",
     },
     "as many places as the histogram has": {
         "broker/stats.py": "Buckets.counts",

@@ -54,7 +54,7 @@ FOLDERS = frozenset(MAY_IMPORT) | {"deploy"}
 # named before it, so no circle between floors can come about.
 ORDER: dict[str, tuple[str, ...]] = {
     "protocol": (
-        *("checksum", "codes", "errors", "hashing", "names"),
+        *("checksum", "codes", "errors", "hashing", "layouts", "names"),
         *("frames", "message", "filters", "bodies", "headers"),
     ),
     "config": (

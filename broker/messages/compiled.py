@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.messages.answers import AtOnce
-from aerobee.broker.messages.properties import NOT_PLAIN
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats
@@ -26,11 +25,16 @@ from aerobee.native.form import CompiledForm
 from aerobee.protocol.bodies.topics import MULTI_TAG
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import make_request
-from aerobee.protocol.headers.client import PULL_FIELDS, PullReply
-from aerobee.protocol.headers.send import LONG_KEYS, SendReply
+from aerobee.protocol.headers.client import PullReply
+from aerobee.protocol.headers.send import SendReply
+from aerobee.protocol.message.demands import (
+    NOT_PLAIN_FLAGS,
+    NOT_PLAIN_NAMES,
+    NOT_PLAIN_PREFIXES,
+)
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
-from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, WAITING_TOPICS, is_light
+from aerobee.protocol.names import NO_SEND_TOPICS, WAITING_TOPICS, is_light
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.server import Sockets
@@ -110,8 +114,8 @@ class CompiledRequests:
             store_host=identity.store_host,
             json_parts=reply.json_parts(),
             binary_parts=reply.binary_parts(),
-            long_keys=[key.encode() for key in LONG_KEYS],
-            not_plain=[name.encode() for name in NOT_PLAIN],
+            not_plain=[name.encode() for name in NOT_PLAIN_NAMES],
+            not_plain_flags=NOT_PLAIN_FLAGS,
             size_bounds=MESSAGE_SIZE_BOUNDS,
             max_message_bytes=settings.max_message_bytes,
             safe_properties=self._log.safe_properties,
@@ -125,7 +129,6 @@ class CompiledRequests:
             self._store.checked_below,
             self._pull.plain_served,
             offsets.try_commit,
-            names=[name.encode() for name in PULL_FIELDS],
             json_parts=_PULL_REPLY.json_parts,
             binary_parts=_PULL_REPLY.binary_parts,
             memory_bytes=limits.memory_bytes,
@@ -240,7 +243,7 @@ class CompiledRequests:
             or topic.order
             or topic.name in NO_SEND_TOPICS
             or topic.name in WAITING_TOPICS
-            or topic.name.startswith(RETRY_PREFIX)
+            or topic.name.startswith(NOT_PLAIN_PREFIXES)
         ):
             return None
         sys_flag = SYS_MULTI_TAGS if topic.filter_type == MULTI_TAG else 0
