@@ -98,7 +98,8 @@ cdef class Pulls:
         `json_parts`, `binary_parts`: the answer's header, cut where what varies goes (`PullReply`).
         `recent` and `old`: bytes and messages that an answer holds.
         """
-        self.log, self.find_route, self.checked_below = log, find_route, checked_below
+        self.log, self.marks, self.checked_below = log, log.marks, checked_below
+        self.find_route = find_route
         self.served, self.commit = served, commit
         self.forget_routes()
         self.json_parts, self.binary_parts = json_parts, binary_parts
@@ -220,7 +221,7 @@ cdef class Pulls:
             (self.old_bytes, min(self.old_count, most)),
         )
         base = segment.start
-        limit = self.log.written
+        limit = self.marks.written
         scan.old_below = limit - self.memory_bytes
         scan.slot, scan.queue_id, scan.any_queue = offset, queue.queue_id, route.any_queue
         scan.count = scan.size = 0

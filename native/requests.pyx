@@ -45,13 +45,13 @@ cdef int PULLS_FROM = 3
 cdef class Requests:
     """Serves what it can of the reads of a server's connections. Loop thread only."""
 
-    def __init__(self, Sends sends, Pulls pulls, bint syncs, Guard guard=None):
-        """None for what is not to be served here. `syncs`: answers to sends wait for the sync.
+    def __init__(self, Sends sends, Pulls pulls, bint answers_wait, Guard guard=None):
+        """None for what is not to be served here. `answers_wait`: those to sends do.
         `guard` lets requests in where accounts are asked for."""
         self.guard = guard
         self.sends = sends
         self.pulls = pulls
-        self.syncs = syncs
+        self.answers_wait = answers_wait
         self.waiting = []
 
     def __dealloc__(self):
@@ -60,10 +60,10 @@ cdef class Requests:
     def take(self, const uint8_t[::1] read, bytes born_host, bint may_pull, Py_ssize_t may_wait,
              int64_t room, object clock, double until):
         """Serve requests from the beginning of `read` on, until answers of more than `room` bytes
-        are made, `may_wait` sends wait for the sync, or `clock` has passed `until`.
+        are made, `may_wait` answers to sends wait, or `clock` has passed `until`.
 
         How many bytes of it were served; the answers in order; those that are to wait, as
-        `Acks.wait_made` takes them; and the codes that were answered with how often.
+        `WhenKept.wait_made` takes them; and the codes that were answered with how often.
         """
         cdef Py_ssize_t taken
         try:
@@ -138,7 +138,7 @@ cdef class Requests:
         if self.guard is not None and not self.guard.passes(header, body, size, born_host):
             return False
         if place < PULLS_FROM:
-            if self.syncs and len(self.waiting) >= may_wait:
+            if self.answers_wait and len(self.waiting) >= may_wait:
                 return False
             if not self.claimed:
                 self.claimed = self.sends is not None and self.sends.claim()
@@ -147,7 +147,7 @@ cdef class Requests:
             if not self.sends.serve(header, body, size, born_host, &self.out):
                 return False
             step(b"answer made")
-            if self.syncs and self.sends.waits:
+            if self.answers_wait and self.sends.waits:
                 self.waiting.append((
                     self.sends.waits_for, header.code, header.opaque,
                     ROCKETMQ if header.binary else JSON,

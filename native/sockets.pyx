@@ -618,7 +618,7 @@ cdef class Sockets:
             taken = requests.serve(
                 data, size, one.born_host,
                 self.may_pull and not (self.overloaded and connection.overloaded),
-                self.plain.may_wait if requests.syncs else 0,
+                self.plain.may_wait if requests.answers_wait else 0,
                 self.high_water - <int64_t> connection.unwritten,
                 self.clock, min(began + self.slice_s, self.until),
             )

@@ -70,7 +70,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("handshakes", "arrivals", "server"),
     ),
     "store": (
-        *("errors", "collector", "disk", "stats", "segments", "queues", "log"),
+        *("errors", "marks", "collector", "disk", "stats", "segments", "queues", "log"),
         *("compiled", "scan", "index", "dispatch", "flush", "reading", "inspect"),
         *("recovery", "retention", "scrub"),
         *("opening", "message_store", "audit", "repair"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from aerobee.access.control import AccessControl
-from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats
@@ -35,6 +35,7 @@ from aerobee.protocol.message.demands import (
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
 from aerobee.protocol.names import NO_SEND_TOPICS, WAITING_TOPICS, is_light
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.server import Sockets
 from aerobee.store.message_store import MessageStore
@@ -80,7 +81,7 @@ class CompiledRequests:
         groups: GroupTable,
         offsets: ConsumerOffsets,
         pull: PullProcessor,
-        acks: Acks,
+        answers: AtOnce,
         access: AccessControl | None,
     ) -> None:
         """`access` says who may do what, None where everybody may."""
@@ -88,8 +89,7 @@ class CompiledRequests:
         self._access = access
         self._store = store
         self._groups = groups
-        self._acks = acks
-        self._sync_flush = settings.sync_flush
+        self._answers = answers
         self._pull = pull
         self._topics = topics
         self._stats = stats
@@ -100,11 +100,9 @@ class CompiledRequests:
         if sends_are_plain(settings, identity):
             self._sends = self._made_sends(settings, identity, reply)
         self._pulls = self._made_pulls(offsets)
-        #: Takes answers that were made with the append.
-        self.wait_made = acks.wait_made
         self._guard = None if access is None else self._made_guard(access)
         #: Serves what is plain of a read (`native/requests.pyx`).
-        self.requests = form.requests(self._sends, self._pulls, settings.sync_flush, self._guard)
+        self.requests = form.requests(self._sends, self._pulls, answers.waits, self._guard)
 
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(
@@ -203,8 +201,15 @@ class CompiledRequests:
 
     @property
     def may_wait(self) -> int:
-        """How many more sends may wait for the sync."""
-        return self._acks.room
+        """How many more sends may wait until they are kept."""
+        return self._answers.room
+
+    def wait_made(
+        self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
+    ) -> None:
+        """Have answers that were made with the append wait until it is kept."""
+        self._answers.wait_made(connection, answers)
+        self._appended()
 
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
         """So many requests of these codes were answered, in so much time altogether: they are
@@ -215,10 +220,7 @@ class CompiledRequests:
             self._stats.requests_served(code, mean_s, times)
             stored = stored or code in _SENDS
         if stored:
-            if self._sync_flush:
-                self._store.request_flush()
-            else:
-                self._appended()
+            self._appended()
 
     # --- routes and counts --------------------------------------------------------------------
 

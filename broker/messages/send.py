@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): protocol/WIRE.md 3.1.
 
 Checks the topic, the queue and what the message asks for; builds the record to store; appends; then
-either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
-it when the message is durable. Refusals change nothing in the store.
+leaves the answer to `answers.py`, which sends it at once, or when the message is kept (not with
+`WAIT=false`). Refusals change nothing in the store.
 
 A message with a delay level or a time of its own is stored where it waits (`delay/`), under the
 checks of its own topic; the answer names its own queue, and its place in the one where it waits. So
@@ -19,7 +19,7 @@ from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
 from aerobee.broker.messages.retry import FailedMessages, tries_text
 from aerobee.broker.registration.addresses import Identity
@@ -114,7 +114,7 @@ class SendProcessor:
         timer: TimerService,
         topics: TopicTable,
         groups: GroupTable,
-        acks: Acks,
+        answers: AtOnce,
         reply: SendReply,
         stats: BrokerStats,
         failed: FailedMessages,
@@ -130,22 +130,21 @@ class SendProcessor:
         self._timer = timer
         self._topics = topics
         self._groups = groups
-        self._acks = acks
+        self._answers = answers
         self._reply = reply.encode
         self._stats = stats
         self._failed = failed
         self._appended = appended
         self._store_host = identity.store_host
         self._cluster = settings.cluster_name
-        self._sync_flush = settings.sync_flush
         self._accept_from_ms = settings.start_accept_send_timestamp_ms
         self._large_batches = Gate(1)
         # An offsetMsgId is the store host and the log offset in hex (protocol/WIRE.md 6.6).
         self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> Answer:
-        """Serve one send; None when its answer waits for the durable mark, steps for a large batch
-        or when it waits for a topic that is made for it.
+        """Serve one send; None when its answer waits until it is kept, steps for a large batch or
+        when it waits for a topic that is made for it.
 
         Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
         """
@@ -153,12 +152,8 @@ class SendProcessor:
             header = SendMessageHeader.from_command(command)
             if self._accept_from_ms:
                 self.check_accepting()
-            if self._sync_flush and self._acks.full:
-                raise BadRequest(
-                    ResponseCode.SYSTEM_BUSY,
-                    f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk "
-                    "is slower than what is sent; try again later",
-                )
+            if self._answers.full:
+                raise self._answers.overload()
             topic = self.topic_of(header)
             if topic is None:
                 return self._when_made(self.create_topic(header), connection, command)
@@ -434,15 +429,11 @@ class SendProcessor:
         wait: bool,
         more: dict[str, str] | None = None,
     ) -> bytes | None:
-        queue_offset = result.queue_offset
-        if not self._sync_flush:
-            self._appended()
-        elif wait and not command.is_oneway:
-            self._acks.wait(result.end, connection, command, msg_id, queue_id, queue_offset, more)
-            return None
-        else:
-            self._store.request_flush()
-        return self._reply(command, 0, msg_id, queue_id, queue_offset, None, more)
+        self._appended()
+        made = self._reply(command, 0, msg_id, queue_id, result.queue_offset, None, more)
+        if self._answers.waits and wait:
+            return self._answers.when_kept(connection, command, result.end, made)
+        return made
 
     def _destination(
         self,

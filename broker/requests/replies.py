@@ -237,10 +237,7 @@ class ReplyProcessor:
             self._stats.failed(self._stats.topic(header.topic))
             return "0", 0
         self._stats.stored(self._stats.topic(header.topic), 1, result.size)
-        if self._settings.sync_flush:
-            self._store.request_flush()
-        else:
-            self._appended()
+        self._appended()
         return offset_msg_id(self._identity.store_host, result.log_offset), result.queue_offset
 
 
