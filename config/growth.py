@@ -60,7 +60,8 @@ BOUNDED: Final[Containers] = {
         "store/message_store.py": "MessageStore._kept_arrivals",
         "store/queues/consume_queue_ext.py": "ConsumeQueueExt._staged",
     },
-    "waiting sends": {"broker/messages/acks.py": "Acks._waiting"},
+    # The ends of transactions and the intents of staged batches too, each in a queue of its own.
+    "waiting sends": {"broker/messages/answers.py": "WhenKept._waiting"},
     "limits.held_pulls": {
         "broker/messages/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving "
         "_Lane._restated",
@@ -85,7 +86,6 @@ BOUNDED: Final[Containers] = {
         "TransactionTable._owed TransactionTable._passed TransactionTable._pending",
     },
     "decided transactions": {"broker/transactions/table.py": "TransactionTable._decided"},
-    "waiting ends of transactions": {"broker/transactions/requests.py": "EndAnswers._waiting"},
     # --- topics, groups, queues
     "limits.max_topics": {
         "broker/tables/retries_waiting.py": "_Level.counts",
@@ -220,7 +220,7 @@ BOUNDED: Final[Containers] = {
     },
     "waiting questions for batches": {
         "broker/staging/answers.py": "StageAnswers._by_batch StageAnswers._by_deadline "
-        "StageAnswers._by_end StageAnswers._done_ends StageAnswers._due",
+        "StageAnswers._done_ends StageAnswers._due",
     },
     "limits.stage_state_bytes": {
         "broker/staging/table.py": "Decision.names Decision.others Decision.own Decision.topics "
@@ -268,7 +268,7 @@ OTHERS: Final[Containers] = {
         "nameserver/requests.py": "Requests._handlers",
         "nameserver/server.py": "NameServer._request_counts NameServer._shown "
         "NameServerCounts.requests NameServerOptions.shown",
-        "native/sends.pyx": "Sends.asking",
+        "native/sends.pyx": "Sends.not_plain",
         "remoting/stats.py": "ServerStats.closed TlsStats.failed",
         "store/disk/health.py": "Health._reasons",
         "store/stats.py": "StoreStats.damage_found StoreStats.put_failures",
@@ -289,7 +289,7 @@ OTHERS: Final[Containers] = {
         "protocol/filters/sql_filter.py": "_parser()",
         "protocol/filters/sql_values.py": "readers() sameness()",
         "protocol/hashing.py": "_power()",
-        "protocol/headers/fields.py": "_fields_of()",
+        "protocol/headers/fields.py": "fields_of()",
     },
     "as many places as the histogram has": {
         "broker/stats.py": "Buckets.counts",

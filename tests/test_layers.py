@@ -54,7 +54,7 @@ FOLDERS = frozenset(MAY_IMPORT) | {"deploy"}
 # named before it, so no circle between floors can come about.
 ORDER: dict[str, tuple[str, ...]] = {
     "protocol": (
-        *("checksum", "codes", "errors", "hashing", "names"),
+        *("checksum", "codes", "errors", "hashing", "layouts", "names"),
         *("frames", "message", "filters", "bodies", "headers"),
     ),
     "config": (
@@ -70,7 +70,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("handshakes", "arrivals", "server"),
     ),
     "store": (
-        *("errors", "collector", "disk", "stats", "segments", "queues", "log"),
+        *("errors", "marks", "collector", "disk", "stats", "segments", "queues", "log"),
         *("compiled", "scan", "index", "dispatch", "flush", "reading", "inspect"),
         *("recovery", "retention", "scrub"),
         *("opening", "message_store", "audit", "repair"),

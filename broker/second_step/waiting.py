@@ -20,6 +20,7 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC, real_queue
 from aerobee.protocol.message.record import decode_record
 from aerobee.remoting.turns import Spread, Turns
+from aerobee.store.marks import Marks
 
 #: Records that are looked at for one question, 25 us each.
 MOST_LOOKED: Final = 50_000
@@ -93,8 +94,8 @@ def count_waiting(
 
 
 class Forgetting:
-    """Forgets deletions before which nothing waits any more. `dispatched`: what lies behind it may
-    wait and not be seen yet.
+    """Forgets deletions before which nothing waits any more. What lies behind the mark
+    `dispatched` may wait and not be seen yet.
 
     A message that does not wait any more waits again after a kill, as long as the progress that
     says so is not on the disk. So a deletion goes when two rounds have found nothing before it:
@@ -105,11 +106,11 @@ class Forgetting:
         turns: Turns,
         deleted: DeletedTopics,
         sources: Iterable[Waits],
-        dispatched: Callable[[], int],
+        marks: Marks,
     ) -> None:
         self._deleted = deleted
         self._sources = tuple(sources)
-        self._dispatched = dispatched
+        self._marks = marks
         self._round: Iterator[None] | None = None
         # The log offset that the last round has found.
         self._oldest = 0
@@ -130,7 +131,7 @@ class Forgetting:
         return False
 
     def _steps(self) -> Iterator[None]:
-        oldest = self._dispatched()
+        oldest = self._marks.dispatched
         for source in self._sources:
             for log_offset in source.oldest():
                 if log_offset is not None:

@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from aerobee.broker.core import wall_clock_ms
@@ -56,12 +57,13 @@ def export_timers(parsed: argparse.Namespace) -> int:
             deleted_at=deleted_at,
             dry_run=parsed.dry_run,
         )
+        save: Callable[[], None] | None = None
         try:
             export.run()
             if not parsed.dry_run:
-                store.listen(closing=lambda: _save(store, progress, export))
+                save = partial(_save, store, progress, export)
         finally:
-            clean = store.close()
+            clean = store.close(save)
     if not clean:
         raise StoreError(
             f"the store in {settings.store_path} could not bring everything to the disk: start the "

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from aerobee.broker.delay.progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
+from aerobee.broker.messages.answers import Answers
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, Rescue
@@ -27,6 +28,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.remoting.turns import Job
 from aerobee.store.disk.files import Files
+from aerobee.store.marks import StoreListener
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.sim.recovered import ROOT
@@ -140,11 +142,12 @@ class SteppedBroker:
         time: SteppedTime,
         putting: Callable[[], None] = lambda: None,
         state_file: Callable[[str], JsonStateFile] | None = None,
+        listener: StoreListener | None = None,
     ) -> None:
         self.time, self.loop = time, time.loop
         self._sync_flush = settings.sync_flush
         self._putting = putting
-        self.store = SteppedStore.open(settings, files, time)
+        self.store = SteppedStore.open(settings, files, time, listener=listener)
         try:
             if state_file is None:
                 for changed in files.make_directories(CONFIG):
@@ -176,6 +179,7 @@ class SteppedBroker:
         )
         self.clients = _Clients()
         self.producer = Producer(1)
+        self.answers = Answers(settings, loop, AtOnce(), store, stats)
         self.transactions = Transactions(
             settings,
             loop,
@@ -188,10 +192,9 @@ class SteppedBroker:
             HOST,
             self.appended,
             self.time.now_ms,
-            lambda: None,
+            self.answers.decisions,
             second_step=second_step(),
         )
-        store.listen(closing=self.timer.save_last)
         self.timer.start()
 
     def _put(self, stored: StoreMessage) -> PutResult:
@@ -284,7 +287,7 @@ class SteppedBroker:
         """The flush thread's turn, and what follows it; False when the store is broken."""
         synced = self.store.sync_log()
         self.store.dispatch()
-        self.transactions.answers.send_ready()
+        self.answers.go_on()
         return synced
 
     def close(self) -> bool:
@@ -296,7 +299,7 @@ class SteppedBroker:
                 break
             self.sync()
         self._save_offsets()
-        return self.store.close()
+        return self.store.close(self.timer.save_last)
 
 
 def time_from(now_s: float) -> SteppedTime:

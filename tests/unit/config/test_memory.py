@@ -12,17 +12,15 @@ import aerobee.testing
 from aerobee.access import accounts
 from aerobee.broker import daemon
 from aerobee.broker.delay import backlog
-from aerobee.broker.messages.acks import MAX_WAITING
+from aerobee.broker.messages.answers import MAX_DECISIONS, MAX_QUESTIONS, MAX_SENDS
 from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.requests.locks import MAX_LOCKS
 from aerobee.broker.requests.member_lists import KEPT_BYTES
 from aerobee.broker.requests.stats import _MOST_RATES
 from aerobee.broker.second_step.deleted_topics import MOST_DELETIONS
-from aerobee.broker.staging import answers
 from aerobee.broker.staging.table import DROPPED_KEPT
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
-from aerobee.broker.transactions.requests import MAX_WAITING as ENDS_WAITING
 from aerobee.broker.transactions.table import REMEMBERED
 from aerobee.client.options import PushOptions
 from aerobee.client.producing import message_trace
@@ -84,10 +82,10 @@ def test_constants_are_those_of_their_modules() -> None:
     values = {fixed.name: fixed.value for fixed in FIXED}
     table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None, limit_bytes=lambda: 0)
     assert values["client groups"] == table._limit
-    assert values["waiting sends"] == MAX_WAITING
+    assert values["waiting sends"] == MAX_SENDS
     assert values["order locks"] == MAX_LOCKS
     assert values["lists of members"] == KEPT_BYTES
-    assert values["waiting questions for batches"] == answers.MAX_WAITING
+    assert values["waiting questions for batches"] == MAX_QUESTIONS
     assert values["stages given up"] == DROPPED_KEPT
     assert values["counters"] == BrokerStats()._limit
     assert values["deleted topics"] == MOST_DELETIONS
@@ -101,7 +99,7 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["name server, changes that wait"] == ALL_CHANGES_WAITING
     assert values["appended messages"] == PENDING_MOST
     assert values["decided transactions"] == REMEMBERED
-    assert values["waiting ends of transactions"] == ENDS_WAITING
+    assert values["waiting ends of transactions"] == MAX_DECISIONS
     assert values["rates of groups"] == _MOST_RATES
     assert values["damage reported"] == 2 * damage._MOST_REPORTED
     assert values["places of waiting messages"] == backlog._MOST_PLACES

@@ -127,7 +127,6 @@ class Bench:
             second_step=second_step(self.topics.get, self.deleted),
             retries=self.retries,
         )
-        self.store.listen(closing=self.delays.save_last)
         self.delays.start()
 
     def _put(self, message: StoreMessage) -> PutResult:
@@ -143,7 +142,7 @@ class Bench:
 
     def close(self) -> None:
         self.delays.close()
-        self.store.close()
+        self.store.close(self.delays.save_last)
 
     def restart(self) -> None:
         self.close()

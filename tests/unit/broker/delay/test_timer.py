@@ -88,7 +88,6 @@ class Bench:
             settings=cast(Settings, self),
             second_step=second_step(self.topics.get, self.deleted),
         )
-        self.store.listen(closing=self.timer.save_last)
         self.timer.start()
 
     def _put(self, message: StoreMessage) -> PutResult:
@@ -114,7 +113,7 @@ class Bench:
 
     def close(self) -> None:
         self.timer.close()
-        self.store.close()
+        self.store.close(self.timer.save_last)
 
     def restart(self) -> None:
         self.close()
