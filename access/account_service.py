@@ -74,6 +74,7 @@ class AccessService:
         home: str,
         named: str,
         make: Callable[[Rules], AccessControl],
+        *,
         always: tuple[Account, ...] = (),
         server: str = "broker",
     ) -> None:

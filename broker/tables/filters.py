@@ -87,6 +87,7 @@ class FilterTable:
         self,
         file: JsonStateFile,
         bloom: BloomFilter,
+        *,
         clock_ms: Callable[[], int],
         keep_ms: int,
         limit_bytes: Callable[[], int],

@@ -110,12 +110,12 @@ class GroupTable(ConfigTable[GroupConfig]):
         """`limit` is asked for at each group: it may change."""
         super().__init__(
             file,
-            "subscriptionGroupTable",
-            {name: GroupConfig(name) for name in BUILT_IN_GROUPS},
-            _parse,
-            clock_ms,
-            loop,
-            pool,
+            key="subscriptionGroupTable",
+            built_in={name: GroupConfig(name) for name in BUILT_IN_GROUPS},
+            parse=_parse,
+            clock_ms=clock_ms,
+            loop=loop,
+            pool=pool,
         )
         self._auto_create = auto_create
         self._limit = limit

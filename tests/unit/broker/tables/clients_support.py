@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from aerobee.broker.appending.held_pulls import HeldPulls
 from aerobee.broker.background.loop_workers import BodyReader
 from aerobee.broker.broker_stats import BrokerStats, Tally
-from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.expressions import ExpressionLimits, Expressions
 from aerobee.broker.tables.files.state_file import JsonStateFile
@@ -198,9 +198,9 @@ class Tables:
         self.filters = FilterTable(
             JsonStateFile(folder / "consumerFilter.json"),
             BloomFilter(20, 32),
-            lambda: NOW_MS,
-            86_400_000,
-            lambda: SQL_LIMITS.bytes,
+            clock_ms=lambda: NOW_MS,
+            keep_ms=86_400_000,
+            limit_bytes=lambda: SQL_LIMITS.bytes,
         )
 
 

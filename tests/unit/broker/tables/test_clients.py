@@ -53,14 +53,10 @@ class Broker:
         self.clients = self.tables.clients
         self.requests = ClientRequests(
             self.settings,
-            self.clients,
-            self.tables.topics,
-            self.tables.groups,
-            turns or Endless(),
-            BODIES,
-            self.tables.expressions,
-            self.tables.filters,
+            self.tables,
             no_pulls_held(),
+            turns=turns or Endless(),
+            bodies=BODIES,
         )
 
     def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:

@@ -31,7 +31,11 @@ class World:
         self.expressions = Expressions(INLINE, lambda: LIMITS)
         self.file = JsonStateFile(folder / "consumerFilter.json")
         self.table = FilterTable(
-            self.file, BloomFilter(20, 32), lambda: self.now_ms, KEEP_MS, lambda: limit_bytes
+            self.file,
+            BloomFilter(20, 32),
+            clock_ms=lambda: self.now_ms,
+            keep_ms=KEEP_MS,
+            limit_bytes=lambda: limit_bytes,
         )
 
     def save(self) -> bool:

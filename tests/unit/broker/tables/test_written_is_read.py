@@ -42,7 +42,13 @@ def test_tables_of_topics_groups_offsets_and_keys(tmp_path: Path) -> None:
 def test_filters(tmp_path: Path) -> None:
     def opened() -> FilterTable:
         file = JsonStateFile(tmp_path / "consumerFilter.json")
-        return FilterTable(file, BloomFilter(20, 32), lambda: 10, 1000, lambda: 1 << 30)
+        return FilterTable(
+            file,
+            BloomFilter(20, 32),
+            clock_ms=lambda: 10,
+            keep_ms=1000,
+            limit_bytes=lambda: 1 << 30,
+        )
 
     table = opened()
     for number in range(5):

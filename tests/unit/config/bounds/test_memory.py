@@ -10,10 +10,10 @@ import pytest
 
 import aerobee.testing
 from aerobee.access import accounts
+from aerobee.broker.appending.answers import MAX_DECISIONS, MAX_QUESTIONS, MAX_SENDS
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay import backlog
 from aerobee.broker.lifecycle import daemon
-from aerobee.broker.messages.answers import MAX_DECISIONS, MAX_QUESTIONS, MAX_SENDS
 from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.requests.administration.consumption import _MOST_RATES
 from aerobee.broker.requests.clients.member_lists import KEPT_BYTES

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.messages.held_pulls import _MOST_RESTATED, HeldPull, HeldPulls
+from aerobee.broker.appending.held_pulls import _MOST_RESTATED, HeldPull, HeldPulls
 from aerobee.protocol.filters.property_filter import MessageFilter, PropertyFilter
 from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.frames.command import make_request
