@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aerobee.access.administration import OF_BROKERS
 from aerobee.access.control import AccessControl
@@ -27,7 +27,7 @@ from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.save_failure import SaveFailure
-from aerobee.broker.background.scheduler import Saver, Scheduler, save_all
+from aerobee.broker.background.scheduler import Savable, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
@@ -66,7 +66,7 @@ from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.clients import ClientTable
-from aerobee.broker.tables.expressions import ExpressionLimits, Expressions
+from aerobee.broker.tables.expressions import Expressions
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.files.table_directory import TableDirectory
 from aerobee.broker.tables.filters import FilterTable
@@ -82,7 +82,6 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
 from aerobee.protocol.message.record import decode_record
@@ -94,6 +93,8 @@ from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
+
+C = TypeVar("C")
 
 # Held pulls and waiting answers are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
@@ -149,6 +150,7 @@ class BrokerCore:
         self._sums = SummedLog(loop.time, call_later=loop.call_later)
         self.access = self._build_access()
         self._build_tables()
+        self._build_consumers()
         self._build_appending()
         self._build_delays()
         self._build_messages()
@@ -204,21 +206,13 @@ class BrokerCore:
         # Not the loop's own workers: a save must not wait for what administrators have them do.
         # One for each table, of which each has one save at a time.
         self._state_pool = ThreadPoolExecutor(7, thread_name_prefix="aerobee-state")
+        saving = wall_clock_ms, self._loop, self._state_pool
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
-            settings,
-            self._topics_file,
-            wall_clock_ms,
-            self._loop,
-            self._state_pool,
+            settings, self._topics_file, *saving
         )
         self.groups = (LightGroupTable if light else GroupTable)(
-            self._state_file("subscriptionGroup.json"),
-            auto_create=settings.auto_create_group,
-            limit=lambda: settings.max_groups,
-            clock_ms=wall_clock_ms,
-            loop=self._loop,
-            pool=self._state_pool,
+            settings, self._state_file("subscriptionGroup.json"), *saving
         )
         admission = Admission(
             self.topics,
@@ -227,19 +221,13 @@ class BrokerCore:
             start_offsets=settings.max_start_offsets,
         )
         self.offsets = load_offsets(self._state_file, self.store.max_offset, admission, light=light)
-        self._offsets_saver = Saver(
-            self._loop,
-            "consumer offsets",
-            self.offsets,
-            settings.flush_consumer_offset_interval_ms / 1000,
-            self._state_pool,
-        )
-        self.clients = ClientTable(
-            self._loop.time,
-            settings.client_expiry_ms / 1000,
-            self.stats.group_warnings.bump,
-            limit_bytes=lambda: settings.client_bytes,
-        )
+        interval_s = settings.flush_consumer_offset_interval_ms / 1000
+        self._offsets_saver = self._saver("consumer offsets", self.offsets, interval_s)
+
+    def _build_consumers(self) -> None:
+        """The clients, what they wait for and how far they are."""
+        settings = self.settings
+        self.clients = ClientTable(settings, self._loop.time, self.stats.group_warnings)
         self._build_second_step()
         self.lag = ConsumerLag(
             topics=self.topics,
@@ -267,9 +255,7 @@ class BrokerCore:
         """What is stored when it has waited, and the deletions that are remembered for it."""
         file, log_end = self._state_file("deletedTopics.json"), self.store.written
         self.deleted_topics = DeletedTopics(file, log_end)
-        self._deleted_saver = Saver(
-            self._loop, "deleted topics", self.deleted_topics, _DELETED_SAVED_S, self._state_pool
-        )
+        self._deleted_saver = self._saver("deleted topics", self.deleted_topics, _DELETED_SAVED_S)
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
         self.retries = RetriesWaiting(
             self.store.delays, self.store.record_at, self.deleted_topics.offset_of
@@ -277,27 +263,14 @@ class BrokerCore:
 
     def _build_filters(self) -> None:
         settings = self.settings
-        self.expressions = Expressions(
-            self._loop,
-            lambda: ExpressionLimits(
-                settings.max_sql_chars,
-                settings.max_sql_depth,
-                settings.max_sql_nodes,
-                settings.sql_filter_bytes,
-            ),
-        )
+        self.expressions = Expressions(self._loop, settings)
         self.filters = FilterTable(
-            self._state_file("consumerFilter.json"),
-            BloomFilter(settings.filter_error_percent, settings.filter_groups),
-            clock_ms=wall_clock_ms,
-            keep_ms=settings.filter_keep_ms,
-            limit_bytes=lambda: settings.sql_filter_bytes,
-            maps=self.store.bit_maps,
-            log_end=lambda: self.store.written,
+            settings, self._state_file("consumerFilter.json"), wall_clock_ms, self.store
         )
-        self._filters_saver = Saver(
-            self._loop, "filters", self.filters, _FILTERS_SAVED_S, self._state_pool
-        )
+        self._filters_saver = self._saver("filters", self.filters, _FILTERS_SAVED_S)
+
+    def _saver(self, what: str, table: Savable[C], interval_s: float) -> Saver[C]:
+        return Saver(self._loop, what, table, interval_s, self._state_pool)
 
     def _state_file(self, name: str) -> JsonStateFile:
         path = os.path.join(self.table_directory, name)
@@ -307,13 +280,7 @@ class BrokerCore:
         """What follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
         self.answers = Answers(settings, loop, self.turns, store, self.stats)
-        self.held = HeldPulls(
-            loop.time,
-            lambda: settings.held_pulls,
-            lambda: settings.held_pull_bytes,
-            self.turns,
-            store.properties_at,
-        )
+        self.held = HeldPulls(settings, loop.time, self.turns, store)
         self._reput = ReputService(
             loop, store, self.held, self.turns, flush_timed=settings.flush_timed
         )
@@ -324,10 +291,11 @@ class BrokerCore:
     def _build_delays(self) -> None:
         """What appends by itself when something has waited: levels, times, transactions."""
         store, loop = self.store, self._loop
+        interval_s = self.settings.flush_delay_offset_interval_ms / 1000
         self._delay_progress = DelayProgress(
             self._state_file("delayOffset.json"), lambda: store.durable, store.sync_soon
         )
-        self._progress_saver = self._delay_saver("delay progress", self._delay_progress)
+        self._progress_saver = self._saver("delay progress", self._delay_progress, interval_s)
         self.delays = ScheduleMessageService(
             self._appending,
             loop=loop,
@@ -338,7 +306,7 @@ class BrokerCore:
         timer_progress = TimerProgress(
             self._state_file("timerProgress.json"), lambda: store.durable, store.sync_soon
         )
-        self._timer_saver = self._delay_saver("timer progress", timer_progress)
+        self._timer_saver = self._saver("timer progress", timer_progress, interval_s)
         self.timer = TimerService(
             self._appending,
             loop=loop,
@@ -355,10 +323,6 @@ class BrokerCore:
             second_step=self.second_step,
             access=self._control,
         )
-
-    def _delay_saver(self, what: str, progress: DelayProgress | TimerProgress) -> Saver[Any]:
-        interval_s = self.settings.flush_delay_offset_interval_ms / 1000
-        return Saver(self._loop, what, progress, interval_s, self._state_pool)
 
     def _make_staging(self) -> Staging:
         return Staging(
@@ -468,12 +432,7 @@ class BrokerCore:
     def _asking_handlers(self) -> dict[int, Handler]:
         """What is answered when clients have answered."""
         settings, store = self.settings, self.store
-        self.client_calls = ClientCalls(
-            self.turns,
-            self.stats,
-            lambda: settings.client_calls,
-            lambda: settings.client_calls_per_connection,
-        )
+        self.client_calls = ClientCalls(self.turns, self.stats, settings)
         consumers = ConsumerRequests(
             settings.broker_name,
             self.clients,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -40,9 +41,9 @@ class Held:
         self.clock = Clock()
         self.turns = turns or Endless()
         self.stored: dict[tuple[str, int, int], bytes] = {}
-        self.table = HeldPulls(
-            self.clock, lambda: limit, lambda: limit_bytes, self.turns, self._properties_at
-        )
+        limits = SimpleNamespace(held_pulls=limit, held_pull_bytes=limit_bytes)
+        store = SimpleNamespace(properties_at=self._properties_at)
+        self.table = HeldPulls(limits, self.clock, self.turns, store)  # type: ignore[arg-type]
         self.left: list[str] = []
         self.times: list[float] = []
 

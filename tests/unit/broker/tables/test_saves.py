@@ -83,20 +83,14 @@ class World:
             broker_name="b-a",
             cluster_name="C1",
             max_topics=20_000,
+            max_groups=20_000,
             max_queues=200_000,
             auto_create_per_minute=20_000,
         )
         self.topics_file = CountedFile(path / "topics.json")
         self.groups_file = CountedFile(path / "subscriptionGroup.json")
         self.topics = TopicTable(self.settings, self.topics_file, lambda: NOW_MS, loop, self.pool)
-        self.groups = GroupTable(
-            self.groups_file,
-            auto_create=True,
-            limit=lambda: 20_000,
-            clock_ms=lambda: NOW_MS,
-            loop=loop,
-            pool=self.pool,
-        )
+        self.groups = GroupTable(self.settings, self.groups_file, lambda: NOW_MS, loop, self.pool)
 
 
 @pytest.fixture
