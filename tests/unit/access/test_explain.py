@@ -1,4 +1,4 @@
-"""What is said of one account names the line that decides."""
+"""The explanation of an account names the line that decides."""
 
 from aerobee.access.account_file import parse_account_file
 from aerobee.access.accounts import Account

@@ -296,7 +296,7 @@ def test_both_ways_to_write_a_time(authority: Authority, years: int) -> None:
     text = pair.certificate.read_text()
     wanted = x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc
     assert expiry("Subject: a text before it\n" + text) == wanted
-    # Of a chain the first is the one that is shown.
+    # The first certificate of a chain is shown.
     assert expiry(text + authority.certificate.read_text()) == wanted
 
 

@@ -25,7 +25,7 @@ SIZES = (1, 2, 300, FULL - 1, FULL)
 
 @dataclass
 class Stream:
-    """What a client sends: its records, and the data that each brings."""
+    """A client's stream: its records, and the data that each brings."""
 
     records: list[tuple[bytes, bytes]]
 
@@ -106,7 +106,7 @@ async def send(rng: random.Random, peer: ssl.SSLSocket, wire: bytes) -> None:
             if rng.random() < 0.5:
                 await asyncio.sleep(0)
     except OSError:
-        # Behind what is damaged nothing is taken.
+        # Nothing is taken behind a damaged record.
         pass
     finally:
         raw.close()

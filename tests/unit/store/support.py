@@ -1,4 +1,4 @@
-"""What the store's tests share: small settings, messages, a clock, images of a killed store."""
+"""Shared by the store's tests: small settings, messages, a clock, images of a killed store."""
 
 import os
 import shutil
@@ -94,7 +94,7 @@ def from_properties(
     reconsume_times: int = 0,
     prepared_offset: int = 0,
 ) -> StoreMessage:
-    """As the broker makes it of a request."""
+    """A message as the broker makes it of a request."""
     values = decode_properties(properties)
     return StoreMessage(
         topic,
@@ -217,7 +217,7 @@ def flip(path: Path, position: int, bit: int = 1) -> None:
 
 
 def whole(steps: Generator[None, None, T]) -> T:
-    """What work in steps comes to."""
+    """The result of work in steps."""
     while True:
         try:
             next(steps)

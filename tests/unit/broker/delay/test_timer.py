@@ -107,7 +107,7 @@ class Bench:
             self.store.dispatch()
 
     def save(self) -> None:
-        """As the saver does, with all that was written made durable."""
+        """Save as the saver does, with all that was written made durable."""
         self.store.request_flush()
         self.store.sync_soon()
         self.store.wait_durable(self.store.written, 10)

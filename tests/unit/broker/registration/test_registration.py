@@ -1,4 +1,5 @@
-"""Registering at name servers: our own over sockets, and a scripted one that keeps what it got."""
+"""Registering at name servers: our own over sockets, and a scripted server that records
+requests."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_group_that_never_committed_is_behind_by_all_it_would_start_with(table
     assert asked(tables, "hangs") == ResponseCode.SUCCESS
     assert lag(tables, "hangs") == [290, 0]
     assert judged(tables) == {("hangs", "T"): 290}
-    # What it was given is no less behind for that.
+    # Messages that the group was given still count as lag.
     tables.stats.consumer("hangs", "T").pulled[0] = 32
     assert lag(tables, "hangs") == [290, 0]
     assert next(tables.lag.queues("hangs", "T")).given_out == 32
@@ -132,7 +132,7 @@ def test_expired_messages_are_nothing_to_be_behind_of(tables: Tables) -> None:
 
 
 def test_an_offset_beyond_the_end_is_told_and_no_lag(tables: Tables) -> None:
-    """As with a restored store beside newer offsets."""
+    """A restored store beside newer offsets leads to this."""
     topic(tables, "T")
     group(tables, "g")
     tables.queues.put("T", 0, range(9))
@@ -150,7 +150,7 @@ def test_a_group_that_begins_at_the_end_is_behind_from_where_it_asked(tables: Ta
     assert asked(tables, "g") == ResponseCode.QUERY_NOT_FOUND
     tables.queues.put("T", 0, range(107), min_offset=50)
     assert lag(tables, "g") == [7]
-    # What it was given and holds, while its first messages expire.
+    # The group holds messages that it was given, while its first messages expire.
     tables.stats.consumer("g", "T").pulled[0] = 157
     tables.queues.put("T", 0, range(4), min_offset=153)
     assert lag(tables, "g") == [4]

@@ -35,7 +35,7 @@ def waiting(bench: Bench) -> tuple[int, int]:
 
 
 def steps(bench: Bench) -> int:
-    """Count all that is to be counted: in so many steps."""
+    """Count all that is to be counted; return the number of steps."""
     number = 0
     while bench.retries.step():
         number += 1
@@ -209,7 +209,7 @@ def test_a_count_goes_on_while_records_that_it_has_read_are_passed_over(
 
 
 def test_a_level_that_is_empty_has_no_retries(bench: Bench) -> None:
-    """Whatever has gone wrong before."""
+    """Earlier errors do not change that."""
     fail(bench, 1)
     bench.retries.waits(1, OTHER)
     bench.pass_ms(1500)

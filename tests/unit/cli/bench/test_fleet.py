@@ -45,7 +45,7 @@ async def test_a_process_reports_what_it_did(open_loop: bool) -> None:
         assert [Stats.from_wire(report["stats"]).sent for report in reports] == [1, 1]
         assert [report["unanswered"] for report in reports] == [1, 1]
         assert all(report["elapsed_s"] > 0 for report in reports)
-        # What was reported does not come again.
+        # Reported numbers do not come again.
         reports = await fleet.tell("report")
         assert [Stats.from_wire(report["stats"]).sent for report in reports] == [0, 0]
     server.close()

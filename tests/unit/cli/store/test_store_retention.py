@@ -13,7 +13,7 @@ from tests.unit.store.retention_support import HOUR_MS, SEGMENT, Hours, fill_seg
 from tests.unit.store.support import tree
 
 DAY_MS = 24 * HOUR_MS
-# Whatever the disk is like that the tests run on.
+# These hold on any disk that the tests run on.
 ROOMY = (
     *("--set", "retention.disk_max_used_percent=95"),
     *("--set", "retention.disk_force_ratio=1.0"),

@@ -1,4 +1,4 @@
-"""What may be committed, and who is woken when."""
+"""Offsets that may be committed, and waiters that are woken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What damaged ranges held is told from entries and numbers, each message once."""
+"""The lost messages of damaged ranges are derived from entries and numbers, each message once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_entries_that_point_into_a_range_are_its_messages() -> None:
     found = entries_within(batch_of(rows, ENTRIES_DDL), RANGES)
     assert found.column("range").to_pylist() == [0, 0, 1]
     assert found.column("logOffset").to_pylist() == [1000, 1950, 5900]
-    # What an entry says of its size is no more than what is left of the range.
+    # An entry's size is at most the rest of the range.
     assert found.column("size").to_pylist() == [100, 50, 100]
     assert not entries_within(pa.RecordBatch.from_pylist([], schema=ENTRIES), RANGES).num_rows
 

@@ -1,4 +1,4 @@
-"""What a stream keeps, what it says of failures and packages, and how it counts."""
+"""The memory of a stream, its messages about failures and packages, and how it counts."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def derived(root: Path) -> dict[str, bytes]:
 
 
 def crashed(root: Path) -> Path:
-    """As a broker before ours that was killed would have left it."""
+    """Leave the store as a broker before ours that was killed would have left it."""
     (root / "abort").touch()
     for name in ("checkpoint", "offsets"):
         (root / name).unlink(missing_ok=True)
@@ -324,7 +324,7 @@ def test_an_unfiltered_pull_reads_no_extension(tmp_path: Path) -> None:
 
 
 def test_further_queues_of_a_message_hold_plain_tags_codes(tmp_path: Path) -> None:
-    """As in the reference; with both options the log gives the same again."""
+    """The reference does so too; with both options the log gives the same again."""
     options = {"multi_dispatch": True, "lmq_enabled": True}
     store = extended(tmp_path, **options)
     for n in range(3):

@@ -79,7 +79,7 @@ class Writer:
             self.store._queue_flusher.flush(self.rng.choice((0, 2)))
 
     def durable(self) -> dict[Place, bytes]:
-        """What a power cut must not take."""
+        """The records that a power cut must not take."""
         durable = self.store.durable
         return {place: body for place, (body, end) in self.written.items() if end <= durable}
 
@@ -135,7 +135,7 @@ def test_random_store_survives_kills_and_power_cuts(
         assert writer.durable().items() <= there.items()
         assert all(writer.written[place][0] == body for place, body in there.items())
         if sync:
-            # What consumers could see is what survives: no offset is given out twice.
+            # The messages that consumers could see survive: no offset is given out twice.
             for topic, queue_id in writer.store.queues():
                 seen = writer.store.max_offset(topic, queue_id)
                 assert store.max_offset(topic, queue_id) >= seen

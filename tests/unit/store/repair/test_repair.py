@@ -512,7 +512,7 @@ def repair_by(root: Path, *given: str, **changes: Any) -> Plan:
 
 
 def start(root: Path) -> list[bytes]:
-    """As the broker does, by its settings."""
+    """Start as the broker does, by its settings."""
     store = MessageStore.open(small_settings(root))
     found = bodies(store)
     assert store.max_offset("Orders", 0) == 20
