@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.crash.history import FAIL, Found, History, Promise, Queue, Sent
 from tests.crash.records import PRE_BLANK_SIZE, Record, Unit, java_hash
 
-# What the broker does with properties of its own account (protocol/WIRE.md 3.1).
+# Properties that the broker adds or takes of its own account (protocol/WIRE.md 3.1).
 _ADDED, _TAKEN = {"CLUSTER"}, {"WAIT"}
 
 
@@ -82,7 +82,7 @@ def _acked_loss(history: History, found: Found, promise: Promise) -> list[Violat
 
 
 def _beyond_bound(history: History, young: list[Sent], promise: Promise) -> list[Violation]:
-    """What ASYNC_FLUSH lost must have been acked within the flush interval's bound."""
+    """Messages that ASYNC_FLUSH lost must have been acked within the flush interval's bound."""
     if not young:
         return []
     first = min(young, key=lambda one: one.log_offset)

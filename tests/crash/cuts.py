@@ -11,7 +11,7 @@ from tests.crash.recording import Plan, Recording
 from tests.crash.replay import keep
 from tests.crash.restarted import judge_daemon
 
-#: One state in so many is given to the whole daemon.
+#: One state in this number is given to the whole daemon.
 EVERY_DAEMON = 20
 #: Violations and states that a failure names.
 SHOWN = 5
@@ -43,7 +43,7 @@ def judge_all(
 
 
 def report(recording: Recording, wrong: dict[CrashState, list[Violation]], of: int) -> str:
-    """What was found, and the command that judges the same states again."""
+    """The violations found, and the command that judges these states again."""
     lines = [f"{len(wrong)} of {of} crash states are wrong"]
     for state, violations in list(wrong.items())[:SHOWN]:
         lines += [f"state {state}: {len(violations)} violations"]

@@ -36,7 +36,7 @@ from tests.budget.largest_inputs import (
 _HEART_BEAT, _VERSION = 34, 409
 # There is a limit of each address.
 _OF_ONE_ADDRESS = 4_000
-# A member that is silent for two minutes is none any more.
+# A member that is silent for two minutes is dropped.
 _BEAT_S = 60
 _AHEAD = 100
 

@@ -97,7 +97,7 @@ def records_of(data: bytes | memoryview) -> Iterator[Record]:
 
 @dataclass(slots=True)
 class LogFiles:
-    """What the files of a commit log hold from their first byte to the first bad one."""
+    """The content of the files of a commit log from their first byte to the first bad byte."""
 
     start: int
     end: int

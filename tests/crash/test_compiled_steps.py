@@ -28,14 +28,15 @@ STEPS = (
 #: Which time a step is passed; the last ones are in later segments.
 VISITS = (1, 2, 7, 9)
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
-#: What a recovery passes that has queues and index to make again, and at which times.
+#: Steps of a recovery that has queues and index to make again, and the visits at which to kill.
 RECOVERY_STEPS = {
     "run derived": (1, 2), "index entry written": (1, 2, 7), "index slot written": (1, 2, 7),
 }  # fmt: skip
 
 
 def ran(build: Path, folder: Path, flush: str, *options: str) -> tuple[Said, list[str]]:
-    """What a child acknowledged, and the other lines it said. Raises AssertionError for a crash."""
+    """The messages that a child acknowledged, and its other lines. Raises AssertionError for a
+    crash."""
     finished = subprocess.run(
         [sys.executable, str(CHILD), str(build), str(folder / "store"), flush, *options],
         capture_output=True,

@@ -65,7 +65,7 @@ def test_cut_segment_is_refused_and_repaired(story: Story, number: int, size: in
         assert str(path) in said
         assert "aerobee store repair" in said
     repair(story.store)
-    # Whatever stood in the part that was cut off is gone, and nothing else is.
+    # Messages in the part that was cut off are gone, and nothing else is.
     cut = range(int(path.name) + size, int(path.name) + SEGMENT)
     gone = set()
     for sent in story.history.sends:
@@ -132,7 +132,7 @@ def serves_everything(story: Story, daemon: Served) -> None:
 
 
 def repair(store: Path) -> None:
-    """What the refusal says to do."""
+    """Repair as the refusal says."""
     command = [*aerobee(), "store", "repair", str(store), "--yes", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr

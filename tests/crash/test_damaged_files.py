@@ -30,7 +30,8 @@ LEAST_CASES = {
     "foreign": 2_100,
     "ext": 800,
 }
-#: Of some rules four of 150 cases show that they are broken, and so once in a hundred times none.
+#: Four of 150 cases show that some rules are broken, so a sample shows no such case once in a
+#: hundred times.
 SAMPLES = 3
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 

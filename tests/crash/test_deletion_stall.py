@@ -36,7 +36,7 @@ _WARM_S = 0.5
 
 
 class Took(NamedTuple):
-    """Something that took so many seconds, from `began` (perf_counter) on."""
+    """Something that took `seconds`, from `began` (perf_counter) on."""
 
     began: float
     seconds: float
@@ -89,7 +89,7 @@ async def tick(took: list[Took], stop: asyncio.Event) -> None:
 
 
 def keep_syncing(path: Path, took: list[Took], stop: threading.Event) -> None:
-    """As the flush thread of a busy broker: a page, a sync, at once again."""
+    """Write as the flush thread of a busy broker does: a page, a sync, at once again."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(fd, 0, 64 * _MIB)
     position = 0

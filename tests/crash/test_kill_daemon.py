@@ -58,7 +58,7 @@ def traced(folder: Path, store: Path, flush: str, call: str, nth: int) -> Iterat
 
 
 def run_until_killed(folder: Path, store: Path, flush: str, call: str, nth: int) -> History:
-    """What clients were told by a daemon that died at that call, or did not meet it."""
+    """The answers that clients got from a daemon that died at that call, or did not meet it."""
     history = History()
     traffic = Traffic(history, Marks(lambda _number: None), seed=nth)
     with traced(folder, store, flush, call, nth) as daemon:

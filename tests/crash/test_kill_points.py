@@ -32,7 +32,7 @@ from tests.tools import need
 SUITE = "kill points"
 #: More calls than a run makes.
 MOST = 200
-#: Every so many-th call is tried. The calls are the same in both modes, but for their syncs.
+#: One call in this number is tried. The calls are the same in both modes, but for their syncs.
 FLUSHES = {"SYNC_FLUSH": 1, "ASYNC_FLUSH": 4}
 #: The writes are the acknowledgements, all alike.
 STEP = {"write": 4}
@@ -149,7 +149,7 @@ class Wreck:
         return everything(root)
 
     def wrong_after(self, root: Path, where: str) -> list[str]:
-        """What the next recovery makes differently because of a kill in the first."""
+        """The differences in the next recovery's result because of a kill in the first."""
         return [f"{where}: {name}" for name in differing(self._recovered(root), self.expected)]
 
 

@@ -35,7 +35,7 @@ ALL_S = 120.0
 
 @dataclass
 class Sent:
-    """What was acknowledged."""
+    """An acknowledged message."""
 
     bodies: set[bytes] = field(default_factory=set)
     recalled: set[bytes] = field(default_factory=set)
@@ -114,7 +114,7 @@ def test_no_timed_message_is_lost_to_kills(flush: str, tmp_path: Path, seed: int
         wait_until(all_came, "all are delivered", ALL_S)
     finally:
         print(f"seed {seed}: of {len(wanted)} missing: {sorted(missing)[:20]}")
-    # What was recalled would come before this one.
+    # A recalled message would come before this message.
     send_last(daemon.port, b"last")
     wait_until(lambda: delivered(daemon.port)[-1].body == b"last", "the last one is delivered")
     came = delivered(daemon.port)

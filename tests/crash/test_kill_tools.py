@@ -51,7 +51,8 @@ Tool = Callable[[StoreAtRest], None]
 
 
 class KilledFiles(CrashingFiles):
-    """Of a process that is killed at a sync as well; counts what it would have died of."""
+    """Files of a process that is killed at a sync as well; counts the changes at which it would
+    die."""
 
     changes = 0
 
@@ -104,8 +105,8 @@ def discard_it(rest: StoreAtRest) -> None:
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
-    """Damaged are: the first message of a queue, two neighbours, the last one of a segment, one
-    whose number a flipped bit has changed, and the last of a queue."""
+    """Damaged are: the first message of a queue, two neighbours, the last message of a segment, a
+    message whose number a flipped bit has changed, and the last of a queue."""
     root = tmp_path_factory.mktemp("tools") / "template"
     store = MessageStore.open(small_settings(root))
     fill(store, COUNT, queues=QUEUES)
@@ -126,7 +127,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
-    """The same store without damage: rebuild and truncation want repair first."""
+    """That store without damage: rebuild and truncation want repair first."""
     root = tmp_path_factory.mktemp("whole") / "template"
     store = MessageStore.open(small_settings(root))
     fill(store, COUNT, queues=QUEUES)
@@ -135,7 +136,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
 
 
 def killed(template: Path, root: Path, tool: Tool, nth: int) -> int:
-    """What a run of the tool leaves that dies at its n-th change; how many changes it made."""
+    """Run the tool so that it dies at its n-th change; return the number of changes it made."""
     shutil.rmtree(root, ignore_errors=True)
     at.copy(template, root)
     files = KilledFiles(nth)
@@ -231,7 +232,7 @@ def _falsely_found(store: MessageStore, store_of: Damaged) -> list[str]:
 def judged(
     store_of: Damaged, root: Path, tool: Tool, nth: int, *, below: int = 1 << 62
 ) -> list[str]:
-    """What is wrong after a kill at the n-th change."""
+    """The faults after a kill at the n-th change."""
     killed(store_of.root, root, tool, nth)
     wrong = led_to_fillers(root) + falsely_served(root, store_of, below=below)
     return [f"change {nth}: {text}" for text in wrong]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("recorded_disks")
 
 SUITE = "power cut and transactions"
 _SHOWN = 5
-#: What a control may take to be caught. Of some recordings nothing can be seen: syncs came just
+#: States within which a control must be caught. Some recordings show nothing: syncs came just
 #: before each save.
 _STATES = 160
 _RECORDINGS = 4

@@ -41,14 +41,14 @@ _LOOK_S = 0.01
 
 @dataclass
 class Sender:
-    """What was sent, over all lives, by its number."""
+    """The sent messages, over all lives, by number."""
 
     rng: random.Random
     sent: int = 0
     acknowledged: set[int] = field(default_factory=set)
 
     def send_to(self, port: int, acknowledged: int) -> None:
-        """Until so many are acknowledged."""
+        """Send until this number is acknowledged."""
         with Link(port) as link:
             waiting: dict[int, int] = {}
             begin, first = time.monotonic(), self.sent

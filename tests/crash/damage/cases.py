@@ -15,7 +15,7 @@ from tests.crash.damage.root_cases import root_cases
 
 Make = Callable[[Original, random.Random], Iterator[Case]]
 _ALL: tuple[Make, ...] = (log_cases, derived_cases, older_cases, root_cases, access_cases)
-#: What is damaged in each of the originals.
+#: The makers of cases for each of the originals.
 _OF: dict[str, tuple[Make, ...]] = {
     "clean": (*_ALL, config_cases),
     "killed": _ALL,

@@ -52,7 +52,7 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """What the log has of one transaction, in its order."""
+    """The records of one transaction in the log, in its order."""
 
     halves: list[Record] = field(default_factory=list)
     finals: list[Record] = field(default_factory=list)

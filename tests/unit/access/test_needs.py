@@ -81,7 +81,7 @@ ROWS: dict[int, tuple[bytes, list[Need]]] = {
 }
 OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
 ADMINISTRATORS = {code for code, needs in BROKER_NEEDS.items() if needs is administrator}
-# Without their fields these need no right: the handler refuses those that it must.
+# Without their fields these name nothing that a right could be for: their handlers answer them.
 MAY_LACK = {
     Code.UNREGISTER_CLIENT,
     Code.VIEW_MESSAGE_BY_ID,
