@@ -8,8 +8,8 @@ reads lines: `attack PEER PORT CODE` begins, for one code or for `all` of them, 
 Each connection plays one part against its port:
 
 - *largest*: the largest legal requests of the code, and these padded to the limits of header and
-body, one behind the other; names in them differ each
-  time, so that tables grow. One of two such connections never reads its answers.
+  body, one behind the other; names in them differ each time, so that tables grow. One of two such
+  connections never reads its answers.
 - *beyond*: these a little above a limit, which closes most connections; the next connection comes.
 - *bursts*: the smallest requests, filling one read of the broker.
 - *crowd*: plain requests of many connections, each asked again when it was answered.

@@ -53,11 +53,11 @@ class Features(Child):
         return number
 
     def ended(self, number: int) -> Line:
-        """What came of it."""
+        """The line that says how it ended."""
         return self._wait(lambda line: line.get("did") == number, 1)[0]
 
     def wait_events(self, client: str, what: str, count: int) -> list[Line]:
-        """A client's events of a kind, once there are so many."""
+        """A client's events of a kind, once there are `count`."""
         return self._wait(lambda line: _is_event(line, client, what), count)
 
     def events(self, client: str, what: str) -> list[Line]:
@@ -99,7 +99,8 @@ class Client:
         return answer
 
     def messages(self, count: int) -> list[Line]:
-        """What a consumer was given, once there are so many; in the order of their coming."""
+        """The messages that a consumer got, once there are `count`; in the order of their
+        coming."""
         return [line["message"] for line in self.java.wait_events(self.name, "message", count)]
 
 

@@ -32,7 +32,7 @@ def require(peer: str) -> None:
 
 
 def missing(peer: str) -> str | None:
-    """What keeps a peer from being used, in one line; None when it is ready."""
+    """The reason why a peer cannot be used, in one line; None when it is ready."""
     if peer not in NEEDS:
         return None
     _, stamp, tool = NEEDS[peer]

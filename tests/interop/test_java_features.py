@@ -74,7 +74,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]
 
 @pytest.fixture(scope="module", autouse=True)
 def transactions(sides: dict[str, Side]) -> dict[str, Begun]:
-    """Of each side."""
+    """The transactions begun on each side."""
     with ThreadPoolExecutor() as threads:
         return dict(zip(sides, threads.map(begin_transactions, sides.values()), strict=True))
 
@@ -236,7 +236,8 @@ TRACED_BY_5 = Counter({"Pub": 2, "EndTransaction": 1})
 
 @everywhere
 def test_traces_are_found_by_key(side: Side) -> None:
-    """What a producer, one of transactions and a consumer did with a message, and when."""
+    """Traces tell what a producer, a transactional producer and a consumer did with a message, and
+    when."""
     topic = side.topic("traced", 1)
     sender = side.make("producer", "traced-sender", trace="yes")
     deciding = side.make("producer", "traced-decider", trace="yes", transactions="yes")
@@ -459,7 +460,7 @@ MESSAGE_ILLEGAL, ILLEGAL_OPERATION = 13, 604
 
 @pytest.mark.parametrize("side", ["our-5.5.0"], indirect=True)
 def test_messages_have_times_of_their_own(side: Side) -> None:
-    """None comes early; one that is recalled does not come. (Java's broker has no such times.)"""
+    """None comes early; a recalled message does not come. (Java's broker has no such times.)"""
     topic = side.topic("timed", 1)
     sender = side.make("producer", "timed-sender")
     consumer = side.make("consumer", "timed-reader", topic=topic)

@@ -18,7 +18,7 @@ from .scenarios import QUEUES
 from .wire import Stored
 
 COUNT = campaign.size("clients and a kill")
-# As long as each of them is at it at least: on a busy machine they begin half a minute apart.
+# Each of them works at least this long: on a busy machine they begin half a minute apart.
 SENDING_S = 60
 TOPIC = "kill"
 FAR_FUTURE_MS = 9_999_999_999_999

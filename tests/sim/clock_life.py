@@ -32,7 +32,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 RETENTION_HOURS = 72
 QUEUES = 2
-# What a clock may differ by without its being a step, once over a restart.
+# The difference of a clock that counts as no step, once over a restart.
 _TOLERANCE_MS = 660_000
 # How late deletion may be: up to two segments, and steps that are not hourly.
 _LATE_MS = 12 * HOUR_MS
@@ -76,7 +76,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class Figures:
-    """What of one life is printed."""
+    """The printed figures of one life."""
 
     sent: int = 0
     deleted: int = 0
@@ -195,7 +195,7 @@ class World:
             self.wrong.append("the store did not close cleanly")
 
     def let_go(self) -> None:
-        """Whatever has happened: the directory is free for the next life."""
+        """Free the directory for the next life, after any end."""
         if self.store.open_now:
             self.store.abandon()
 

@@ -54,7 +54,7 @@ class Broken(NamedTuple):
 
 @dataclass
 class Result:
-    """What an exploration found."""
+    """The result of an exploration."""
 
     places: int = 0
     candidates: int = 0
@@ -177,11 +177,11 @@ class Built(NamedTuple):
 
     choice: str
     state: State
-    # What the choice means, doubt by doubt.
+    # The meaning of the choice, doubt by doubt.
     description: list[str]
-    # Whether what was stored is all there.
+    # Whether all that was stored is there.
     nothing_lost: bool
-    # What has to hold then.
+    # The messages that must, may and must not be there then.
     expected: Expected
 
 

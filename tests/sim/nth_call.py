@@ -35,7 +35,7 @@ _CRASHES = ("none", "kill", "killed-1")
 
 @dataclass
 class Run:
-    """What came of one run; `wrong` is empty if all is as promised."""
+    """The result of one run; `wrong` is empty if all is as promised."""
 
     fault: Fault
     wrong: list[str] = field(default_factory=list)
@@ -142,7 +142,7 @@ class ScriptRunner(Runner):
 
     def _note_broken(self, step: str, broken: StoreBroken) -> None:
         run = self._outcome
-        # What is left of a topic half deleted would be in the way, so that stops the store.
+        # The rest of a half-deleted topic would be in the way, so that stops the store.
         if run.fault.kind in PASSING and not run.broke and step != "delete_topic":
             run.wrong.append(f"broken by what passes: {broken}")
         run.broke = True

@@ -46,7 +46,7 @@ class Sized(NamedTuple):
 
 
 class SyncBegan(NamedTuple):
-    """What the file holds now is what the sync that follows is about."""
+    """The sync that follows is about the file's content of now."""
 
     file: int
 
@@ -64,7 +64,7 @@ class SyncFailed(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """What a failed sync was about was dropped from the cache: the disk's older bytes appeared."""
+    """The pages of a failed sync were dropped from the cache: the disk's older bytes appeared."""
 
     file: int
 

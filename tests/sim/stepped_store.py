@@ -40,7 +40,8 @@ class _NoThread:
 
 
 class SteppedAllocator(AllocateMappedFileService):
-    """Makes segments in the caller's thread: the one that is waited for, others with `run`."""
+    """Makes segments in the caller's thread: a segment that is waited for at once, others with
+    `run`."""
 
     def take(self, start: int, timeout_s: float = 0.0) -> MappedFile:
         self.prepare(start)
@@ -50,7 +51,7 @@ class SteppedAllocator(AllocateMappedFileService):
         return super().take(start, timeout_s)
 
     def run(self) -> bool:
-        """What the thread would do by now; whether there was anything."""
+        """Do the work that the thread would have done by now; return whether there was any."""
         if not self._requested:
             return False
         while self._requested:

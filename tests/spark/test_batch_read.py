@@ -201,7 +201,7 @@ def test_bad_input_is_said_at_planning(
 
 
 def test_a_batch_of_ten_rows_waits_for_nothing(newest: Driver, our_broker: Broker) -> None:
-    """As quick as a Python source that has its ten rows at hand."""
+    """It is as quick as a Python source that has its ten rows at hand."""
 
     def seconds(spark: Any, options: dict[str, str]) -> tuple[float, float]:
         import time

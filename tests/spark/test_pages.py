@@ -46,7 +46,7 @@ LOOKED_AT = {
 }
 #: No code: what a run leaves, what one says, and a unit of systemd with a command of the page.
 NO_CODE = ("/archive/messages/topic=", "[PYTHON_DATA_SOURCE_ERROR]", "[Service]")
-#: What stands before a program in the reader's mind.
+#: Lines that a reader imagines before a program.
 BEFORE = {
     "docs/spark-sink.md": "orders = spark.sql(\"SELECT 'ada' AS customer, 5 AS cents\")\n",
 }
@@ -190,7 +190,7 @@ def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
         assert code == 0, (one.text, lines)
         assert lines
     for number, one in enumerate(STREAMS):
-        # Each to a table of its own; one that would go on ends with what is there.
+        # Each writes to a table of its own; a stream that would go on ends with the messages there.
         text = place.here(one.text).replace("/lake/", f"/lake/{number}/")
         text += "" if "--available-now" in text else " --available-now"
         text += "" if " -n " in text else f" -n {place.broker.name_server}"

@@ -59,7 +59,7 @@ def test_the_wheel_alone_is_found_beside_a_users_own_modules(
 def test_each_version_finds_both_formats_among_a_users_modules(
     version: str, installed: Path, tmp_path: Path
 ) -> None:
-    """What Spark itself does to look for sources, without a driver."""
+    """It looks for sources as Spark itself does, without a driver."""
     require(version)
     (tmp_path / "config.py").write_text("raise RuntimeError('a module of the user was imported')")
     program = """

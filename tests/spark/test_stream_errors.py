@@ -1,4 +1,4 @@
-"""What ends a query, with a text that says why, and how it goes on from its checkpoint then."""
+"""Errors end a query, with a text that says why, and it goes on from its checkpoint then."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_data_that_is_gone_is_an_error_or_passed_over(
 
 
 def _pretend_more_was_read(checkpoint: Path, topic: str, offset: int) -> None:
-    """What is left after a power cut took messages back that were checkpointed."""
+    """Leave the state after a power cut that took checkpointed messages back."""
     last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     *head, text = last.read_text().splitlines()
     (mark,) = position_from_json(json.loads(text)).marks.values()
@@ -214,7 +214,7 @@ accounts:
 
 
 class SignedWire(Wire):
-    """As the owner."""
+    """A wire with the owner's signature."""
 
     def call(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
         fields = {name: str(value) for name, value in (ext or {}).items()}
@@ -271,7 +271,8 @@ def _count(spark: Any, options: dict[str, str]) -> int:
 
 
 def texts_of_errors(spark: Any, name_server: str, topic: str, broker: str) -> dict[str, str]:
-    """What a user sees of errors of each place: options, planning, a stream's planning, a task."""
+    """The text that a user sees of errors of each place: options, planning, a stream's planning, a
+    task."""
     import json
     import tempfile
 
