@@ -86,6 +86,7 @@ check: lint types
 
 lint: setup
 	.venv/bin/ruff check .
+	.venv/bin/ruff format --check --quiet .
 	$(PYTHON_IN_VENV) -m aerobee.config.manual --check
 	$(PYTHON_IN_VENV) -m aerobee.config.limits_page --check
 

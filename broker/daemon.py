@@ -16,7 +16,7 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,7 @@ from aerobee.access.places import tools_file
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.free_ports import check_ports_free
 from aerobee.broker.live_settings import LiveSettings
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.monitoring.health import (
     HealthChecks,
     LoopMonitor,
@@ -35,10 +36,9 @@ from aerobee.broker.monitoring.health import (
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.monitoring.metrics import Metrics
+from aerobee.broker.monitoring.network_metrics import http_port
 from aerobee.broker.monitoring.setup import (
     add_broker,
-    add_http,
-    add_limits,
     add_network,
     metrics_of_process,
 )
@@ -65,7 +65,7 @@ from aerobee.native.form import CompiledForm, NativeError, chosen
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.server import RemotingServer
-from aerobee.remoting.stats import ServerStats
+from aerobee.remoting.turns import Turns
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -137,6 +137,8 @@ class Daemon:
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
+        # Notes how far delays and timer are, at the store's end; None while there is no core.
+        self._save_last: Callable[[], None] | None = None
         self.registrar: Registrar
         self.addresses: Addresses
 
@@ -201,18 +203,11 @@ class Daemon:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self.settings
-        check_ports(settings)
-        self._read_certificates(settings)
-        memory = memory_of(settings, available_memory())
-        if (warning := memory_warning(settings, memory)) is not None:
-            log.warning("%s", warning)
-            self.warnings += (warning,)
-        # Of two daemons on one directory the ports are in the way, too: this says more.
-        StoreLock(Files(), settings.store_path).probe()
-        await check_ports_free(listeners(settings))
+        await self._check_first(settings)
         scheduler = Scheduler(loop)
         self._undo.append(("timers", scheduler.stop))
-        monitor = LoopMonitor(loop)
+        turns = Turns()
+        monitor = LoopMonitor(loop, turns)
         monitor.start()
         self._undo.append(("loop monitor", monitor.stop))
         self._undo.append(("watchdog", self._supervision.stop))
@@ -221,7 +216,8 @@ class Daemon:
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
         self._tell_exposures(advertised.warnings)
-        self.store = await self._open_store(loop)
+        events = StoreEvents(loop)
+        self.store = await self._open_store(loop, events)
         self._undo.append(("store", self._close_store))
         self._check_not_abandoned()
         if self._reload is not None:
@@ -230,13 +226,9 @@ class Daemon:
         with contextlib.ExitStack() as reserved:
             port = settings.listen_port or self._reserve_port(reserved)
             identity = Identity(advertised, port)
-            self.core = BrokerCore(
-                settings, self.store, identity, self.stats, loop, self._live_settings
-            )
-            monitor.watch(self.core.turns.last_long)
-            self._undo.append(("broker core", self.core.close))
+            self.core = self._build_core(loop, turns, events, identity)
             self.core.complete_tables()
-            add_broker(metrics, settings, self.store, self.core, self.stats)
+            add_broker(metrics, self.core)
             name_server = await self._start_name_server()
             vip = await self._start_client_ports(port)
         host = reachable(settings.nameserver_host)
@@ -245,9 +237,7 @@ class Daemon:
         how = self._outgoing, self._credentials
         self.registrar = Registrar(settings, identity, self.core.topics, servers, *how)
         self._undo.append(("registration", self._leave_name_servers))
-        ports = {name: server.stats for name, server in self._servers.items()}
-        self._show_network(metrics, ports, name_server)
-        add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
+        self._show_network(metrics, name_server)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
         own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
@@ -257,21 +247,27 @@ class Daemon:
         self._check_not_abandoned()
         self._serving = True
 
-    def _show_network(
-        self,
-        metrics: Metrics,
-        ports: Mapping[str, ServerStats],
-        name_server: NameServer | None,
-    ) -> None:
-        certificates = self._certificates
+    async def _check_first(self, settings: Settings) -> None:
+        """Find what would stop the start before anything is made."""
+        check_ports(settings)
+        self._read_certificates(settings)
+        memory = memory_of(settings, available_memory())
+        if (warning := memory_warning(settings, memory)) is not None:
+            log.warning("%s", warning)
+            self.warnings += (warning,)
+        # With two daemons on one directory the ports are in the way, too: this says more.
+        StoreLock(Files(), settings.store_path).probe()
+        await check_ports_free(listeners(settings))
+
+    def _show_network(self, metrics: Metrics, name_server: NameServer | None) -> None:
         add_network(
             metrics,
-            ports,
-            self.registrar.registered,
             self.core,
-            name_server,
-            self._http,
-            lambda: None if certificates is None else certificates.expires,
+            servers={name: server.stats for name, server in self._servers.items()},
+            registrar=self.registrar,
+            name_server=name_server,
+            http=self._http,
+            certificates=self._certificates,
         )
 
     def _check_not_abandoned(self) -> None:
@@ -283,7 +279,7 @@ class Daemon:
         if not settings.http_enabled or not settings.http_port:
             return ""
         routes = {
-            **health_routes(self.health, monitor.stuck_s),
+            **health_routes(self.health, monitor),
             "/metrics": metrics.route,
         }
         limits = HttpLimits(connections=settings.http_connections)
@@ -293,7 +289,7 @@ class Daemon:
         await server.start()
         self._undo.append(("http", server.close))
         self._http = server
-        add_http(metrics, server)
+        metrics.add("http", http_port, server)
         return f"{settings.http_host}:{server.port}"
 
     def _reserve_port(self, reserved: contextlib.ExitStack) -> int:
@@ -305,7 +301,9 @@ class Daemon:
     def _encryption(self) -> PortCertificates | None:
         return None if self._certificates is None else self._certificates.clients
 
-    async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
+    async def _open_store(
+        self, loop: asyncio.AbstractEventLoop, events: StoreEvents
+    ) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
         progress = self._supervision.begin_recovery(loop)
         store = await loop.run_in_executor(
@@ -314,11 +312,33 @@ class Daemon:
                 self.settings,
                 progress=progress,
                 compiled=None if self.form is None else self.form.store,
+                listener=events,
             ),
         )
         self._supervision.end_recovery()
         store.make_segment_ahead()
         return store
+
+    def _build_core(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        events: StoreEvents,
+        identity: Identity,
+    ) -> BrokerCore:
+        core = BrokerCore(
+            settings=self.settings,
+            store=self.store,
+            events=events,
+            identity=identity,
+            stats=self.stats,
+            loop=loop,
+            live_settings=self._live_settings,
+            turns=turns,
+        )
+        self._save_last = core.save_last
+        self._undo.append(("broker core", core.close))
+        return core
 
     def _read_certificates(self, settings: Settings) -> None:
         """Those that the ports show, and what name servers are spoken to through. Raises
@@ -364,7 +384,7 @@ class Daemon:
         for server in servers:
             await server.stop_listening()
         self.core.held.release_all()
-        await self.core.acks.wait_empty(_DRAIN_S)
+        await self.core.answers.wait_empty(_DRAIN_S)
         await self.core.save_tables()
         for server in servers:
             await server.close()
@@ -387,7 +407,7 @@ class Daemon:
         )
         self.health.add(
             "registered",
-            registered_probe(self.registrar.registered, self.registrar.errors.get),
+            registered_probe(self.registrar),
             "check that the name servers run and that namesrvAddr names them; one that asks for "
             "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
         )
@@ -400,19 +420,16 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
-        tables = self.core.table_directory
         self.health.add(
             "tables",
-            saving_probe(
-                tables, self.core.table_failures, missing=lambda: self.core.tables.problem
-            ),
+            saving_probe(self.core.tables, self.core.table_failures),
             "give that disk room, or repair what the reason names; what clients commit meanwhile "
             "is served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",
         )
         self.health.note(
             "tables are whole",
-            aside_probe((tables, os.path.dirname(settings.kv_file))),
+            aside_probe((self.core.tables.path, os.path.dirname(settings.kv_file))),
             "what only those files held is not served; restore it if it is needed, then move the "
             "files away",
         )
@@ -432,9 +449,7 @@ class Daemon:
             )
             scheduler.every(1.0, "certificates", certificates.look, blocking=True)
         scheduler.every(1.0, "health", self.health.run)
-        store = self.store
-        rates = store.stats_service.rates
-        self._supervision.watch(scheduler, store.threads_alive, rates, monitor.stuck_s)
+        self._supervision.start(scheduler, self.store, monitor)
 
     def _tell_exposures(self, warnings: tuple[str, ...]) -> None:
         """Say at the start, besides these warnings, in readiness and in metrics what is open to
@@ -465,7 +480,7 @@ class Daemon:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
         store = self.store
         broken = store.not_writable_reason()
-        if not await asyncio.get_running_loop().run_in_executor(None, store.close):
+        if not await asyncio.get_running_loop().run_in_executor(None, store.close, self._save_last):
             raise StoreError(
                 f"the store in {self.settings.store_path} could not bring everything to the disk "
                 f"and will be recovered at the next start: {broken or 'see the log'}"

@@ -126,7 +126,7 @@ class Router(Serving):
         """`max_request_bytes` bounds the bodies of requests that carry no messages; `patience_s`
         says by code how long a request may have waited here; `access` who may ask for what, and
         `read_body` reads what it has to see of a large body."""
-        super().__init__(turns, stats.request_served)
+        super().__init__(turns)
         self._access = access
         self._read_body = read_body
         self._patience_s = patience_s
@@ -135,6 +135,9 @@ class Router(Serving):
         self._stats = stats
         self._on_closed = on_closed
         self._unsupported: set[int] = set()  # codes that were logged
+
+    def answered(self, code: int, spent_s: float) -> None:
+        self._stats.request_served(code, spent_s)
 
     def connection_opened(self, connection: Connection) -> None:
         log.debug("connection opened peer=%s:%s", *connection.peer)

@@ -88,7 +88,7 @@ def _supervises(parsed: argparse.Namespace) -> bool:
 
 
 def _of_shard(parsed: argparse.Namespace, flags: Mapping[str, object]) -> dict[str, object]:
-    """What is different in this process because it is a shard."""
+    """Settings that differ in this process because it is a shard."""
     if parsed.as_shard is None:
         return {}
     settings = _load(parsed, None, flags).settings
@@ -199,7 +199,7 @@ def _watched(notifier: "Notifier") -> Iterator[None]:
 
     monitor = LoopMonitor(asyncio.get_running_loop())
     monitor.start()
-    watchdog = Watchdog(notifier, monitor.stuck_s, lambda: True)
+    watchdog = Watchdog(notifier, monitor)
     watchdog.start(interval_s)
     try:
         yield

@@ -75,7 +75,7 @@ def read_data_version(body: bytes) -> DataVersion:
 
 
 def read_topics(topics: Mapping[str, Any]) -> dict[str, QueueData]:
-    """Queues by topic; what is no topic is left out, and the log says how many."""
+    """Queues by topic. Entries that are no topics are left out, and the log says how many."""
     found: dict[str, QueueData] = {}
     for name, value in topics.items():
         data = _queue_data(value)

@@ -87,7 +87,7 @@ class KvTable:
         return self._table.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a key; one that is not there is no error."""
+        """Remove a key; a missing key is no error."""
         known = self._table.get(namespace, {}).pop(key, None)
         if known is not None:
             self._entries -= 1
@@ -99,7 +99,7 @@ class KvTable:
         return self._table.get(namespace)
 
     def take_changes(self) -> Changes:
-        """What has changed since the last call, for `KvText`; at first everything."""
+        """The changes since the last call, for `KvText`; at first everything."""
         taken, self._changed = self._changed, {}
         return taken
 
@@ -155,7 +155,7 @@ class KvFile:
 
     def load(self, max_bytes: int = MAX_BYTES) -> KvTable:
         """The table of the file, else of its backup, else an empty one: a name server that does not
-        start serves nobody, and what is set in it can be set again. Raises OSError."""
+        start serves nobody, and its keys can be set again. Raises OSError."""
         damaged: list[Path] = []
         for path in (self.path, self._backup):
             try:
@@ -171,7 +171,7 @@ class KvFile:
                 damaged.append(path)
                 continue
             self._put_aside(damaged)
-            # Who was killed before may have given it its name, and not synced that.
+            # A process that was killed may have given it its name, and not synced that.
             sync_directory(path.parent)
             if path is not self.path and not damaged:
                 log.warning("KV file missing, using its backup path=%s", self.path)
@@ -183,7 +183,7 @@ class KvFile:
         return KvTable(max_bytes=max_bytes)
 
     def _put_aside(self, damaged: Iterable[Path]) -> None:
-        """Keep what is damaged under another name: it may still help somebody."""
+        """Keep damaged files under another name: they may still help somebody."""
         for path in damaged:
             aside = free_name(path)
             path.rename(aside)

@@ -1,11 +1,11 @@
-"""What each request to a name server does (protocol/WIRE.md 5.1). Pure: no sockets, no files.
+"""The requests to a name server, one by one (protocol/WIRE.md 5.1). Pure: no sockets, no files.
 
 One table from request code to a plain function. `owner` is the connection a request came on; it is
 only kept and compared, so that a broker goes when its connection does.
 
 Apart from the reference on purpose:
 - an unknown code is answered with code 3; 4.9.8 stays silent and the caller waits for its time-out;
-- 318 (change configuration from afar) is refused whatever it asks: no remote request may name a
+- 318 (change configuration from afar) is always refused: no remote request may name a
   path or a host here (docs/reliability.md 8);
 - 104 takes only the address that holds the broker id;
 - the remark of a missing route (17) says which of the causes it is.
@@ -72,7 +72,7 @@ _LARGE_COMPRESSED = 256
 
 
 class RequestOptions(NamedTuple):
-    """What the answers depend on besides the tables."""
+    """Answers depend on these besides the tables."""
 
     # Give clients the order configuration with a route (`orderMessageEnable`, off upstream).
     order_messages: bool = False
@@ -175,8 +175,8 @@ class Requests:
         return self._registered(command, master)
 
     def _register_large(self, owner: object, command: Command) -> Steps:
-        """As `_register`, the body read by a worker: it may hold many thousand topics. One at a
-        time, in the order in which they came."""
+        """Like `_register`, but a worker reads the body: it may hold many thousand topics. Large
+        registrations are read one at a time, in the order in which they came."""
         yield from self._large_registrations.enter()
         try:
             answer = yield from self._registered_in_steps(owner, command)
@@ -271,7 +271,7 @@ class Requests:
         return self._write_perm_set(allowed, name, command)
 
     def _write_perm_set(self, allowed: bool, name: str, command: Command) -> Steps:
-        # What another request has begun comes to its end first.
+        # A change that another request has begun comes to its end first.
         yield from self._routes.finish_changes(name)
         count = self._routes.set_write_perm(name, allowed)
         yield from self._routes.finish_changes(name)

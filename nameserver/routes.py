@@ -11,9 +11,9 @@ Topics missing from a registration stay: one registration may carry a single cha
 never change queues. All tables are bounded; a registration that would pass a bound changes nothing.
 
 A broker that goes, or whose permissions change, may have 50,000 topics. Such a change reaches them
-in steps (`change_some`), and before its turn a topic that is asked for or changed: whoever looks at
-a topic sees it as if all had been changed together. Only the number of all topics and their list
-show those that the change has still to take away.
+in steps (`change_some`), and a topic that is asked for or changed before its turn: each topic looks
+as if all had been changed together. Only the number of all topics and their list show topics that
+the change has still to take away.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RouteLimitReached(Exception):
     """A registration would make a table larger than it may be; the text says which."""
 
 
-#: Of permissions from which nothing was taken.
+#: Stands where nothing was taken from permissions.
 NOT_TAKEN: Final = -1
 
 
@@ -57,12 +57,12 @@ class QueueData(msgspec.Struct, frozen=True, gc=False):
     write_queues: int
     perm: int
     sys_flag: int
-    #: What the broker has registered, while WRITE is taken from it; NOT_TAKEN else.
+    #: The permissions that the broker has registered, while WRITE is taken; NOT_TAKEN else.
     taken_from: int = NOT_TAKEN
 
 
 class Registration(NamedTuple):
-    """What a broker says of itself. `owner` is the connection it said it on.
+    """A broker as it describes itself. `owner` is the connection of its request.
 
     The one in force for an address is kept without its topics, and with the time it was renewed.
     """
@@ -133,7 +133,7 @@ class RouteTable:
         self._departed: dict[str, tuple[str, int, str]] = {}
 
     def register(self, registration: Registration) -> Registration | None:
-        """As `check_room` and `register_in_steps`, at once."""
+        """Do the steps of `check_room` and `register_in_steps` at once."""
         for _ in self.check_room(registration):
             pass
         steps = self.register_in_steps(registration)
@@ -205,8 +205,8 @@ class RouteTable:
             self._remove(live, "it unregistered")
 
     def leave_for_restart(self, name: str, broker_id: int, address: str) -> None:
-        """A broker leaves to come back in a moment: its routes stay, whatever becomes of its
-        connection. If it does not come back it expires like one that is silent."""
+        """A broker leaves to come back in a moment: its routes stay when its connection ends. If it
+        does not come back it expires like a silent broker."""
         live = self._find_live(name, broker_id, address)
         if live is not None:
             self.live[address] = live._replace(owner=None, updated_ms=self._clock_ms())
@@ -218,7 +218,7 @@ class RouteTable:
             self._remove(live, f"its connection ended ({reason})")
 
     def expire(self, most: int | None = None) -> list[Registration]:
-        """Drop brokers that have been silent too long, at most so many; returns them."""
+        """Drop brokers that have been silent too long, `most` of them; returns them."""
         oldest = self._clock_ms() - self._limits.expiry_ms
         expired = [live for live in self.live.values() if live.updated_ms < oldest][:most]
         for live in expired:

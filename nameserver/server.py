@@ -4,8 +4,8 @@ Used alone (`aerobee nameserver`) and inside a broker process, where the broker 
 like any other. Everything is answered on the loop, in steps where it has to do with many topics; a
 change of the KV table is answered when it is on disk. Saving runs on another thread, one save at a
 time; changes that come meanwhile share the next one, so that no flood of changes can stall the loop
-with syncs. What else a connection asks behind its change waits for that answer, so all answers keep
-the order of requests.
+with syncs. Later requests of the same connection wait for that answer, so all answers keep the
+order of requests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ALL_CHANGES_WAITING = 20_000
 _ANSWERED_AT_ONCE = 64
 # Silent brokers that are dropped before the loop serves others.
 _EXPIRED_AT_ONCE = 20
-# Of RocketMQ's name server: its threads, and Netty's settings.
+# Settings of RocketMQ's name server: its threads, and Netty's.
 _SHOWN_WITHOUT_EFFECT = frozenset(
     {
         "serverAsyncSemaphoreValue",
@@ -97,7 +97,7 @@ class NameServerOptions:
     scan_interval_s: float = 10.0
     # Host and port for what administrators change; None: it is taken on the one port.
     admin: tuple[str, int] | None = None
-    # What GET_NAMESRV_CONFIG shows beside what there is here.
+    # GET_NAMESRV_CONFIG shows these besides our own.
     shown: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -121,7 +121,7 @@ class _UnsavedAnswer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _WaitingAnswers:
-    """Of one connection: changes that are not answered yet; `done` when all are."""
+    """The changes of one connection that are not answered yet; `done` when all are."""
 
     done: asyncio.Future[None]
     count: int = 0
@@ -140,6 +140,7 @@ class NameServer(Serving):
         port: int,
         kv_path: str | os.PathLike[str],
         options: NameServerOptions | None = None,
+        *,
         clock_ms: Callable[[], int] = wall_clock_ms,
         accounts: MakeAccess | None = None,
     ) -> None:
@@ -148,8 +149,7 @@ class NameServer(Serving):
         self._make_access = accounts
         self._access: AccessService | None = None
         self._look: asyncio.TimerHandle | None = None
-        # Requests are counted as they come.
-        super().__init__(Turns(), lambda _code, _spent_s: None)
+        super().__init__(Turns())
         self._host = host
         self._asked_port = port
         self._options = options or NameServerOptions()
@@ -176,7 +176,7 @@ class NameServer(Serving):
         self._saving: asyncio.Future[None] | None = None
         # Answers to changes of the KV table that the next save will cover.
         self._unsaved: list[_UnsavedAnswer] = []
-        # Of each connection that waits for such answers how many, and what is done with the last.
+        # By connection: how many such answers it waits for, and a future for the last.
         self._waiting: dict[Connection, _WaitingAnswers] = {}
         # Answers that finished saves have covered, with the error of each save; some leave a turn.
         self._covered: deque[tuple[deque[_UnsavedAnswer], BaseException | None]] = deque()
@@ -194,8 +194,8 @@ class NameServer(Serving):
         encryption: Encryption | None = None,
         own: Credentials | None = None,
     ) -> Self:
-        """The one that a broker embeds, or that runs alone. `own`: what the broker that embeds it
-        signs with, if no file has it. Raises OSError."""
+        """A name server that a broker embeds, or that runs alone. `own`: the credentials of the
+        broker that embeds it, if no file has them. Raises OSError."""
         return cls(
             settings.nameserver_host,
             settings.nameserver_port,
@@ -217,7 +217,7 @@ class NameServer(Serving):
 
     @property
     def access(self) -> AccessService | None:
-        """Who may change what; None where everybody may."""
+        """Judges who may change what; None where everybody may."""
         return self._access
 
     @property
@@ -226,19 +226,19 @@ class NameServer(Serving):
 
     @property
     def stats(self) -> ServerStats:
-        """Of the port for everybody."""
+        """Counters of the port for everybody."""
         return self._server.stats
 
     @property
     def stats_of_ports(self) -> dict[str, ServerStats]:
-        """Of each port that is listened on, by its name in metrics."""
+        """Counters of each port that is listened on, by its name in metrics."""
         found = {"nameserver": self._server.stats}
         if self._options.admin is not None:
             found["nameserver admin"] = self._admin_server.stats
         return found
 
     def counts(self) -> NameServerCounts:
-        """What is registered, and requests served by code."""
+        """Brokers and topics that are registered, and requests served by code."""
         return NameServerCounts(
             len(self.routes.live), len(self.routes.topics), dict(self._request_counts)
         )
@@ -343,7 +343,7 @@ class NameServer(Serving):
     def refuse(
         self, connection: Connection, command: Command, error: Exception, spent_s: float
     ) -> bytes:
-        """What the peer may not have says why. A bug of ours costs the one request, not the
+        """A refusal says why. A bug of ours costs the one request, not the
         brokers registered on this connection."""
         if isinstance(error, BadRequest):
             return encode_response(command, error.code, error.remark)
@@ -441,10 +441,10 @@ class NameServer(Serving):
 
 
 class _ClientPort(Serving):
-    """What a name server serves at its port where administrators have one of their own."""
+    """The handler of a name server's port where administrators have a port of their own."""
 
     def __init__(self, server: NameServer, turns: Turns) -> None:
-        super().__init__(turns, lambda _code, _spent_s: None)
+        super().__init__(turns)
         self._server = server
 
     def serve(self, connection: Connection, command: Command) -> Answer:
@@ -485,7 +485,7 @@ def _access_of(
 
 
 def _without_effect(settings: Settings) -> dict[str, str]:
-    """What RocketMQ's name server shows and is accepted here without effect."""
+    """Settings that RocketMQ's name server shows and that have no effect here."""
     return {
         setting.rocketmq_key: text_of(settings.value_of(setting))
         for setting in SETTINGS

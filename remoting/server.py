@@ -1,10 +1,10 @@
 """Listens, admits or refuses connections, and owns them until they are gone.
 
-Each listening socket has one accepting task, owned by the server from `start` to `stop_listening`;
-there is no task per connection. Accepting ourselves, rather than through the loop's server, lets a
-connection above the limits be refused before it costs anything, and lets a process that has run out
-of descriptors pause instead of spinning or losing its listener. Where TLS is taken, what was
-accepted waits among the arrivals until it has shown what it is. Loop thread only.
+Each listening socket has one accepting task, owned by the server's `Listening`, which the HTTP port
+has too; there is no task per connection. Accepting ourselves, rather than through the loop's
+server, lets a connection above the limits be refused before it costs anything, and lets a process
+that has run out of descriptors pause instead of spinning or losing its listener. Where TLS is
+taken, an accepted socket waits among the arrivals until it has shown what it is. Loop thread only.
 """
 
 from __future__ import annotations
@@ -51,6 +51,80 @@ class Sockets(Protocol):
         """Serve no more; called when all connections have ended."""
 
 
+class Taker(Protocol):
+    """A server that accepted sockets are given to."""
+
+    async def take_accepted(self, accepted: socket.socket, peer: tuple[str, int], /) -> None:
+        """Serve the socket from now on, or close it. OSError: the peer has gone in between."""
+
+
+class Listening:
+    """The listening sockets of one server, and the tasks that accept from them. `stats` counts the
+    pauses for want of descriptors, of `pause_s` each."""
+
+    def __init__(self, name: str, stats: ServerStats, pause_s: float) -> None:
+        self._name = name
+        self._stats = stats
+        self._pause_s = pause_s
+        self._sockets: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        #: The ports listened on, in the order in which they were opened.
+        self.ports: list[int] = []
+
+    async def open(self, host: str, port: int, taker: Taker) -> int:
+        """Listen on every address of `host` ("" = all); returns the port (0 picks a free one).
+
+        Raises `RemotingListenError`, with a reason a person can act on.
+        """
+        listeners = await _listen(host, port)
+        for listener in listeners:
+            task = asyncio.create_task(
+                self._accept_forever(listener, taker), name=f"{self._name} accepts"
+            )
+            task.add_done_callback(_surface)
+            self._tasks.append(task)
+        self._sockets += listeners
+        bound: int = listeners[0].getsockname()[1]
+        self.ports.append(bound)
+        return bound
+
+    async def close(self) -> None:
+        """Accept nothing more."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        sockets, self._sockets = self._sockets, []
+        for listener in sockets:
+            listener.close()
+
+    async def _accept_forever(self, listener: socket.socket, taker: Taker) -> None:
+        loop = asyncio.get_running_loop()
+        taken = 0
+        while True:
+            taken += 1
+            if not taken % _TAKEN_A_TURN:
+                # To accept those who are there already does not wait.
+                await asyncio.sleep(0)
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                # No descriptor left (EMFILE, ENFILE), or no memory for one: wait for some to close.
+                self._stats.accept_errors += 1
+                log.warning("cannot accept, pausing server=%s error=%s", self._name, error)
+                await asyncio.sleep(self._pause_s)
+                continue
+            peer = plain_address(address)
+            try:
+                await taker.take_accepted(accepted, peer)
+            except OSError as error:
+                # The peer has gone in between.
+                text = "peer lost while accepting peer=%s server=%s error=%s"
+                log.debug(text, address_text(peer), self._name, error)
+
+
 class RemotingServer:
     """A bounded server of remoting connections.
 
@@ -75,9 +149,7 @@ class RemotingServer:
         self._sockets: Sockets | None = None
         self._encryption = encryption
         self._arrivals: Arrivals | None = None
-        self._listeners: list[socket.socket] = []
-        self._acceptors: list[asyncio.Task[None]] = []
-        self._ports: list[int] = []
+        self._listening = Listening(name, self.stats, self.limits.accept_pause_s)
 
     @property
     def stats(self) -> ServerStats:
@@ -86,40 +158,24 @@ class RemotingServer:
     @property
     def port(self) -> int:
         """The first port listened on."""
-        return self._ports[0]
+        return self._listening.ports[0]
 
     async def start(self, host: str, port: int) -> int:
         """Listen on every address of `host` ("" = all); returns the port (0 picks a free one).
 
         Raises `RemotingListenError`, with a reason a person can act on.
         """
-        listeners = await _listen(host, port)
         if self._make_sockets is not None and self._sockets is None:
             self._sockets = self._make_sockets(self.connections)
         if self._encryption is not None and self._arrivals is None:
             times = ArrivalTimes(self.limits.idle_s, self.limits.sweep_interval_s)
             name = self.connections.name
             self._arrivals = Arrivals(self._encryption, times, self, self.stats.tls, name)
-        for listener in listeners:
-            task = asyncio.create_task(
-                self._accept_forever(listener), name=f"{self.connections.name} accepts"
-            )
-            task.add_done_callback(_surface)
-            self._acceptors.append(task)
-        self._listeners += listeners
-        bound: int = listeners[0].getsockname()[1]
-        self._ports.append(bound)
-        return bound
+        return await self._listening.open(host, port, self)
 
     async def stop_listening(self) -> None:
         """Accept nothing more; open connections go on, those that are still arriving end."""
-        acceptors, self._acceptors = self._acceptors, []
-        for task in acceptors:
-            task.cancel()
-        await asyncio.gather(*acceptors, return_exceptions=True)
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener.close()
+        await self._listening.close()
         if self._arrivals is not None:
             await self._arrivals.close()
 
@@ -133,39 +189,6 @@ class RemotingServer:
         if self._sockets is not None:
             self._sockets.close()
             self._sockets = None
-
-    async def _accept_forever(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        taken = 0
-        while True:
-            taken += 1
-            if not taken % _TAKEN_A_TURN:
-                # To accept those who are there already does not wait.
-                await asyncio.sleep(0)
-            try:
-                accepted, address = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno == errno.ECONNABORTED:
-                    continue
-                # No descriptor left (EMFILE, ENFILE), or no memory for one: wait for some to close.
-                self.stats.accept_errors += 1
-                name = self.connections.name
-                log.warning("cannot accept, pausing server=%s error=%s", name, error)
-                await asyncio.sleep(self.limits.accept_pause_s)
-                continue
-            peer = plain_address(address)
-            if not self._admitted(peer):
-                accepted.close()
-                continue
-            if self._arrivals is not None:
-                self._arrivals.take(accepted, peer)
-                continue
-            try:
-                await self.open_plain(accepted, peer)
-            except OSError as error:
-                # The peer has gone in between.
-                text = "peer lost while accepting peer=%s server=%s error=%s"
-                log.debug(text, address_text(peer), self.connections.name, error)
 
     @property
     def open(self) -> int:
@@ -196,7 +219,16 @@ class RemotingServer:
             return False
         return True
 
-    # --- the host of the arrivals
+    # --- for the listening sockets and the arrivals
+
+    async def take_accepted(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
+        """Refuse a socket, serve it, or see first whether it is TLS."""
+        if not self._admitted(peer):
+            accepted.close()
+        elif self._arrivals is not None:
+            self._arrivals.take(accepted, peer)
+        else:
+            await self.open_plain(accepted, peer)
 
     async def open_plain(self, arrived: socket.socket, peer: tuple[str, int]) -> None:
         """Serve a plain socket from now on; closed when it raises OSError."""
@@ -245,7 +277,7 @@ async def _listen(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             if port == 0 and error.errno == errno.EADDRINUSE and attempt < _PORT_ATTEMPTS - 1:
                 continue
-            hint = "; is another broker running?" if error.errno == errno.EADDRINUSE else ""
+            hint = " (is another broker running?)" if error.errno == errno.EADDRINUSE else ""
             raise RemotingListenError(
                 f"cannot listen on {host or 'all addresses'} port {port}: {error.strerror}{hint}"
             ) from error

@@ -1,10 +1,10 @@
 """Serves the requests of connections in their order, each turn of the loop for a bounded time.
 
-What a broker and a name server have in common: commands are taken off what one connection has read,
-one after the other, until the slice is over or their answers fill the connection's output; the
-connection brings the others again. A request that is served in steps keeps the later
-ones of its connection waiting, and nobody else's. All answers leave in the order of the requests,
-but for those that a handler gives later by itself (held pulls, waiting sends).
+A broker and a name server have this in common: commands are taken off the data that one connection
+has read, one after the other, until the slice is over or their answers fill the connection's
+output; the connection brings the others again. A request that is served in steps keeps the later
+requests of its connection waiting, and nobody else's. All answers leave in the order of the
+requests, but for those that a handler gives later by itself (held pulls, waiting sends).
 
 Loop thread only.
 """
@@ -12,7 +12,7 @@ Loop thread only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TypeAlias
 
@@ -30,10 +30,11 @@ _ONEWAY = 2
 class Serving(ABC):
     """The handler of a server's connections; a subclass knows the requests."""
 
-    def __init__(self, turns: Turns, answered: Callable[[int, float], None]) -> None:
-        """`answered` counts a request that was answered: its code, and the seconds it took."""
+    def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._answered = answered
+
+    def answered(self, code: int, spent_s: float) -> None:  # noqa: B027 - not every server counts
+        """A request was answered after these seconds; a subclass may count it."""
 
     @abstractmethod
     def serve(self, connection: Connection, command: Command) -> Answer:
@@ -71,7 +72,7 @@ class Serving(ABC):
             else:
                 now = clock()
                 if answer is not None:
-                    self._answered(command.code, now - started)
+                    self.answered(command.code, now - started)
             if answer is not None and not command.flag & _ONEWAY:
                 answers.append(answer)
                 room -= len(answer)
@@ -115,7 +116,7 @@ class Serving(ABC):
         if error is not None:
             answer = self.refuse(connection, command, error, spent_s)
         elif answer is not None:
-            self._answered(command.code, spent_s)
+            self.answered(command.code, spent_s)
         if answer is not None and not command.flag & _ONEWAY:
             self._turns.write(connection, answer)
         connection.keep(0)

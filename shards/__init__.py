@@ -6,5 +6,5 @@ serves no client: it starts, watches, restarts and stops, and gives one HTTP pag
 
 from typing import Final
 
-#: Of one supervisor; more cores than machines have.
+#: The most of one supervisor: more cores than machines have.
 SHARDS_MAX: Final = 256

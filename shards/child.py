@@ -1,4 +1,4 @@
-"""One process that the supervisor keeps: its lives, what it says of itself, how it is told to stop.
+"""A process that the supervisor keeps: its lives, what it says of itself, how it is stopped.
 
 A child speaks to the supervisor as a service to systemd (broker/monitoring/systemd.py): READY=1,
 STATUS=, EXTEND_TIMEOUT_USEC=, and WATCHDOG=1 where the supervisor itself is watched. Each sign of
@@ -26,13 +26,16 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 log = logging.getLogger("aerobee.shards")
 
-# What deploy/aerobee.service gives a broker, which asks for more while it recovers.
+# The times of deploy/aerobee.service; a broker asks for more while it recovers.
 _START_S = 60.0
 _STOP_S = 60.0
+# Ready for this long, and the next failure is not one of the same row.
+_SETTLED_S = 60.0
 _MESSAGE_BYTES = 8192
 
 
@@ -45,6 +48,16 @@ class State(enum.Enum):
     STOPPING = "stopping"
 
 
+class Keeper(Protocol):
+    """The supervisor of children."""
+
+    def child_changed(self, child: "Child") -> None:
+        """The child has a new state or status."""
+
+    def child_needs(self, seconds: float) -> None:
+        """A start or a stop asks for as much more time."""
+
+
 class Child:
     """One process and its successors. Loop thread only."""
 
@@ -54,26 +67,23 @@ class Child:
         command: Sequence[str],
         environ: Mapping[str, str],
         directory: str,
-        changed: Callable[["Child"], None],
-        extend: Callable[[float], None] = lambda _seconds: None,
+        keeper: Keeper,
     ) -> None:
-        """`directory` is a private one, for the notify socket. `changed` hears of each new state or
-        status; `extend` of the seconds that a start asks for. Raises OSError."""
+        """`directory` is a private one, for the notify socket. Raises OSError."""
         self.name = name
         self.state = State.DOWN
         self.status = ""
         self.pid = 0
         self.started_at = 0.0  # seconds since 1970
-        # Ended without having been told to: in all, and since it last stayed up.
+        # How often it ended by itself: in all, and since it last stayed up.
         self.failures = 0
         self.failures_in_row = 0
-        #: Whether it is to be started when it has ended; and whether it was told to end for that.
+        #: Whether it is to be started when it has ended; and whether it was stopped for that.
         self.wanted = True
         self.restart_asked = False
         self.last_code = 0
         self._command = command
-        self._changed = changed
-        self._extend = extend
+        self._keeper = keeper
         path = os.path.join(directory, name)
         self._environ = {**environ, "NOTIFY_SOCKET": path}
         self._environ.pop("WATCHDOG_PID", None)
@@ -114,7 +124,7 @@ class Child:
         if self.restart_asked or not self.wanted:
             self.stop()  # asked for in between
         code = self.last_code = await self._process.wait()
-        # What it said last, before the next life begins.
+        # Its last words, before the next life begins.
         self._heard()
         self._process = self._deadline = None
         self.pid, self.reloading, self.status = 0, False, ""
@@ -123,20 +133,32 @@ class Child:
             self._start.set_result(False)
         return code
 
-    def stayed_s(self) -> float:
-        """How long the life that has ended was ready; 0 when it never was."""
-        return time.monotonic() - self._ready_at if self._ready_at else 0.0
-
-    async def pause(self, seconds: float) -> None:
-        """Wait before the next life, until `wake` at most."""
+    async def pause(self, seconds: float, why: str) -> None:
+        """Wait before the next life, until `end` or `restart` at most; `why` is the status."""
+        self.status = why
         self._wake.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
-    def wake(self) -> None:
-        """End its pause."""
+    def end(self) -> None:
+        """Stop it in order, for good."""
+        self.wanted = False
         self._wake.set()
+        if self.state is not State.STOPPING:
+            self.stop()
+
+    def restart(self, by: signal.Signals) -> None:
+        """Stop it in order, to be started again at once."""
+        self.restart_asked = self.state is not State.DOWN
+        self._wake.set()
+        self.stop(by)
+
+    def note_failure(self) -> None:
+        """Its life has ended by itself; a row of failures ends with a life that was long."""
+        stayed_s = time.monotonic() - self._ready_at if self._ready_at else 0.0
+        self.failures_in_row = 1 if stayed_s >= _SETTLED_S else self.failures_in_row + 1
+        self.failures += 1
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Tell it to stop in order; once more: at once."""
@@ -147,8 +169,8 @@ class Child:
         self._send(by)
 
     def reload(self) -> None:
-        """Have it read its configuration again; one that is starting, as soon as it is ready,
-        because before that the signal may still end it."""
+        """Have it read its configuration again. A child that is starting gets the signal as soon as
+        it is ready: before that the signal may still end it."""
         if self.state is State.READY:
             self.reloading = True
             self._send(signal.SIGHUP)
@@ -170,13 +192,13 @@ class Child:
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
-            # It may have ended, and nobody has told us yet.
+            # It may have ended a moment ago.
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     def _become(self, state: State) -> None:
         self.state = state
-        self._changed(self)
+        self._keeper.child_changed(self)
 
     def _heard(self, stale: bool = False) -> None:
         """Take in all that it has said; `stale` is what an earlier life said."""
@@ -194,14 +216,14 @@ class Child:
             self._is_ready()
         elif key == "STATUS":
             self.status = value
-            self._changed(self)
+            self._keeper.child_changed(self)
         elif key == "WATCHDOG" and self.state is State.READY:
             self._deadline = time.monotonic() + self._watchdog_s
         elif key == "EXTEND_TIMEOUT_USEC" and value.isdecimal():
             seconds = int(value) / 1e6
             if self.state in (State.STARTING, State.STOPPING):
                 self._deadline = time.monotonic() + seconds
-            self._extend(seconds)
+            self._keeper.child_needs(seconds)
 
     def _is_ready(self) -> None:
         """READY=1: it has started, or has read its configuration again."""
@@ -214,4 +236,4 @@ class Child:
             if self._reload_due:
                 self.reload()
         else:
-            self._changed(self)
+            self._keeper.child_changed(self)

@@ -1,4 +1,4 @@
-"""Where the stores of shards are, and whether what is in the directory fits how many there are.
+"""Where the stores of shards are, and whether the directory fits the number of shards.
 
     DIR/shard-0  DIR/shard-1  ...   one store each
     DIR/namesrv                     the key-value table of their name server
@@ -53,7 +53,7 @@ def _aside_text(aside: list[int], count: int) -> str:
 
 
 def _plain_stores(settings: Settings) -> Iterator[ConfigError]:
-    """What a broker without shards has left where shards have directories of their own."""
+    """Finds files of a broker without shards where shards have directories of their own."""
     path = settings.store_path
     first = shard_directory(path, 0)
     if any(os.path.lexists(os.path.join(path, name)) for name in _SIGNS):
@@ -86,7 +86,7 @@ def _shards_with_files(path: str) -> list[int]:
 
 
 def _names(path: str) -> list[str]:
-    """What is in a directory; nothing in one that is not there. One that cannot be read is an
+    """The names in a directory; none where it is missing. A directory that cannot be read is an
     error: it must not pass for an empty one."""
     try:
         return os.listdir(path)

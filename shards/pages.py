@@ -1,24 +1,30 @@
 """The supervisor's HTTP port: /metrics, /live and /ready of all shards, and /shards about them.
 
-Each page asks the shards at their own ports, all at once. One that has not answered whole within
-`ANSWER_S` counts as down: `aerobee_shard_up 0`, and what it counts is missing from this scrape.
+Each page asks the shards at their own ports, all at once. A shard that has not answered whole
+within `ANSWER_S` counts as down: `aerobee_shard_up 0`, and its families are missing from this
+scrape.
+
+The page of metrics has each family once, and each sample the label `shard`. The text format wants
+the samples of a family together, so the shards' pages are cut into families first; the scraper's
+page is then made one family at a time.
 
 /ready is 200 when all shards are ready and so is the name server. /live is 200 while no running
-shard says that its loop is stuck, or says nothing: one that has died is being started again, and
-whoever restarts the whole for that takes the others down.
+shard says that its loop is stuck, or says nothing: a shard that has died is being started again,
+and a restart of the whole for that would take the others down.
 """
 
 import asyncio
 import logging
+import re
 import ssl
-from collections.abc import Collection, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from aerobee.broker.monitoring.http import Request, Response, Route
+from aerobee.broker.monitoring.http import Request, Response, Route, json_response
+from aerobee.broker.monitoring.metrics import Row
 from aerobee.shards.child import Child, State
-from aerobee.shards.merge import CONTENT_TYPE, merged
 from aerobee.shards.supervisor import Supervisor
 
 log = logging.getLogger("aerobee.shards")
@@ -27,16 +33,23 @@ log = logging.getLogger("aerobee.shards")
 ANSWER_S: Final = 5.0
 # Several times what metrics.series_per_family lets a page be by default.
 _PAGE_BYTES_MAX: Final = 32 << 20
-_JSON: Final = "application/json"
 # The kernel takes connections for a loop that is stuck. It refuses or resets them for a process
 # that has just ended, which the supervisor may hear of a moment later.
 _ENDED: Final = (0, b'"it has just ended, or its HTTP port is closed"')
 _NOT_STUCK: Final = frozenset({200, _ENDED[0]})
+# Status and body of a shard's page, None when it has given none.
+_Answer: TypeAlias = tuple[int, bytes] | None
+
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_FAMILY: Final = re.compile(rb"(?m)^(?=# HELP )")
+_WITH_LABELS: Final = re.compile(rb"(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*)\{")
+_WITHOUT: Final = re.compile(rb"(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*) ")
+_SAMPLES: Final = re.compile(rb"(?m)^(?!#)")
 
 
 class Place(NamedTuple):
-    """Where one shard is: its broker's name and address for clients, its HTTP port, and what it is
-    spoken to through where that takes nothing but TLS."""
+    """Where one shard is: its broker's name and address for clients, its HTTP port, and the context
+    for that port where it takes nothing but TLS."""
 
     name: str
     address: str
@@ -77,29 +90,23 @@ class Pages:
             yield own
             yield from merged(pages)
 
-        return Response(200, b"", CONTENT_TYPE, parts=parts(), held_bytes=2 * pages_bytes)
+        return Response(200, b"", _CONTENT_TYPE, parts=parts(), held_bytes=2 * pages_bytes)
 
     async def live(self, _request: Request) -> Response:
-        answers = await self._ask_all("/live")
         shown, all_live = [], True
-        for child, place, answer in zip(
-            self._supervisor.shards, self._places, answers, strict=True
-        ):
+        for child, about, answer in await self._asked("/live"):
             turns = answer is not None and answer[0] in _NOT_STUCK
             stuck = child.state is State.READY and not turns
             all_live = all_live and not stuck
-            shown.append({**_about(child, place), "live": not stuck})
-        return _json(200 if all_live else 503, {"live": all_live, "shards": shown})
+            shown.append({**about, "live": not stuck})
+        return json_response(200 if all_live else 503, {"live": all_live, "shards": shown})
 
     async def ready(self, _request: Request) -> Response:
-        answers = await self._ask_all("/ready")
         shown, all_ready = [], True
-        for child, place, answer in zip(
-            self._supervisor.shards, self._places, answers, strict=True
-        ):
+        for child, about, answer in await self._asked("/ready"):
             is_ready = child.state is State.READY and answer is not None and answer[0] == 200
             all_ready = all_ready and is_ready
-            about: dict[str, object] = {**_about(child, place), "ready": is_ready}
+            about["ready"] = is_ready
             if not is_ready:
                 about["reason"] = _reason(child, answer)
             elif answer is not None and (notes := _notes(answer[1])):
@@ -111,25 +118,28 @@ class Pages:
             up = name_server.state is State.READY
             all_ready = all_ready and up
             body["nameserver"] = {"ready": up, "state": name_server.state.value}
-        return _json(200 if all_ready else 503, {"ready": all_ready, **body})
+        return json_response(200 if all_ready else 503, {"ready": all_ready, **body})
 
     async def shards(self, _request: Request) -> Response:
-        """What is known of the processes; one that should answer and does not is said to."""
-        answers = await self._ask_all("/live")
+        """Shows the processes; a shard that should answer and does not is said to be stuck."""
         shown = []
-        for child, place, answer in zip(
-            self._supervisor.shards, self._places, answers, strict=True
-        ):
-            about = {**_about(child, place), "failures": child.failures, "status": child.status}
+        for child, about, answer in await self._asked("/live"):
+            about |= {"failures": child.failures, "status": child.status}
             if child.state is State.READY and answer is None:
                 about |= {"state": "stuck", "status": f"no answer in {self._answer_s:g} s"}
             shown.append(about)
         if (server := self._supervisor.name_server) is not None:
             about = {"shard": server.name, "state": server.state.value, "pid": server.pid or None}
             shown.append({**about, "failures": server.failures, "status": server.status})
-        return _json(200, {"shards": shown})
+        return json_response(200, {"shards": shown})
 
-    async def _ask_all(self, path: str) -> list[tuple[int, bytes] | None]:
+    async def _asked(self, path: str) -> list[tuple[Child, dict[str, object], _Answer]]:
+        """Each shard with the facts that all pages show of it, and its answer."""
+        answers = await self._ask_all(path)
+        shards = zip(self._supervisor.shards, self._places, answers, strict=True)
+        return [(child, _about(child, place), answer) for child, place, answer in shards]
+
+    async def _ask_all(self, path: str) -> list[_Answer]:
         return await asyncio.gather(
             *(
                 self._ask(child, place, path)
@@ -137,9 +147,9 @@ class Pages:
             )
         )
 
-    async def _ask(self, child: Child, place: Place, path: str) -> tuple[int, bytes] | None:
-        """Status and body of one shard's page; None when it has not given one, `_ENDED` where
-        nobody listens."""
+    async def _ask(self, child: Child, place: Place, path: str) -> _Answer:
+        """Status and body of a shard's page; None when it has given none, `_ENDED` where nobody
+        listens."""
         if child.state is not State.READY:
             return None
         try:
@@ -154,8 +164,8 @@ class Pages:
 async def fetch(
     host: str, port: int, path: str, tls: ssl.SSLContext | None = None
 ) -> tuple[int, bytes]:
-    """Status and whole body of a page of a shard's HTTP port. Raises OSError, and ValueError for
-    what is no whole answer."""
+    """Status and whole body of a page of a shard's HTTP port. Raises OSError, and ValueError when
+    the answer is not whole."""
     reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
@@ -174,36 +184,62 @@ async def fetch(
 
 
 def own_families(supervisor: Supervisor, answered: Collection[str]) -> bytes:
-    """What the supervisor itself counts, as text of the metrics page."""
-    shards = [str(number) for number in range(len(supervisor.shards))]
-    families = [
-        (
-            "aerobee_shard_up",
-            "gauge",
-            "1 when the shard has answered this scrape",
-            {shard: int(shard in answered) for shard in shards},
-        ),
-        (
-            "aerobee_shard_failures_total",
-            "counter",
-            "Times the shard has ended by itself and was started again",
-            {shard: child.failures for shard, child in zip(shards, supervisor.shards, strict=True)},
-        ),
-    ]
-    lines = []
-    for name, kind, about, values in families:
-        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-        lines += [f'{name}{{shard="{shard}"}} {value}' for shard, value in values.items()]
+    """The supervisor's own counts, as text of the metrics page."""
+    shards = {str(number): child for number, child in enumerate(supervisor.shards)}
+    up = {shard: int(shard in answered) for shard in shards}
+    failures = {shard: child.failures for shard, child in shards.items()}
+    rows = [
+        Row("aerobee_shard_up", up, "1 when the shard has answered this scrape", "shard"),
+        Row("aerobee_shard_failures_total", failures,
+            "Times the shard has ended by itself and was started again", "shard"),
+    ]  # fmt: skip
     if (name_server := supervisor.name_server) is not None:
-        name = "aerobee_shards_nameserver_up"
-        up = int(name_server.state is State.READY)
-        about = "1 while the name server of the shards runs and is ready"
-        lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {up}"]
-        name = "aerobee_shards_nameserver_failures_total"
-        about = "Times the name server of the shards has ended by itself and was started again"
-        lines += [f"# HELP {name} {about}", f"# TYPE {name} counter"]
-        lines.append(f"{name} {name_server.failures}")
-    return ("\n".join(lines) + "\n").encode()
+        rows += [
+            Row("aerobee_shards_nameserver_up", int(name_server.state is State.READY),
+                "1 while the name server of the shards runs and is ready"),
+            Row("aerobee_shards_nameserver_failures_total", name_server.failures,
+                "Times the name server of the shards has ended by itself and was started again"),
+        ]  # fmt: skip
+    return "".join(map(_text, rows)).encode()
+
+
+def _text(row: Row) -> str:
+    """A row as a family of the page. Not by prometheus-client, which would take 5 MB."""
+    kind = "counter" if row.name.endswith("_total") else "gauge"
+    lines = [f"# HELP {row.name} {row.help_text}", f"# TYPE {row.name} {kind}"]
+    if isinstance(row.value, Mapping):
+        lines += [f'{row.name}{{{row.label}="{key}"}} {n}' for key, n in row.value.items()]
+    else:
+        lines.append(f"{row.name} {row.value}")
+    return "\n".join(lines) + "\n"
+
+
+def merged(pages: Mapping[str, bytes]) -> Iterator[bytes]:
+    """The families of all pages, each by its shard's name, in the order of the first that has
+    them."""
+    families: dict[bytes, dict[str, bytes]] = {}
+    for shard, page in pages.items():
+        for block in _FAMILY.split(page):
+            if block.startswith(b"# HELP "):
+                families.setdefault(block.split(b" ", 3)[2], {})[shard] = block
+    for blocks in families.values():
+        yield _family(blocks)
+
+
+def _family(blocks: Mapping[str, bytes]) -> bytes:
+    parts: list[bytes] = []
+    for shard, block in blocks.items():
+        match = _SAMPLES.search(block)
+        begin = match.start() if match else len(block)
+        if not parts:
+            parts.append(block[:begin])
+        parts.append(_labelled(block[begin:], shard.encode()))
+    return b"".join(parts)
+
+
+def _labelled(samples: bytes, shard: bytes) -> bytes:
+    samples = _WITH_LABELS.sub(rb'\g<1>{shard="' + shard + rb'",', samples)
+    return _WITHOUT.sub(rb'\g<1>{shard="' + shard + rb'"} ', samples)
 
 
 def _about(child: Child, place: Place) -> dict[str, object]:
@@ -216,8 +252,8 @@ def _about(child: Child, place: Place) -> dict[str, object]:
     }
 
 
-def _reason(child: Child, answer: tuple[int, bytes] | None) -> object:
-    """Why a shard is not ready: its own checks if it has answered, else what is known of it."""
+def _reason(child: Child, answer: _Answer) -> object:
+    """Why a shard is not ready: its own checks if it has answered, else its status."""
     if answer is None:
         return "no answer in time" if child.state is State.READY else child.status
     try:
@@ -227,13 +263,9 @@ def _reason(child: Child, answer: tuple[int, bytes] | None) -> object:
 
 
 def _notes(body: bytes) -> list[object]:
-    """What a shard that is ready says besides: accounts that cannot be taken, and the like."""
+    """The notes of a shard that is ready: accounts that cannot be taken, and the like."""
     try:
         checks = msgspec.json.decode(body)["checks"]
-        return [one for one in checks if one.get("note") and not one["ok"]]
+        return [check for check in checks if check.get("note") and not check["ok"]]
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return []  # no broker's page, of which `reason` would say more
-
-
-def _json(status: int, body: object) -> Response:
-    return Response(status, msgspec.json.format(msgspec.json.encode(body)) + b"\n", _JSON)

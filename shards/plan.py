@@ -1,4 +1,4 @@
-"""What shards differ in, computed from the one configuration that all of them read.
+"""The settings in which shards differ, computed from the one configuration that all of them read.
 
 | | shard 0 | shard N |
 |---|---|---|
@@ -84,7 +84,7 @@ def shard_changes(
 
 
 def check_plan(settings: Settings, count: int) -> None:
-    """Raises ConfigError when there are no ports for so many shards."""
+    """Raises ConfigError when there are too few ports for the shards."""
     last = count - 1
     assert 1 < count <= SHARDS_MAX
     for key, port, end in (
@@ -101,16 +101,16 @@ def check_plan(settings: Settings, count: int) -> None:
 
 def all_listeners(settings: Settings, shards: Sequence[Settings]) -> list[Listener]:
     """The ports of all processes; each says whose it is."""
-    own = [one for one in listeners(settings) if one.key in _OF_THE_SUPERVISOR]
+    own = [found for found in listeners(settings) if found.key in _OF_THE_SUPERVISOR]
     for number, shard in enumerate(shards):
         who = f"shard {number}"
         own += [
-            one._replace(
-                key=f"{one.key} of {who}",
-                what=f"{one.what}, of {who}",
-                remedy=f"{who}: {one.remedy}",
+            found._replace(
+                key=f"{found.key} of {who}",
+                what=f"{found.what}, of {who}",
+                remedy=f"{who}: {found.remedy}",
             )
-            for one in listeners(shard)
+            for found in listeners(shard)
         ]
     return own
 

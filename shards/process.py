@@ -1,9 +1,9 @@
-"""The supervisor as a process: what it checks before it starts anything, signals, how it exits.
+"""The supervisor as a process: checks before it starts anything, signals, exit codes.
 
 SIGTERM and SIGINT stop all in order, a second one at once; SIGHUP has each process read its
 configuration again; SIGUSR2 restarts them one by one. A signal, because who may restart brokers is
 then what the system says, with systemd too (`systemctl kill --kill-whom=main -s SIGUSR2 aerobee`);
-the HTTP port changes nothing, and takes no word from whoever reaches it. SIGUSR2 is what other
+the HTTP port changes nothing, whoever reaches it. SIGUSR2 is what other
 servers with workers take for it.
 
 Exit codes are those of one broker (broker/process.py). A start that fails passes on its shard's.
@@ -39,7 +39,7 @@ from aerobee.config.ports import check_clashes, reachable
 from aerobee.printable import printable
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingError, RemotingListenError
-from aerobee.shards.child import Child
+from aerobee.shards.child import Child, Keeper
 from aerobee.shards.layout import check_layout
 from aerobee.shards.pages import Pages, Place
 from aerobee.shards.plan import (
@@ -79,7 +79,7 @@ def run(settings: Settings, count: int, serve: Sequence[str], nameserver: Sequen
 
 
 class _Process:
-    """What `run` has to remember."""
+    """The supervisor's process: makes children, and knows where they are."""
 
     def __init__(
         self,
@@ -100,21 +100,19 @@ class _Process:
         self._began = time.monotonic()
         # Before anything runs, so that files which cannot be used stop the start here.
         self._certificates = server_certificates(settings)
-        # What our own processes are spoken to through.
+        # For connections to our own processes.
         self._name_server_tls = registration_context(settings)
         enforcing = settings.tls_mode == "enforcing"
         self._http_tls = outgoing_context(settings) if enforcing else None
 
     async def run(self) -> int:
         settings, shards = self._settings, self._shards
-        with_name_server = bool(name_server_address(settings))
         try:
             supervisor = Supervisor(
-                Notifier(os.environ),
-                self._make_child,
-                len(shards),
-                with_name_server,
-                self._ask_missing,
+                notifier=Notifier(os.environ),
+                processes=self,
+                shards=len(shards),
+                with_name_server=bool(name_server_address(settings)),
                 restart_pause_s=settings.shards_restart_pause_ms / 1000,
             )
         except OSError as error:  # the path of a socket may be too long
@@ -141,17 +139,16 @@ class _Process:
                 if http is not None:
                     await http.close()
 
-    def _make_child(
-        self, name: str, changed: Callable[[Child], None], extend: Callable[[float], None]
-    ) -> Child:
+    def make_child(self, name: str, keeper: Keeper) -> Child:
+        """The name server beside the shards, or a shard."""
         if name == "nameserver":
             arguments = [*self._nameserver, *name_server_options(self._settings)]
         else:
             arguments = [*self._serve, "--as-shard", name.removeprefix("shard-")]
         command = [*_PROGRAM, *arguments]
-        return Child(name, command, os.environ, self._directory, changed, extend)
+        return Child(name, command, os.environ, self._directory, keeper)
 
-    async def _ask_missing(self) -> set[str]:
+    async def ask_missing(self) -> set[str]:
         """Names of our brokers that the name server beside them does not know."""
         names = {shard.broker_name for shard in self._shards}
         host, port = parse_server(name_server_address(self._settings))

@@ -1,7 +1,7 @@
 """The supervisor: starts the name server and the shards, keeps them running, stops them.
 
 Start: the name server, then all shards at once (each may have a recovery to do). If one of them
-cannot start, none stays: what is wrong is to be seen at the start, and the exit code is its own.
+cannot start, all stop: the fault is to be seen at the start, and the exit code is that child's.
 
 Afterwards a child that ends by itself is started again after a pause, which doubles with each
 failure in a row, up to 30 s; a minute of being ready ends the row. `FAILURES_MAX` in a row end all:
@@ -22,28 +22,35 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from aerobee.broker.monitoring.systemd import Notifier
-from aerobee.shards.child import Child, State
+from aerobee.shards.child import Child, Keeper, State
 
 log = logging.getLogger("aerobee.shards")
 
 FAILURES_MAX = 8
 _PAUSE_FIRST_S = 1.0
 _PAUSE_LAST_S = 30.0
-# Ready for so long, and what comes is another failure.
-_SETTLED_S = 60.0
 _TICK_S = 1.0
 # For half a minute at least: shards try a lost name server again after 10 s at the latest.
 _LOOKS = 300
 _LOOK_S = 0.1
-# As the daemon's own exit codes (broker/process.py): they mean the same to systemd.
+# The daemon's own exit codes (broker/process.py): they mean the same to systemd.
 _EXIT_FAILED = 1
 _CODES_PASSED_ON = frozenset({1, 3, 78})
 # A child that had no handler yet dies of the signal that stops it; nothing was open by then.
 _STOPPED = frozenset({0, -signal.SIGTERM, -signal.SIGUSR2})
+
+
+class Processes(Protocol):
+    """Makes the processes of a supervisor, and knows the name server beside the shards."""
+
+    def make_child(self, name: str, keeper: Keeper) -> Child: ...
+
+    async def ask_missing(self) -> Collection[str]:
+        """Ask the name server which of the shards' brokers it does not know."""
 
 
 class Supervisor:
@@ -51,27 +58,22 @@ class Supervisor:
 
     def __init__(
         self,
+        *,
         notifier: Notifier,
-        make_child: Callable[[str, Callable[[Child], None], Callable[[float], None]], Child],
+        processes: Processes,
         shards: int,
         with_name_server: bool,
-        ask_missing: Callable[[], Awaitable[Collection[str]]],
         pause_first_s: float = _PAUSE_FIRST_S,
         restart_pause_s: float = 0.0,
     ) -> None:
-        """`make_child(name, changed, extend)` makes each child (`Child`); `ask_missing` asks the
-        name server which of the shards' brokers it does not know; `restart_pause_s` is the pause
-        between two shards in a rolling restart."""
+        """`restart_pause_s` is the pause between two shards in a rolling restart. Raises
+        OSError."""
         self._notifier = notifier
-        self._ask_missing = ask_missing
+        self._processes = processes
         self._restart_pause_s = restart_pause_s
         self._pause_first_s = pause_first_s
-
-        def make(name: str) -> Child:
-            return make_child(name, self._child_changed, notifier.extend_timeout)
-
-        self.shards = [make(f"shard-{number}") for number in range(shards)]
-        self.name_server = make("nameserver") if with_name_server else None
+        self.shards = [processes.make_child(f"shard-{n}", self) for n in range(shards)]
+        self.name_server = processes.make_child("nameserver", self) if with_name_server else None
         self.started = False
         self._stop = asyncio.Event()
         self._code = 0
@@ -82,7 +84,7 @@ class Supervisor:
     @property
     def children(self) -> list[Child]:
         """All of them, in the order of a rolling restart."""
-        return [*self.shards, *([self.name_server] if self.name_server else [])]
+        return [*self.shards, *self._name_server_group]
 
     async def run(self, on_ready: Callable[[], None]) -> int:
         """Start all, call `on_ready`, and keep them until `stop`; returns the exit code."""
@@ -143,7 +145,7 @@ class Supervisor:
 
     async def _start(self) -> None:
         """Start the name server, then the shards; a failure asks for the stop."""
-        for group in ([self.name_server] if self.name_server else [], self.shards):
+        for group in (self._name_server_group, self.shards):
             starts = [self._begin(child) for child in group]
             waiting = asyncio.gather(*starts)
             stop = asyncio.create_task(self._stop.wait())
@@ -155,6 +157,10 @@ class Supervisor:
                 with contextlib.suppress(asyncio.CancelledError):
                     await waiting
                 return
+
+    @property
+    def _name_server_group(self) -> list[Child]:
+        return [self.name_server] if self.name_server else []
 
     def _begin(self, child: Child) -> "asyncio.Future[bool]":
         start = child.next_start
@@ -185,10 +191,7 @@ class Supervisor:
             log.error("did not start name=%s exit=%d", child.name, code)
             self._give_up(code if code in _CODES_PASSED_ON else _EXIT_FAILED)
             return
-        if child.stayed_s() >= _SETTLED_S:
-            child.failures_in_row = 0
-        child.failures += 1
-        child.failures_in_row += 1
+        child.note_failure()
         if child.failures_in_row >= FAILURES_MAX:
             log.critical(
                 "failed %d times in a row, stopping all name=%s exit=%d: its own lines say why",
@@ -201,8 +204,9 @@ class Supervisor:
             "ended by itself, starts again name=%s exit=%d failures=%d in_s=%.1f",
             child.name, code, child.failures_in_row, pause_s, extra={"each": True},
         )  # fmt: skip
-        child.status = f"ended by itself with code {code}, starts again in {pause_s:.1f} s"
-        await child.pause(pause_s)
+        await child.pause(
+            pause_s, f"ended by itself with code {code}, starts again in {pause_s:.1f} s"
+        )
 
     def _give_up(self, code: int) -> None:
         if not self._stop.is_set():
@@ -215,7 +219,7 @@ class Supervisor:
         self._notifier.stopping("stopping the shards")
         if self._roll is not None:
             self._roll.cancel()
-        for group in (self.shards, [self.name_server] if self.name_server else []):
+        for group in (self.shards, self._name_server_group):
             await self._stop_group(group)
         for child in self.children:
             child.close()
@@ -223,10 +227,7 @@ class Supervisor:
     async def _stop_group(self, group: Sequence[Child]) -> None:
         running = [child for child in group if child.state is not State.DOWN]
         for child in group:
-            child.wanted = False
-            child.wake()
-            if child.state is not State.STOPPING:
-                child.stop()
+            child.end()
         names = {f"keeps {child.name}" for child in group}
         keepers = [keeper for keeper in self._keepers if keeper.get_name() in names]
         if keepers:
@@ -254,9 +255,7 @@ class Supervisor:
     async def _restart(self, child: Child, by: signal.Signals) -> bool:
         """Whether it is ready again; if not, that is the end of a rolling restart."""
         came = child.next_start
-        child.restart_asked = child.state is not State.DOWN
-        child.wake()
-        child.stop(by)
+        child.restart(by)
         if not await asyncio.shield(came):
             log.error(
                 "rolling restart ends name=%s did not become ready; the others go on as they "
@@ -268,20 +267,20 @@ class Supervisor:
 
     async def _await_routes(self) -> Collection[str]:
         """The brokers that the name server does not know in spite of all waiting."""
-        missing = await self._ask_missing()
+        missing = await self._processes.ask_missing()
         for _ in range(_LOOKS):
             if not missing:
                 break
             await asyncio.sleep(_LOOK_S)
-            missing = await self._ask_missing()
+            missing = await self._processes.ask_missing()
         return missing
 
     async def _pause_before(self, shard: Child) -> bool:
         """Whether all others are ready after the pause, so that this one may go."""
         log.info("waits for clients next=%s in_s=%.1f", shard.name, self._restart_pause_s)
         await asyncio.sleep(self._restart_pause_s)
-        others = [one for one in self.shards if one is not shard]
-        down = [one.name for one in others if one.state is not State.READY]
+        others = [other for other in self.shards if other is not shard]
+        down = [other.name for other in others if other.state is not State.READY]
         if down:
             log.error("rolling restart ends next=%s not_ready=%s", shard.name, ",".join(down))
         return not down
@@ -291,7 +290,7 @@ class Supervisor:
     async def _tick_forever(self) -> None:
         """Kill what is overdue, and tell our own supervisor that we look after them.
 
-        It is told so while none is overdue: a child that cannot even be killed is its business.
+        It hears that while no child is overdue: a child that cannot be killed is its business.
         """
         interval_s = self._notifier.watchdog_interval_s
         while True:
@@ -303,23 +302,24 @@ class Supervisor:
                 self._notifier.watchdog()
             await asyncio.sleep(min(_TICK_S, interval_s or _TICK_S))
 
-    def _child_changed(self, _child: Child) -> None:
+    def child_changed(self, _child: Child) -> None:
+        """Pass its state on to our own supervisor."""
         if not self._stop.is_set():
             self._tell()
 
+    def child_needs(self, seconds: float) -> None:
+        """Ask our own supervisor for the time that a child asks for."""
+        self._notifier.extend_timeout(seconds)
+
     def _tell(self) -> None:
-        if self._reloading and not _any_reloading(self.children):
+        if self._reloading and not any(child.reloading for child in self.children):
             self._reloading = False
             self._notifier.ready(self.status())
         else:
             self._notifier.status(self.status())
 
 
-def _any_reloading(children: Iterable[Child]) -> bool:
-    return any(child.reloading for child in children)
-
-
 def _surface(task: "asyncio.Task[None]") -> None:
-    """Ends in order or by cancellation; anything else is a bug and must be seen."""
+    """Log a task that ended neither in order nor by cancellation: a bug, which must be seen."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("%s has stopped", task.get_name(), exc_info=error)

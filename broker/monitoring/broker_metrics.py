@@ -1,30 +1,38 @@
-"""Metric sections about what clients send, take and ask, and about the process that serves them.
+"""Metric sections about what clients send, take and ask, and about the parts that serve them.
 
-Each section gets just the parts it reads. Counter objects are handed to the worker thread as they
-are (their ints are read there); tables are copied on the loop first.
+Each section gets just the owners of what it shows. Those of traffic and requests have a series for
+each topic, group or code: they hand counter objects to the worker thread as they are, which reads
+their ints, and copy tables on the loop first.
 """
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
-from aerobee.access.control import AccessControl
+from aerobee import __version__
+from aerobee.broker.core import BrokerCore
 from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
-from aerobee.broker.monitoring.metrics import Fill, Number, Page
+from aerobee.broker.monitoring.http import HttpServer
+from aerobee.broker.monitoring.metrics import Fill, Page, Row, under
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.staging.staging import Staging
+from aerobee.broker.staging.table import FINISHED_SHARE, STAGES_SHARE
 from aerobee.broker.stats import BrokerStats, ConsumerStats, RequestStats
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.memory import available_memory, memory_of, worst_cases
 from aerobee.config.model import BY_NAME, Settings
+from aerobee.native.form import CompiledForm, form_name
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group
-from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
+from aerobee.remoting.stats import ServerStats
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MILLISECONDS = 1000.0
@@ -41,8 +49,8 @@ _ANSWERS = frozenset(
         ResponseCode.CONSUMER_NOT_ONLINE,
     }
 )
-# Questions whose answer "there is none" is an error code, which whoever asks expects: consumers
-# about the members of their group, tools and exporters about all that there might be.
+# Questions to which "there is none" is an error code, and an answer that clients expect: consumers
+# ask for the members of their group, tools and exporters for all that there might be.
 _NONE_THERE = frozenset(
     {
         (RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR),
@@ -53,6 +61,7 @@ _NONE_THERE = frozenset(
         (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
     }
 )
+_TRIED_AGAIN = "Times a due message could not be stored and was tried again"
 _RESPONSE_NAMES = {code.value: code.name.lower() for code in ResponseCode}
 
 
@@ -71,7 +80,7 @@ def error_word(class_name: str) -> str:
     return _INNER_CAPITAL.sub("_", class_name).lower()
 
 
-async def traffic(stats: BrokerStats, is_system_topic: Callable[[str], bool]) -> Fill:
+async def traffic(stats: BrokerStats, table: TopicTable) -> Fill:
     """Messages and bytes in and out by topic and group."""
     topics, consumers = stats.topics(), stats.consumers()
 
@@ -79,7 +88,9 @@ async def traffic(stats: BrokerStats, is_system_topic: Callable[[str], bool]) ->
         labels = ["topic", "message_type", "is_system"]
         messages = page.family("rocketmq_messages_in_total", "Messages stored", labels)
         bytes_in = page.family("rocketmq_throughput_in_total", "Bytes stored", labels)
-        sizes = page.histogram("rocketmq_message_size", "Stored bytes of a message", labels)
+        sizes = page.family(
+            "rocketmq_message_size", "Stored bytes of a message", labels, histogram=True
+        )
         failures = page.family(
             "aerobee_send_failures_total", "Sends that were refused or failed", ["topic"]
         )
@@ -88,20 +99,18 @@ async def traffic(stats: BrokerStats, is_system_topic: Callable[[str], bool]) ->
             failures.add(topic.failures, topic.topic)
             if topic.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 continue  # RocketMQ 5 does not count them as traffic
-            values = (topic.topic, topic.message_type, yes_no(is_system_topic(topic.topic)))
+            values = (topic.topic, topic.message_type, yes_no(table.is_system(topic.topic)))
             messages.add(topic.messages_in, *values)
             bytes_in.add(topic.bytes_in, *values)
             sizes.add_buckets(topic.sizes, *values)
-        _fill_consumers(page, consumers, is_system_topic)
+        _fill_consumers(page, consumers, table)
         pulls = {"found": stats.get_found, "nothing": stats.get_missed}
-        page.tally("aerobee_pulls_total", "Answered pulls by outcome", "outcome", pulls)
+        page.show(Row("aerobee_pulls_total", pulls, "Answered pulls by outcome", "outcome"))
 
     return fill
 
 
-def _fill_consumers(
-    page: Page, consumers: Sequence[ConsumerStats], is_system_topic: Callable[[str], bool]
-) -> None:
+def _fill_consumers(page: Page, consumers: Sequence[ConsumerStats], table: TopicTable) -> None:
     labels = ["topic", "consumer_group", "is_system"]
     messages = page.family("rocketmq_messages_out_total", "Messages delivered", labels)
     bytes_out = page.family("rocketmq_throughput_out_total", "Bytes delivered", labels)
@@ -116,7 +125,7 @@ def _fill_consumers(
         ["consumer_group", "topic", "is_system"],
     )
     for consumer in consumers:
-        system = yes_no(is_system_topic(consumer.topic) or is_system_group(consumer.group))
+        system = yes_no(table.is_system(consumer.topic) or is_system_group(consumer.group))
         messages.add(consumer.messages_out, consumer.topic, consumer.group, system)
         bytes_out.add(consumer.bytes_out, consumer.topic, consumer.group, system)
         if consumer.sent_back:
@@ -141,36 +150,33 @@ async def requests(stats: BrokerStats) -> Fill:
             asked_for, code = request.key.code, request.key.response_code
             if code and code not in _ANSWERS and (asked_for, code) not in _NONE_THERE:
                 refused.add(request.count, _response_name(code))
-        for name, help_text, label, counts in (
-            ("group_warnings", "Consumer groups that look set up wrongly", "kind", warnings),
-            ("events", "Rare events worth counting", "event", events),
-            (
-                "counters_overflowed",
-                "Look-ups of counters beyond the limit of their table",
-                "table",
-                overflowed,
-            ),
-        ):
-            page.tally(f"aerobee_{name}_total", help_text, label, counts)
-        asked = page.histogram(
+        page.show(
+            Row("aerobee_group_warnings_total", warnings,
+                "Consumer groups that look set up wrongly", "kind"),
+            Row("aerobee_events_total", events, "Rare events worth counting", "event"),
+            Row("aerobee_counters_overflowed_total", overflowed,
+                "Look-ups of counters beyond the limit of their table", "table"),
+            Row("aerobee_handler_failures_total", stats.handler_failures,
+                "Requests that hit a bug of the broker"),
+        )  # fmt: skip
+        asked = page.family(
             "aerobee_client_call_seconds",
             "Time that clients took to answer the broker, by how it ended",
             ["request_code", "result"],
+            histogram=True,
         )
         for (code, outcome), times in calls.items():
             asked.add_buckets(times, request_name(code), outcome)
-        page.family("aerobee_handler_failures_total", "Requests that hit a bug of the broker").add(
-            stats.handler_failures
-        )
 
     return fill
 
 
 def _fill_latency(page: Page, served: list[RequestStats]) -> None:
-    latency = page.histogram(
+    latency = page.family(
         "rocketmq_rpc_latency_milliseconds",
         "Time from a decoded request to its answer",
         ["protocol_type", "request_code", "response_code", "is_long_polling", "result"],
+        histogram=True,
     )
     for request in served:
         key = request.key
@@ -189,7 +195,7 @@ def _response_name(code: int) -> str:
     return _RESPONSE_NAMES.get(code, "unknown")
 
 
-async def delays(service: ScheduleMessageService) -> Fill:
+def delays(service: ScheduleMessageService) -> Iterator[Row]:
     """Delayed messages by level: how many wait, were delivered, and how late."""
     # All levels from the start: a rate needs the zero before.
     levels = {
@@ -197,278 +203,185 @@ async def delays(service: ScheduleMessageService) -> Fill:
         for number in range(1, service.highest_level + 1)
     }
     levels |= {level.level: level for level in service.level_stats()}
-    failures = service.put_failures
-
-    def fill(page: Page) -> None:
-        for number, level in sorted(levels.items()):
-            page.numbers(
-                [
-                    ("aerobee_delayed_messages", "Messages that wait", level.end - level.offset),
-                    (
-                        "aerobee_delayed_late_seconds",
-                        "For how long the oldest message that waits has been due",
-                        level.late_s,
-                    ),
-                    (
-                        "aerobee_delayed_delivered_messages_total",
-                        "Messages given out",
-                        level.delivered,
-                    ),
-                    (
-                        "aerobee_delayed_passed_over_messages_total",
-                        "Messages that cannot be read or given out",
-                        level.passed_over,
-                    ),
-                ],
-                level=str(number),
-            )
-        page.family(
-            "aerobee_delayed_put_failures_total",
-            "Times a due message could not be stored and was tried again",
-        ).add(failures)
-
-    return fill
+    for number, level in sorted(levels.items()):
+        rows = (
+            Row("aerobee_delayed_messages", level.end - level.offset, "Messages that wait"),
+            Row("aerobee_delayed_late_seconds", level.late_s,
+                "For how long the oldest message that waits has been due"),
+            Row("aerobee_delayed_delivered_messages_total", level.delivered, "Messages given out"),
+            Row("aerobee_delayed_passed_over_messages_total", level.passed_over,
+                "Messages that cannot be read or given out"),
+        )  # fmt: skip
+        yield from under(rows, level=str(number))
+    yield Row("aerobee_delayed_put_failures_total", service.put_failures, _TRIED_AGAIN)
 
 
-async def second_step(place: SecondStep, deleted: DeletedTopics) -> Fill:
-    """What has waited and was not stored as it was asked for."""
-    counts, remembered = place.counts, len(deleted)
-
-    def fill(page: Page) -> None:
-        for name, help_text, by_kind in (
-            ("dropped", "dropped, because their topic was deleted meanwhile", counts.dropped),
-            ("moved", "stored in another queue, because theirs has fallen away", counts.moved),
-            ("without_topic", "stored for a topic that is in no table", counts.without_topic),
-        ):
-            name = f"aerobee_waiting_messages_{name}_total"
-            page.tally(name, f"Messages that have waited, and were {help_text}", "waited", by_kind)
-        page.family(
-            "aerobee_deleted_topics", "Deletions that are remembered, for messages wait from before"
-        ).add(remembered)
-
-    return fill
+def second_step(place: SecondStep, deleted: DeletedTopics) -> Iterator[Row]:
+    """Messages that have waited and were not stored in the place asked for."""
+    counts = place.counts
+    for name, by_kind, what in (
+        ("dropped", counts.dropped, "dropped, because their topic was deleted meanwhile"),
+        ("moved", counts.moved, "stored in another queue, because theirs has fallen away"),
+        ("without_topic", counts.without_topic, "stored for a topic that is in no table"),
+    ):
+        name = f"aerobee_waiting_messages_{name}_total"
+        text = f"Messages that have waited, and were {what}"
+        yield Row(name, dict(by_kind), text, "waited")
+    yield Row("aerobee_deleted_topics", len(deleted),
+              "Deletions that are remembered, for messages wait from before")  # fmt: skip
 
 
-async def transactions(service: Transactions) -> Fill:
-    """Undecided half messages, what became of decisions, and the checks."""
-    pending, ends, checks = service.pending, service.ends.by_outcome(), service.checks
+def transactions(service: Transactions) -> tuple[Row, ...]:
+    """Undecided half messages, the outcome of decisions, and the checks."""
+    checks = service.checks
     asked = {"asked": checks.asked, "no_producer": checks.no_producer}
-
-    def fill(page: Page) -> None:
-        page.numbers(
-            [
-                ("aerobee_transactions_pending", "Undecided half messages", pending),
-                (
-                    "aerobee_transaction_check_rounds_total",
-                    "Rounds of checks that were done",
-                    checks.rounds,
-                ),
-                (
-                    "aerobee_transactions_put_aside_total",
-                    "Half messages put into TRANS_CHECK_MAX_TIME_TOPIC, checked too often or too "
-                    "old",
-                    checks.put_aside,
-                ),
-                (
-                    "aerobee_transactions_lost_total",
-                    "Half messages that cannot be read or stored again; the log names them",
-                    checks.lost,
-                ),
-            ]
-        )
-        page.tally(
-            "aerobee_transaction_decisions_total",
-            "Decisions of producers by what became of them",
-            "outcome",
-            ends,
-        )
-        page.tally(
-            "aerobee_transaction_checks_total",
-            "Checks of half messages, by whether there was a producer to ask",
-            "outcome",
-            asked,
-        )
-
-    return fill
+    return (
+        Row("aerobee_transactions_pending", service.pending, "Undecided half messages"),
+        Row("aerobee_transaction_check_rounds_total", checks.rounds,
+            "Rounds of checks that were done"),
+        Row("aerobee_transactions_put_aside_total", checks.put_aside,
+            "Half messages put into TRANS_CHECK_MAX_TIME_TOPIC, checked too often or too old"),
+        Row("aerobee_transactions_lost_total", checks.lost,
+            "Half messages that cannot be read or stored again; the log names them"),
+        Row("aerobee_transaction_decisions_total", service.ends.by_outcome(),
+            "Decisions of producers by what became of them", "outcome"),
+        Row("aerobee_transaction_checks_total", asked,
+            "Checks of half messages, by whether there was a producer to ask", "outcome"),
+    )  # fmt: skip
 
 
-async def connections(servers: Mapping[str, ServerStats]) -> Fill:
-    """Connections and bytes of each remoting server, by its name."""
-    closed = {name: words(stats.closed) for name, stats in servers.items()}
-
-    def fill(page: Page) -> None:
-        refused = page.family(
-            "aerobee_connections_refused_total",
-            "Connections turned away at a limit",
-            ["server", "limit"],
-        )
-        ended = page.family(
-            "aerobee_connections_closed_total", "Connections ended", ["server", "reason"]
-        )
-        for server, stats in servers.items():
-            page.numbers(_connection_numbers(stats), server=server)
-            refused.add(stats.refused_total, server, "all")
-            refused.add(stats.refused_address, server, "address")
-            for reason, count in closed[server].items():
-                ended.add(count, server, reason)
-
-    return fill
-
-
-async def access(controls: Mapping[str, AccessControl]) -> Fill:
-    """Requests that were refused for want of a right, by the server that asks for accounts."""
-    refused = {name: words(control.refused) for name, control in controls.items()}
-
-    def fill(page: Page) -> None:
-        family = page.family(
-            "aerobee_access_refused_total",
-            "Requests refused by access control, by why",
-            ["server", "reason"],
-        )
-        for server, reasons in refused.items():
-            for reason, count in reasons.items():
-                family.add(count, server, reason)
-
-    return fill
+def tables(settings: Settings, core: BrokerCore) -> tuple[Row, ...]:
+    """How much is in the broker's tables, and what they refused."""
+    return (
+        Row("rocketmq_broker_permission", settings.broker_permission,
+            "Registered permission, 2 write + 4 read"),
+        Row("rocketmq_topic_number", len(core.topics), "Topics, system topics included"),
+        Row("rocketmq_consumer_group_number", len(core.groups), "Consumer groups"),
+        Row("aerobee_clients", len(core.clients), "Connections that are in some group"),
+        Row("aerobee_held_pulls", len(core.held), "Pulls waiting for a message"),
+        Row("aerobee_filters", len(core.filters), "SQL92 filters of consumer groups"),
+        Row("aerobee_waiting_acks", len(core.answers.sends), "Sends waiting for their sync"),
+        Row("aerobee_client_calls_waiting", len(core.client_calls),
+            "Questions to clients that wait for their answers"),
+        Row("aerobee_flush_timeouts_total", core.answers.sends.timed_out,
+            "Sends answered before their sync, because it took too long"),
+        Row("aerobee_topics_created_on_send_total", core.topics.created_on_send,
+            "Topics made by the first send to them"),
+        Row("aerobee_offsets_refused_total", core.offsets.refused,
+            "Committed offsets beyond the end of their queue, of none, or beyond the limits"),
+    )  # fmt: skip
 
 
-async def tls(ports: Mapping[str, TlsStats]) -> Fill:
-    """Handshakes of each port that may take TLS, by its name."""
-
-    def fill(page: Page) -> None:
-        failures = page.family(
-            "aerobee_tls_failures_total",
-            "Connections not taken because of TLS, or for want of it",
-            ["server", "reason"],
-        )
-        for server, stats in ports.items():
-            page.numbers(
-                [
-                    (
-                        "aerobee_tls_handshakes_total",
-                        "TLS connections taken",
-                        stats.handshakes,
-                    ),
-                    (
-                        "aerobee_connections_arriving",
-                        "Sockets that have not shown yet whether they are TLS, or are about it",
-                        stats.arriving,
-                    ),
-                ],
-                server=server,
-            )
-            # Each reason from the start on, so that its first is an increase.
-            counts = {str(reason): stats.failed[reason] for reason in TlsFailure}
-            for reason, count in words(counts).items():
-                failures.add(count, server, reason)
-
-    return fill
+def staging(staging: Staging) -> tuple[Row, ...]:
+    """Batches from jobs: those that wait, and their rows by outcome."""
+    table, publisher = staging.table, staging.publisher
+    return (
+        Row("aerobee_staged_bytes", table.staged_bytes,
+            "Bytes of batches from jobs that are not published yet, decided or not"),
+        Row("aerobee_staged_batches_open", len(table.open),
+            "Batches that are decided and not yet published whole"),
+        Row("aerobee_staged_rows_published_total", publisher.published_rows,
+            "Rows of decided batches put into their topics"),
+        Row("aerobee_staged_rows_lost_total", publisher.lost_rows,
+            "Rows of decided batches that could not be published; the log names them"),
+    )  # fmt: skip
 
 
-async def certificate(expires: Callable[[], datetime | None]) -> Fill:
-    """The end of the ports' certificate; no value without one, or for one made at the start."""
-    end = expires()
+def timer(service: TimerService) -> tuple[Row, ...]:
+    """Messages with a time of their own."""
+    counts = service.counts
+    return (
+        Row("aerobee_timer_messages", service.pending(),
+            "Records that wait for a time of their own, those of recalled messages among them"),
+        Row("aerobee_timer_recalls", service.recalls(),
+            "Recalls of messages whose time comes in this hour or later"),
+        Row("aerobee_timer_late_seconds", service.late_s(),
+            "For how long the first of them has been due"),
+        Row("aerobee_timer_delivered_messages_total", counts.delivered,
+            "Messages delivered at a time of their own"),
+        Row("aerobee_timer_rolled_messages_total", counts.rolled,
+            "Records stored again because their time is further ahead than they are kept"),
+        Row("aerobee_timer_recalled_messages_total", counts.recalled,
+            "Messages not delivered because they were recalled"),
+        Row("aerobee_timer_lost_messages_total", counts.lost,
+            "Records that were gone or damaged when their time came; the log names them"),
+        Row("aerobee_timer_passed_over_messages_total", counts.passed_over,
+            "Messages that can never be stored where they go; the log names them"),
+        Row("aerobee_timer_put_failures_total", service.put_failures, _TRIED_AGAIN),
+    )  # fmt: skip
 
-    def fill(page: Page) -> None:
-        family = page.family(
-            "aerobee_tls_certificate_expiration_timestamp_seconds",
-            "When the certificate of the ports ends, in seconds of the epoch",
-        )
-        if end is not None:
-            family.add(end.timestamp())
 
-    return fill
-
-
-def _connection_numbers(stats: ServerStats) -> list[Number]:
-    return [
-        ("aerobee_connections_open", "Open connections", stats.open),
-        ("aerobee_connections_accepted_total", "Connections accepted", stats.accepted),
-        (
-            "aerobee_accept_pauses_total",
-            "Times accepting paused for want of descriptors",
-            stats.accept_errors,
+def limits(
+    settings: Settings, core: BrokerCore, servers: Sequence[ServerStats], http: HttpServer | None
+) -> tuple[Row, ...]:
+    """How near each limit is, by the setting's name, and the memory they allow. `servers` are those
+    of the ports for clients: the fuller one counts."""
+    staged, topics = core.staging.table, list(core.topics.all())
+    used: dict[str, float] = {
+        "connections": max(stats.open + stats.tls.arriving for stats in servers),
+        "inbound_bytes": max(stats.inbound_bytes for stats in servers),
+        "outbound_bytes": max(stats.outbound_bytes for stats in servers),
+        "held_pulls": len(core.held),
+        "held_pull_bytes": core.held.bytes,
+        "client_bytes": core.clients.bytes,
+        # Chunks are refused at a smaller share than intents.
+        "stage_state_bytes": max(
+            staged.bytes / STAGES_SHARE, staged.finished.bytes / FINISHED_SHARE
         ),
-        ("aerobee_bad_frames_total", "Frames that broke the protocol", stats.bad_frames),
-        ("aerobee_commands_total", "Commands received", stats.commands_in),
-        ("aerobee_network_receive_bytes_total", "Bytes received", stats.bytes_in),
-        ("aerobee_network_transmit_bytes_total", "Bytes sent", stats.bytes_out),
-        (
-            "aerobee_reader_pauses_total",
-            "Times reading paused until a peer took its output",
-            stats.paused,
-        ),
-        ("aerobee_read_buffer_bytes", "Bytes of frames not yet whole", stats.inbound_bytes),
-        ("aerobee_write_buffer_bytes", "Bytes waiting for slow readers", stats.outbound_bytes),
-    ]
+        "client_calls": max(len(core.client_calls), core.client_calls.requests),
+        "pending_transactions": core.transactions.pending,
+        "sql_filter_bytes": max(core.filters.bytes, core.expressions.bytes),
+        "max_topics": len(core.topics),
+        "max_groups": len(core.groups),
+        "max_offsets": core.offsets.count(),
+        "max_start_offsets": core.offsets.starts,
+    }
+    if http is not None:
+        used["http_connections"] = http.open
+    return (
+        Row("aerobee_limit_used_ratio", partial(_used_ratios, settings, used, topics),
+            "Used part of a limit, 1 when it is hit", "limit"),
+        Row("aerobee_memory_worst_case_bytes", partial(_worst_case_bytes, settings),
+            "Memory that all limits together allow"),
+        Row("aerobee_memory_available_bytes", partial(_available_bytes, settings),
+            "Memory of the machine or the control group, or the share of it"),
+    )  # fmt: skip
 
 
-async def numbers(*sources: Callable[[], Sequence[Number]]) -> Fill:
-    """Plain numbers of parts too small for a section of their own, read on the loop."""
-    read = [number for source in sources for number in source()]
-    return lambda page: page.numbers(read)
+def _used_ratios(
+    settings: Settings, used: Mapping[str, float], topics: Sequence[TopicConfig]
+) -> dict[str, float]:
+    queues = sum(max(topic.read_queues, topic.write_queues) for topic in topics)
+    return {
+        BY_NAME[name].full_key: number / getattr(settings, name)
+        for name, number in {**used, "max_queues": queues}.items()
+    }
 
 
-async def limits(
-    settings: Callable[[], Settings], used: Mapping[str, Callable[[], float]], topics: TopicTable
-) -> Fill:
-    """How much of each limit is used, by the setting's attribute, and the memory they allow."""
-    current = settings()
-    numbers = {name: count() for name, count in used.items()}
-    all_topics = list(topics.all())
-
-    def fill(page: Page) -> None:
-        numbers["max_queues"] = sum(
-            max(topic.read_queues, topic.write_queues) for topic in all_topics
-        )
-        page.tally(
-            "aerobee_limit_used_ratio",
-            "Used part of a limit, 1 when it is hit",
-            "limit",
-            {
-                BY_NAME[name].full_key: number / getattr(current, name)
-                for name, number in numbers.items()
-            },
-        )
-        page.family("aerobee_memory_worst_case_bytes", "Memory that all limits together allow").add(
-            sum(case.bytes for case in worst_cases(current))
-        )
-        memory = memory_of(current, available_memory())
-        if memory is not None:
-            page.family(
-                "aerobee_memory_available_bytes",
-                "Memory of the machine or the control group, or the share of it",
-            ).add(memory.bytes)
-
-    return fill
+def _worst_case_bytes(settings: Settings) -> int:
+    return sum(case.bytes for case in worst_cases(settings))
 
 
-async def runtime(
-    version: str, form: str, started_s: float, health: HealthChecks, loop: LoopMonitor
-) -> Fill:
+def _available_bytes(settings: Settings) -> int | None:
+    memory = memory_of(settings, available_memory())
+    return None if memory is None else memory.bytes
+
+
+def runtime(
+    form: CompiledForm | None, stats: BrokerStats, health: HealthChecks, loop: LoopMonitor
+) -> Iterator[Row]:
     """The process itself: version, form of the hot path, start, health, its loop."""
     verdicts = health.run()
-    ready = all(verdict.ok for verdict in verdicts)
-
-    def fill(page: Page) -> None:
-        page.family(
-            "aerobee_build_info",
-            "Version of the broker and form of its hot path, always 1",
-            ["version", "python", "form"],
-        ).add(1, version, platform.python_version(), form)
-        page.numbers(
-            [
-                ("aerobee_start_time_seconds", "Start, seconds of the epoch", started_s),
-                ("aerobee_ready", "1 when /ready answers 200", ready),
-            ]
-        )
-        checks = {verdict.name: verdict.reason is None for verdict in verdicts}
-        page.tally("aerobee_check_ok", "1 when a check of /ready is well", "check", checks)
-        page.histogram(
-            "aerobee_loop_lag_seconds", "How late the event loop runs its timers"
-        ).add_buckets(loop.lag)
-        page.family(
-            "aerobee_loop_stalls_total", "Turns of the event loop that took more than 100 ms"
-        ).add(loop.stalls)
-
-    return fill
+    checks = {verdict.name: verdict.reason is None for verdict in verdicts}
+    build = Row("aerobee_build_info", 1, "Version of the broker and form of its hot path, always 1")
+    python = platform.python_version()
+    yield from under([build], version=__version__, python=python, form=form_name(form))
+    yield from (
+        Row("aerobee_start_time_seconds", stats.started_ms / 1000, "Start, seconds of the epoch"),
+        Row("aerobee_ready", all(verdict.ok for verdict in verdicts),
+            "1 when /ready answers 200"),
+        Row("aerobee_check_ok", checks, "1 when a check of /ready is well", "check"),
+        Row("aerobee_loop_lag_seconds", loop.lag, "How late the event loop runs its timers"),
+        Row("aerobee_loop_stalls_total", loop.stalls,
+            "Turns of the event loop that took more than 100 ms"),
+    )  # fmt: skip

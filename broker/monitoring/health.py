@@ -2,15 +2,15 @@
 
 Alive (`/live`): the event loop turns. That stays true while the store is read-only after a failed
 sync, so that a supervisor does not restart away the evidence and reads go on. A timer asks to be
-called every `interval_s` (`LoopMonitor`); how much later it comes is the loop's lag: the time a
-frame may wait before the loop looks at it. The histogram feeds /metrics, `stuck_s` feeds /live and
+called every `interval_s` (`LoopMonitor`); it comes later by the loop's lag: the time a frame may
+wait before the loop looks at it. The histogram feeds /metrics, `stuck_s` feeds /live and
 the watchdog, and a lag of more than a tenth of a second is logged with the request that caused it.
 
 Ready (`/ready`): recovered, the store takes writes, a name server knows us, the disk is below the
 ratio at which sends are refused. A probe returns None when all is well, else a sentence saying what
 is wrong, or a `Problem` with advice of its own; it is called at each request, on the loop, and must
-not block. "Since when" is when a change was first seen, so `HealthChecks.run` is also called from
-the daemon's one-second timer.
+not block. "Since when" is the time at which a change was first seen, so `HealthChecks.run` is also
+called from the daemon's one-second timer.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import msgspec.json
-
-from aerobee.broker.monitoring.http import Request, Response, Route
+from aerobee.broker.monitoring.http import Request, Response, Route, json_response
 from aerobee.broker.stats import STAGE_BOUNDS, Buckets
+from aerobee.remoting.turns import Turns
 from aerobee.store.disk.disk_watch import full_directories, refusal_text
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.disk.health import GONE
+
+if TYPE_CHECKING:
+    from aerobee.broker.registration.registration import Registrar
 
 log = logging.getLogger("aerobee.broker.health")
 
 
 class Problem(NamedTuple):
-    """What a probe says of a fault for which the check's own advice is none: what is wrong, and
-    what a person can do about it."""
+    """A fault to which the check's own advice does not fit: what is wrong, and what a person can do
+    about it."""
 
     reason: str
     remedy: str
@@ -44,12 +46,11 @@ class Problem(NamedTuple):
 
 Probe: TypeAlias = Callable[[], str | Problem | None]
 
-_JSON = "application/json"
 # Often enough that no stall hides between two looks; twenty calls a second cost nothing.
 _INTERVAL_S = 0.05
 _STALL_S = 0.1
-# A line about stalls comes at most so often, and counts those in between; where the loop was not
-# running for most of them, which others on the machine may keep up for hours, more seldom.
+# Seconds between two lines about stalls, which count those in between; and where the loop was not
+# running for most of them, which others on the machine may keep up for hours.
 _REPORT_S = 1.0
 _WAITING_REPORT_S = 30.0
 # The part of a stall for which the loop's thread has run when the broker had a share in it. An idle
@@ -61,12 +62,10 @@ _PUT_BACK = (
     "Nothing is made in its place"
 )
 
-LastLong: TypeAlias = Callable[[], str | None]
-
 
 class Verdict(NamedTuple):
-    """What one check says now: `reason` is None when well, `since` in seconds of the epoch. A note
-    is told beside the others and is never why the broker is not ready."""
+    """The result of one check: `reason` is None when well, `since` in seconds of the epoch. A note
+    is shown beside the others and never makes the broker unready."""
 
     name: str
     reason: str | None
@@ -93,12 +92,14 @@ class LoopMonitor:
     """Lag of one event loop. Started and stopped on that loop; `stuck_s` may be read anywhere.
 
     A turn of the loop that takes longer than `stall_s` is a stall: everybody waited. It is counted,
-    and logged with what was served longest in it, which `watch` is told who knows.
+    and logged with the request that was served longest in it, which `turns` know.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        turns: Turns | None = None,
+        *,
         interval_s: float = _INTERVAL_S,
         stall_s: float = _STALL_S,
         clock: Callable[[], float] = time.monotonic,
@@ -106,6 +107,7 @@ class LoopMonitor:
     ) -> None:
         # The clock is not the loop's: uvloop's stands still while a turn lasts.
         self._loop = loop
+        self._turns = turns or Turns()
         self._interval_s = interval_s
         self._stall_s = stall_s
         self._clock = clock
@@ -113,16 +115,10 @@ class LoopMonitor:
         self._ran_s = processor_clock()
         self._timer: asyncio.TimerHandle | None = None
         self._last_turn = clock()
-        self._last_long: LastLong = _nobody_knows
         self._reported_at = -_REPORT_S
         self._unreported = _Unreported()
         self.lag = Buckets(STAGE_BOUNDS)
         self.stalls = 0
-
-    def watch(self, last_long: LastLong) -> None:
-        """From now on `last_long()` names what was served longest since it was last asked, such as
-        `code=310 peer=192.0.2.1:40000 ms=230`; None when nothing was. It is asked each turn."""
-        self._last_long = last_long
 
     def start(self) -> None:
         self._last_turn = self._clock()
@@ -149,7 +145,7 @@ class LoopMonitor:
         self._last_turn, self._ran_s = now, ran_s
         self._arm()
         self.lag.add(late_s)
-        served = self._last_long()
+        served = self._turns.last_long()
         if late_s >= self._stall_s:
             self.stalls += 1
             self._unreported.add(late_s, ran_s - before_s, served)
@@ -193,10 +189,6 @@ class _Unreported:
         )
 
 
-def _nobody_knows() -> None:
-    return None
-
-
 class HealthChecks:
     """The named checks that make up readiness. Loop thread only."""
 
@@ -210,7 +202,7 @@ class HealthChecks:
         self._checks.append(_Check(name, probe, remedy, self._wall_clock()))
 
     def note(self, name: str, probe: Probe, remedy: str) -> None:
-        """The same for what a person should know of a broker that serves all the same."""
+        """Add a check that a person should know of, and whose failure leaves the broker ready."""
         self.add(name, probe, remedy)
         self._checks[-1].note = True
 
@@ -234,17 +226,16 @@ class HealthChecks:
 # --- the probes ---------------------------------------------------------------------------------
 
 
-def registered_probe(
-    registered: Mapping[str, bool], why: Callable[[str], str | None] = lambda _server: None
-) -> Probe:
-    """At least one name server has answered the last registration; none configured is fine. `why`
-    says what one has answered instead, or what became of the connection."""
+def registered_probe(registrar: Registrar) -> Probe:
+    """Checks that at least one name server has answered the last registration, where some are
+    configured."""
 
     def probe() -> str | None:
-        if not registered or any(registered.values()):
+        names, errors = registrar.registered, registrar.errors
+        if not names or any(names.values()):
             return None
-        told = [f"{server} ({said})" if (said := why(server)) else server for server in registered]
-        return "no name server has accepted our registration: " + ", ".join(sorted(told))
+        shown = [f"{name} ({why})" if (why := errors.get(name)) else name for name in names]
+        return "no name server has accepted our registration: " + ", ".join(sorted(shown))
 
     return probe
 
@@ -255,7 +246,7 @@ def disk_probe(
     full_ratio: float,
     disk_space: Callable[[str], DiskSpace] | None = None,
 ) -> Probe:
-    """The disks are not as full as sends are refused at (store/disk/disk_watch.py has the rule)."""
+    """Checks that the disks are less full than sends are refused at (store/disk/disk_watch.py)."""
     ask = disk_space or Files().disk_space
 
     def probe() -> str | Problem | None:
@@ -277,23 +268,20 @@ def disk_probe(
 
 
 def health_routes(
-    health: HealthChecks, loop_stuck_s: Callable[[], float], live_within_s: float = 10.0
+    health: HealthChecks, monitor: LoopMonitor, live_within_s: float = 10.0
 ) -> dict[str, Route]:
-    """Routes for /live and /ready with their aliases.
-
-    `loop_stuck_s` gives the seconds by which the loop's own timer is overdue.
-    """
+    """Routes for /live and /ready with their aliases."""
 
     async def live(_request: Request) -> Response:
-        stuck = loop_stuck_s()
+        stuck = monitor.stuck_s()
         status = 200 if stuck < live_within_s else 503
-        return _json(status, {"live": status == 200, "loop_overdue_s": round(stuck, 3)})
+        return json_response(status, {"live": status == 200, "loop_overdue_s": round(stuck, 3)})
 
     async def ready(_request: Request) -> Response:
         verdicts = health.run()
         is_ready = all(verdict.ok for verdict in verdicts)
         body = {"ready": is_ready, "checks": [_check_json(verdict) for verdict in verdicts]}
-        return _json(200 if is_ready else 503, body)
+        return json_response(200 if is_ready else 503, body)
 
     return {"/live": live, "/livez": live, "/ready": ready, "/readyz": ready}
 
@@ -308,7 +296,3 @@ def _check_json(verdict: Verdict) -> dict[str, object]:
         shown["reason"] = verdict.reason
         shown["what_to_do"] = verdict.remedy
     return shown
-
-
-def _json(status: int, body: object) -> Response:
-    return Response(status, msgspec.json.format(msgspec.json.encode(body)) + b"\n", _JSON)

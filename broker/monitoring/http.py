@@ -1,51 +1,53 @@
 """The one HTTP port: metrics, liveness, readiness. Only GET and HEAD, everything bounded.
 
-h11 parses and writes HTTP/1.1; asyncio's streams carry the bytes on the broker's own loop. What h11
-lets pass for the sake of old peers is refused here as well, because a proxy in front may read it in
-another way: Content-Length beside Transfer-Encoding, lines that end in a bare line feed, folded
-header lines, versions other than 1.0 and 1.1. There are no request bodies: a head that announces
-one is answered with 413, and the connection ends, so no byte behind it is taken for a request.
+h11 parses and writes HTTP/1.1; asyncio's streams carry the bytes on the broker's own loop. The
+servers of prometheus-client and of the standard library have a thread for each connection, and no
+bound on what a peer sends, on how slowly, and on what it does not take. Some things that h11 lets
+pass for old peers are refused, because a proxy in front may read them in another way:
+Content-Length beside Transfer-Encoding, lines that end in a bare line feed, folded header lines,
+versions other than 1.0 and 1.1. There are no request bodies: a head that announces one is answered
+with 413, and the connection ends, so no byte behind it is taken for a request.
 
-The port is for one scraper and a few probes, so its limits are small and it cannot starve the
-broker's clients. At most `connections` are open at once, and a newcomer is always served: the
-longest idle connection makes room for it, else the one that has been longest about sending its
-request, then about taking its answer, then about waiting for it. A thousand peers that dribble
-push out each other, and a probe, which sends its request at once, is answered in its turn. Besides,
-a request head has at most `head_bytes` and must arrive within `head_timeout_s`; answers that
-peers have not taken have at most `unsent_bytes` in all (503 above that), and each must have been
+The port is for one scraper and a few probes, so its limits are small (`HttpLimits`) and it cannot
+starve the broker's clients. At most `connections` are open at once, and a newcomer is served: the
+connection that has been idle longest makes room for it, else the one that has been longest about
+sending its request, then about taking its answer, then about waiting for it. A thousand peers that
+dribble push out each other, and a probe, which sends its request at once, is answered in its turn.
+A request head has at most `head_bytes` and must arrive within `head_timeout_s`; answers that peers
+have not taken have at most `unsent_bytes` in all (503 above that), and each part must have been
 taken within `write_timeout_s`. A connection that has been served closes after `idle_timeout_s` of
 silence. Between two requests of a connection the loop turns, however many it sends at once.
 
 With a certificate the port takes TLS and plain HTTP, or TLS alone, as the ports for clients do
-(`remoting/arrivals.py`). Those whose first bytes are awaited are at most `connections` more; the
-one that has been longest about it makes room.
+(`remoting/arrivals.py`). At most `connections` more wait there for their first bytes; the longest
+wait makes room.
 
 A route is a coroutine function `(Request) -> Response`. A route that raises is a bug of ours: it is
-logged with its traceback and answered with 500; the connection is closed.
-
-Threads: none here; a route that computes for long hands its work to a thread itself.
+logged with its traceback and answered with 500; the connection is closed. A route that computes for
+long hands its work to a thread itself: all else here is the loop's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import functools
 import logging
-import os
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import h11
+import msgspec.json
 
 from aerobee.remoting.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.peers import address_text, plain_address
-from aerobee.remoting.stats import TlsFailure, TlsStats
+from aerobee.remoting.server import Listening
+from aerobee.remoting.stats import ServerStats, TlsFailure
 from aerobee.remoting.tls_session import TlsSession
 from aerobee.remoting.tls_transport import TlsTransport
 from aerobee.summed_log import SummedLog
@@ -53,29 +55,13 @@ from aerobee.summed_log import SummedLog
 log = logging.getLogger("aerobee.broker.http")
 
 _READ_BYTES = 4096
-# Connections the kernel keeps while the loop is busy: more than a burst of probes and dribblers,
-# because one that finds no room tries again a second later.
-_BACKLOG = 1024
 _ACCEPT_PAUSE_S = 1.0
-# Between two looks at who has not shown in time what it speaks.
+# Between two looks for arrivals that are late.
 _LOOK_S = 1.0
 # The first byte of TLS (RFC 8446, 5.1), and of no request.
 _HANDSHAKE = b"\x16"
 # A line feed without its carriage return, or a line that goes on in the next one.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\r\n[ \t]")
-_REASONS = {
-    200: b"OK",
-    400: b"Bad Request",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    408: b"Request Timeout",
-    413: b"Content Too Large",
-    431: b"Request Header Fields Too Large",
-    500: b"Internal Server Error",
-    501: b"Not Implemented",
-    503: b"Service Unavailable",
-    505: b"HTTP Version Not Supported",
-}
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
     b"Connection: close\r\n\r\n"
@@ -108,8 +94,8 @@ class Request:
 class Response(NamedTuple):
     """One answer; `headers` beside content type and length.
 
-    A long body may come in parts instead, each made when the peer has taken the one before it;
-    `held_bytes` is what is kept for them meanwhile.
+    A long body may come in parts instead, each made when the peer has taken the part before it;
+    `held_bytes` are kept for them meanwhile.
     """
 
     status: int
@@ -121,11 +107,17 @@ class Response(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What it takes in memory until it has been sent."""
+        """Bytes in memory until it has been sent."""
         return self.held_bytes + len(self.body)
 
 
-# What a scraper gets while others wait for more than the port may hold.
+def json_response(status: int, body: object) -> Response:
+    """An answer in JSON, laid out for people."""
+    text = msgspec.json.format(msgspec.json.encode(body)) + b"\n"
+    return Response(status, text, "application/json")
+
+
+# A scraper gets this while others wait for more than the port may hold.
 BUSY = Response(503, b"busy; try again\n", headers=(("Retry-After", "1"),))
 
 _Waiting: TypeAlias = dict[asyncio.Task[None], None]
@@ -156,22 +148,22 @@ class HttpServer:
         encryption: Encryption | None = None,
     ) -> None:
         """Without `encryption` no TLS is taken."""
-        self._host = host
-        self._requested_port = port
+        self._asked_for = host, port
         self._routes = dict(routes)
         self._limits = limits or HttpLimits()
         self._encryption = encryption
+        stats = ServerStats()
+        self.tls = stats.tls
+        self._listening = Listening("http", stats, _ACCEPT_PAUSE_S)
         self._arrivals: Arrivals | None = None
-        self.tls = TlsStats()
         self._sums: SummedLog | None = None
-        self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
-        # Connections by what they wait for, the longest first, in the order of who makes room.
+        # Connections by what they wait for, the longest first, in the order in which they end.
         self._idle: _Waiting = {}
         self._reading: _Waiting = {}
         self._writing: _Waiting = {}
         self._served: _Waiting = {}
+        self._stages = (self._idle, self._reading, self._writing, self._served)
         self._unsent_bytes = 0
         self.refused = 0
         self.evicted = 0
@@ -180,31 +172,26 @@ class HttpServer:
     async def start(self) -> None:
         """Listen. Raises `RemotingListenError` when the address cannot be had.
 
-        This port is the first a daemon takes, and 5557 for every daemon: a second one on a machine
-        hears of it here.
+        This port is the first a daemon takes, and 5557 for every daemon: a second daemon on a
+        machine hears of it here.
         """
-        try:
-            self._listeners = await _listen(self._host, self._requested_port)
-        except OSError as error:
-            raise RemotingListenError(
-                _cannot_listen(self._host, self._requested_port, error)
-            ) from error
         loop = asyncio.get_running_loop()
         self._sums = SummedLog(loop.time, call_later=loop.call_later)
         if self._encryption is not None:
             times = ArrivalTimes(self._limits.head_timeout_s, _LOOK_S)
             self._arrivals = Arrivals(self._encryption, times, self, self.tls, "http")
-        for listener in self._listeners:
-            accepting = loop.create_task(self._accept_forever(listener))
-            accepting.add_done_callback(_surface)
-            self._accepting.append(accepting)
+        try:
+            await self._listening.open(*self._asked_for, self)
+        except RemotingListenError as error:
+            raise RemotingListenError(
+                f"metrics and health: {error}; choose another port with --http-port (http.port), "
+                "0 turns it off"
+            ) from error
 
     @property
     def port(self) -> int:
         """The port listened on; the real one when 0 was asked for."""
-        assert self._listeners, "started"
-        number: int = self._listeners[0].getsockname()[1]
-        return number
+        return self._listening.ports[0]
 
     @property
     def open(self) -> int:
@@ -212,72 +199,52 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop listening and end all connections, answered or not."""
-        for task in self._accepting:
-            task.cancel()
+        await self._listening.close()
         if self._arrivals is not None:
             await self._arrivals.close()
-        for task in self._connections:
-            task.cancel()
-        ending = {*self._accepting, *self._connections}
-        if ending:
-            await asyncio.wait(ending)
-        for listener in self._listeners:
-            listener.close()
+        if self._connections:
+            for task in self._connections:
+                task.cancel()
+            await asyncio.wait(self._connections)
         if self._sums is not None:
             self._sums.close()
 
-    async def _accept_forever(self, listener: socket.socket) -> None:
-        """One connection at a time: a thousand that come at once must not hold up the loop."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno != errno.ECONNABORTED:
-                    # No descriptor left: wait for some to be closed.
-                    log.warning("cannot accept, pausing server=http error=%s", error)
-                    await asyncio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            if self._arrivals is not None:
-                if len(self._arrivals) >= self._limits.connections:
-                    self._arrivals.end_longest()
-                    self.evicted += 1
-                self._arrivals.take(accepted, plain_address(address))
-                await asyncio.sleep(0)
-                continue
-            # The peer may have gone in between.
-            with contextlib.suppress(OSError):
-                await self.open_plain(accepted, plain_address(address))
+    # --- for the listening sockets and the arrivals
 
-    # --- the host of the arrivals
+    async def take_accepted(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
+        """Serve a socket, or see first whether it is TLS."""
+        if self._arrivals is None:
+            await self.open_plain(accepted, peer)
+            return
+        if len(self._arrivals) >= self._limits.connections:
+            self._arrivals.end_longest()
+            self.evicted += 1
+        self._arrivals.take(accepted, peer)
 
     async def open_plain(self, arrived: socket.socket, _peer: tuple[str, int]) -> None:
         """Serve a plain socket from now on; closed when it raises OSError."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
-            transport, _ = await loop.connect_accepted_socket(
-                functools.partial(_same, protocol), arrived
-            )
+            await loop.connect_accepted_socket(self._protocol, arrived)
         except OSError:
             arrived.close()
             raise
-        self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     def open_tls(self, arrived: TlsSession, _peer: tuple[str, int]) -> None:
         """Serve a socket from now on whose handshake is done; closed when it raises OSError."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
-            transport = TlsTransport(arrived, protocol)
+            TlsTransport(arrived, self._protocol())
         except OSError:
             arrived.socket.close()
             raise
-        self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    # --- connections
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        reader = asyncio.StreamReader(limit=_READ_BYTES)
+        return asyncio.StreamReaderProtocol(reader, self._connected)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= self._limits.connections and not self._evict():
             self.refused += 1
             writer.write(_BUSY)
@@ -291,18 +258,18 @@ class HttpServer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
-        for waiting in (self._idle, self._reading, self._writing, self._served):
+        for waiting in self._stages:
             waiting.pop(task, None)
 
     def _evict(self) -> bool:
         """Make room by ending a connection; False when each is about to do its next step."""
-        for waiting in (self._idle, self._reading, self._writing, self._served):
-            for task in waiting:
-                self._ended(task)
-                task.cancel()
-                self.evicted += 1
-                return True
-        return False
+        task = next(chain(*self._stages), None)
+        if task is None:
+            return False
+        self._ended(task)
+        task.cancel()
+        self.evicted += 1
+        return True
 
     @contextlib.contextmanager
     def _waits(self, waiting: _Waiting) -> Iterator[None]:
@@ -321,17 +288,15 @@ class HttpServer:
         try:
             # A new connection has to say something at once.
             with self._waits(self._reading):
-                async with asyncio.timeout(self._limits.head_timeout_s):
-                    await http.wait_data()
+                await http.wait_data(self._limits.head_timeout_s)
             if http.is_tls and self._arrivals is None:
-                # Whoever speaks it understands no answer.
+                # A peer that speaks TLS understands no answer.
                 self._note_tls(writer)
                 return
             while await self._serve_one(http):
                 await asyncio.sleep(0)
                 with self._waits(self._idle):
-                    async with asyncio.timeout(self._limits.idle_timeout_s):
-                        await http.wait_data()
+                    await http.wait_data(self._limits.idle_timeout_s)
         except (TimeoutError, OSError, h11.LocalProtocolError):
             pass  # a peer that is too slow, or gone: nothing is owed to it
         except Exception:
@@ -341,12 +306,12 @@ class HttpServer:
             writer.transport.abort() if http.broken else writer.close()
 
     def _note_tls(self, writer: asyncio.StreamWriter) -> None:
-        self.tls.failed[TlsFailure.DISABLED] += 1
+        reason = TlsFailure.DISABLED
+        self.tls.failed[reason] += 1
         assert self._sums is not None, "started"
         text = 'connection closed peer=%s reason="%s" server=http'
         peer = writer.get_extra_info("peername")
         shown = "gone" if peer is None else address_text(plain_address(peer))
-        reason = TlsFailure.DISABLED
         self._sums.add(log, logging.INFO, reason, text, shown, reason)
 
     async def _serve_one(self, http: _HttpConnection) -> bool:
@@ -401,33 +366,24 @@ class _HttpConnection:
         self._writer = writer
         self._limits = limits
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
-        self._first = self._tail = b""  # of what was received
-        self._loose = False
+        # Read and not yet parsed, and the last bytes that were parsed.
+        self._ahead: bytes | None = None
+        self._tail = b""
         self.broken = False
 
     @property
     def is_tls(self) -> bool:
-        """Whether what has come is the beginning of a hello of TLS."""
-        return self._first == _HANDSHAKE
+        """Whether a connection begins, in the first data waited for, with a hello of TLS."""
+        return self._ahead is not None and self._ahead.startswith(_HANDSHAKE)
 
-    async def wait_data(self) -> None:
-        """Return when the peer has sent something, or has ended."""
+    async def wait_data(self, seconds: float) -> None:
+        """Return when the peer has sent something, or has ended. Raises TimeoutError."""
         if not self._h11.trailing_data[0]:
-            await self._receive()
-
-    async def _receive(self) -> None:
-        data = await self._reader.read(_READ_BYTES)
-        self._first = self._first or data[:1]
-        # Nothing but heads is taken from a peer, so this holds for every line.
-        text = self._tail + data
-        if _LOOSE_LINE.search(text):
-            self._loose = True
-        else:
-            self._tail = text[-2:]
-            self._h11.receive_data(data)
+            async with asyncio.timeout(seconds):
+                self._ahead = await self._reader.read(_READ_BYTES)
 
     async def request(self) -> Request | None:
-        """The next whole request, None at the end; raises _Refused for what is not served."""
+        """The next whole request, None at the end; raises _Refused where it is not served."""
         try:
             async with asyncio.timeout(self._limits.head_timeout_s):
                 return await self._whole_request()
@@ -440,8 +396,6 @@ class _HttpConnection:
     async def _whole_request(self) -> Request | None:
         request: Request | None = None
         while True:
-            if self._loose:
-                raise _Refused(400, "a line of the head ends in a bare line feed, or is folded")
             event = self._h11.next_event()
             if event is h11.NEED_DATA:
                 await self._receive()
@@ -452,34 +406,41 @@ class _HttpConnection:
             else:  # ConnectionClosed, PAUSED
                 return None
 
+    async def _receive(self) -> None:
+        data, self._ahead = self._ahead, None
+        if data is None:
+            data = await self._reader.read(_READ_BYTES)
+        # Nothing but heads is taken from a peer, so this holds for every line.
+        text = self._tail + data
+        if _LOOSE_LINE.search(text):
+            raise _Refused(400, "a line of the head ends in a bare line feed, or is folded")
+        self._tail = text[-2:]
+        self._h11.receive_data(data)
+
     async def answer(self, method: str, response: Response, last: bool) -> None:
         """Send a whole answer, each part of it within the write time-out."""
+        whole = response.parts is None
         headers = [
             ("Content-Type", response.content_type),
             ("Cache-Control", "no-store"),
             *response.headers,
+            *([("Content-Length", str(len(response.body)))] if whole else []),
+            *([("Connection", "close")] if last else []),
         ]
-        if response.parts is None:
-            headers.append(("Content-Length", str(len(response.body))))
-        if last:
-            headers.append(("Connection", "close"))
-        head = h11.Response(
-            status_code=response.status,
-            headers=headers,
-            reason=_REASONS.get(response.status, b""),
-        )
+        status = HTTPStatus(response.status)
+        head = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
         waiting = [self._h11.send(head)]
         self.broken = True
         if method != "HEAD":
             for part in (response.body,) if response.parts is None else response.parts:
                 waiting.append(self._h11.send(h11.Data(data=part)))
-                if response.parts is not None:
+                if not whole:
                     await self._write(waiting)
                     waiting = []
         await self._write([*waiting, self._h11.send(h11.EndOfMessage())])
         self.broken = False
 
-    async def _write(self, parts: Sequence[bytes | None]) -> None:
+    async def _write(self, parts: Iterable[bytes | None]) -> None:
         # Not writelines(): asyncio's, in Python 3.12 and early 3.13, forgets to pause the writer.
         self._writer.write(b"".join([part for part in parts if part]))
         async with asyncio.timeout(self._limits.write_timeout_s):
@@ -493,47 +454,6 @@ class _HttpConnection:
             return False
         self._h11.start_next_cycle()
         return True
-
-
-def _same(protocol: asyncio.StreamReaderProtocol) -> asyncio.StreamReaderProtocol:
-    return protocol
-
-
-def _surface(task: asyncio.Task[None]) -> None:
-    """Accepting ends by cancellation only; anything else is a bug and must be seen."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("accepting HTTP connections has stopped", exc_info=error)
-
-
-async def _listen(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for each address of `host`, all on one port. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    listeners: list[socket.socket] = []
-    try:
-        for family, _, _, _, address in dict.fromkeys(found):
-            listener = socket.create_server(
-                (address[0], port, *address[2:]), family=family, backlog=_BACKLOG
-            )
-            listeners.append(listener)
-            listener.setblocking(False)
-            port = port or listener.getsockname()[1]
-    except OSError:
-        for listener in listeners:
-            listener.close()
-        raise
-    return listeners
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
-    # asyncio puts a sentence of its own, with the address in it, in the place of the reason.
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-    hint = " (is another broker running?)" if error.errno == errno.EADDRINUSE else ""
-    return (
-        f"cannot listen on {host} port {port} for metrics and health: {reason}{hint}; choose "
-        "another port with --http-port (http.port), 0 turns it off"
-    )
 
 
 def _request(event: h11.Request) -> Request:

@@ -1,8 +1,8 @@
-"""Can what the broker is told be kept? Probes of the files of its tables (`config/*.json`).
+"""Probes of the files of the broker's tables (`config/*.json`): can they be saved?
 
-A table that cannot be saved is known to be so by its last save, and its next one, a second later,
-tells when that is over. A disk without room is seen before a save has met it: commits of offsets
-are acknowledged as they come, and saved some seconds later. What a start could not read is named
+The last save of a table says that it cannot be saved, and the next save, a second later, says when
+that is over. A disk without room is seen before a save has met it: commits of offsets are
+acknowledged as they come, and saved some seconds later. A file that a start could not read is named
 as long as it lies beside the tables.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aerobee.broker.monitoring.health import Probe, Problem
 from aerobee.broker.save_failure import SaveFailure, sentence_of
+from aerobee.broker.tables.table_directory import TableDirectory
 from aerobee.file_replacement import set_aside_in
 
 # A small table's text with what a file system adds to it.
@@ -27,17 +28,17 @@ _PUT_BACK = (
 
 
 def saving_probe(
-    directory: str,
+    tables: TableDirectory,
     failures: Callable[[], Iterable[SaveFailure | None]],
     statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
-    missing: Callable[[], str | None] = lambda: None,
 ) -> Probe:
-    """Each table below `directory` can be saved; `failures` are those of their last saves, and
-    `missing` says that the directory is not there any more."""
+    """Checks that each table of the directory can be saved; `failures` are those of the last
+    saves."""
+    directory = tables.path
 
     def probe() -> str | Problem | None:
-        if (gone := missing()) is not None:
-            return Problem(f"no table can be saved: {gone}", _PUT_BACK)
+        if tables.problem is not None:
+            return Problem(f"no table can be saved: {tables.problem}", _PUT_BACK)
         failed = [failure for failure in failures() if failure is not None]
         if failed:
             return sentence_of(failed)
@@ -58,7 +59,7 @@ def saving_probe(
 
 
 def aside_probe(directories: Iterable[str]) -> Probe:
-    """No damaged table lies beside those that are served."""
+    """Checks that no damaged table lies beside those that are served."""
     aside = [path for directory in directories for path in set_aside_in(Path(directory))]
 
     def probe() -> str | None:
@@ -69,7 +70,7 @@ def aside_probe(directories: Iterable[str]) -> Probe:
 
 
 def _needed_bytes(directory: str) -> int:
-    """What the next save of the largest table takes, besides the old file that it may reuse."""
+    """Room for the next save of the largest table, besides the old file that it may reuse."""
     sizes: dict[str, int] = {}
     with os.scandir(directory) as entries:
         for entry in entries:

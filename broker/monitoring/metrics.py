@@ -1,11 +1,11 @@
 """The /metrics page: families built at each scrape, from the broker's plain counters.
 
-A scrape has two halves. On the loop each section, a coroutine function, copies what only the loop
-may touch (tables, the store's queues) and returns a `Fill`; in one worker thread these fill a
-`Page`, and prometheus-client renders it in the format the scraper asked for. So the loop is held
-for the copying alone, and a slow scraper or a large page holds up nobody. Plain ints of long-lived
-counter objects are read by the thread directly: each is one whole value under the interpreter's
-lock.
+A scrape has two halves. On the loop each section copies what only the loop may touch (tables, the
+store's queues): it gives a few `Row`s, or, where there are thousands of series, it is a coroutine
+function that returns a `Fill`. In one worker thread these fill a `Page`, and prometheus-client
+renders it in the format the scraper asked for. So the loop is held for the copying alone, and a
+slow scraper or a large page holds up nobody. Plain ints of long-lived counter objects are read by
+the thread directly: each is one whole value under the interpreter's lock.
 
 That thread shares the interpreter's lock with the event loop, which could otherwise wait a whole
 switch interval (a millisecond) at each of its turns while a page is built; so the work is cut into
@@ -63,13 +63,34 @@ _MOST_FORMATS = 4
 _GZIP_FROM_BYTES = 8192
 
 Series: TypeAlias = tuple[Labels, Vector]
-# A family of one number: its name, its help text, and the value now.
-Number: TypeAlias = tuple[str, str, float]
+#: One number, a number for each value of one label, a histogram, or nothing to show now.
+Value: TypeAlias = float | Mapping[str, float] | Buckets | None
 P = ParamSpec("P")
 
 
+class Row(NamedTuple):
+    """One family as a section gives it: its name, the value now, and its help text.
+
+    The name says the type: a histogram has `Buckets`, a counter ends in `_total`, all else is a
+    gauge; and the unit. The worker thread calls a value that is a function. `label` is that of a
+    mapping's keys; `under` are labels in front of it, with their values.
+    """
+
+    name: str
+    value: Value | Callable[[], Value]
+    help_text: str
+    label: str = ""
+    under: tuple[tuple[str, str], ...] = ()
+
+
+def under(rows: Iterable[Row], **labels: str) -> Iterator[Row]:
+    """The rows with these labels."""
+    for row in rows:
+        yield row._replace(under=tuple(labels.items()))
+
+
 class MetricsOptions(NamedTuple):
-    """What every series of RocketMQ's names carries, and what is shown at all."""
+    """Labels of every series of RocketMQ's names, and the families that are shown at all."""
 
     cluster: str
     broker_name: str
@@ -150,54 +171,13 @@ class Page:
         name: str,
         help_text: str,
         labels: Sequence[str] = (),
+        *,
+        histogram: bool = False,
         merge: Callable[[float, float], float] = add,
     ) -> Family:
-        """A counter when the name ends in `_total`, else a gauge; `merge` makes one value of those
-        of two series that a page has no room for."""
-        kind = "counter" if name.endswith("_total") else "gauge"
-        return self._family(kind, name, help_text, labels, merge)
-
-    def numbers(self, numbers: Iterable[Number], **labels: str) -> None:
-        """Families of one number each, all under the same labels."""
-        for name, help_text, value in numbers:
-            self.family(name, help_text, tuple(labels)).add(value, *labels.values())
-
-    def tally(self, name: str, help_text: str, label: str, counts: Mapping[str, float]) -> None:
-        """A family with one label, and its number for each value of that."""
-        family = self.family(name, help_text, [label])
-        for text, value in counts.items():
-            family.add(value, text)
-
-    def histogram(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        return self._family("histogram", name, help_text, labels)
-
-    def collect(self) -> Iterator[Metric]:
-        """Everything as prometheus-client's families, in the order of first use."""
-        families = list(self._families.values())
-        shown = {
-            family.name: self._tops[family.name].choose(family.values, self._yielding.step)
-            for family in families
-        }
-        self.tally(
-            "aerobee_metrics_folded_series",
-            "Series beyond the limit of their family, added up as __other__ in this scrape",
-            "family",
-            {name: series.folded for name, series in shown.items() if series.folded},
-        )
-        folded = self._families["aerobee_metrics_folded_series"]
-        shown[folded.name] = Shown(folded.values, {}, 0)
-        for family in [*families, folded]:
-            if self._options.rocketmq_names or not family.name.startswith(ROCKETMQ_PREFIX):
-                yield self._metric(family, shown[family.name])
-
-    def _family(
-        self,
-        kind: str,
-        name: str,
-        help_text: str,
-        labels: Sequence[str],
-        merge: Callable[[float, float], float] = add,
-    ) -> Family:
+        """A counter when the name ends in `_total`, else a gauge, but for histograms; `merge` makes
+        one value of those of two series that a page has no room for."""
+        kind = "counter" if name.endswith("_total") else "histogram" if histogram else "gauge"
         family = self._families.get(name)
         if family is None:
             family = Family(kind, name, help_text, labels, self._yielding)
@@ -207,6 +187,41 @@ class Page:
                 self._tops[name] = TopSeries(family.labels, limit, counts=counts, merge=merge)
         assert (family.kind, family.labels) == (kind, tuple(labels)), name
         return family
+
+    def show(self, *rows: Row) -> None:
+        """Add what each row shows to its family."""
+        for name, given, help_text, label, pairs in rows:
+            value = given() if callable(given) else given
+            labels = [*(own for own, _ in pairs), *([label] if label else [])]
+            at = [text for _, text in pairs]
+            family = self.family(name, help_text, labels, histogram=isinstance(value, Buckets))
+            if isinstance(value, Buckets):
+                family.add_buckets(value, *at)
+            elif isinstance(value, Mapping):
+                for text, number in value.items():
+                    family.add(number, *at, text)
+            elif value is not None:
+                family.add(value, *at)
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as prometheus-client's families, in the order of first use."""
+        families = list(self._families.values())
+        shown = {
+            family.name: self._tops[family.name].choose(family.values, self._yielding.step)
+            for family in families
+        }
+        row = Row(
+            "aerobee_metrics_folded_series",
+            {name: series.folded for name, series in shown.items() if series.folded},
+            "Series beyond the limit of their family, added up as __other__ in this scrape",
+            "family",
+        )
+        self.show(row)
+        folded = self._families[row.name]
+        shown[folded.name] = Shown(folded.values, {}, 0)
+        for family in [*families, folded]:
+            if self._options.rocketmq_names or not family.name.startswith(ROCKETMQ_PREFIX):
+                yield self._metric(family, shown[family.name])
 
     def _metric(self, family: Family, shown: Shown) -> Metric:
         from prometheus_client.metrics_core import Metric
@@ -275,8 +290,10 @@ class LoopTurns:
             self._since = time.perf_counter()
 
 
-# The half of a section that runs in the worker thread.
+#: The half of a section of many series that runs in the worker thread.
 Fill: TypeAlias = Callable[[Page], None]
+#: A section gives this on the loop.
+Section: TypeAlias = Iterable[Row] | Awaitable[Fill]
 
 
 class Metrics:
@@ -284,7 +301,7 @@ class Metrics:
 
     def __init__(self, options: MetricsOptions) -> None:
         self._options = options
-        self._sections: dict[str, Callable[[], Awaitable[Fill]]] = {}
+        self._sections: dict[str, Callable[[], Section]] = {}
         # One thread: pages are rendered one after the other.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-metrics")
         self._tops: dict[str, TopSeries] = {}  # that thread's
@@ -296,7 +313,7 @@ class Metrics:
     def add(
         self,
         name: str,
-        section: Callable[P, Awaitable[Fill]],
+        section: Callable[P, Section],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
@@ -326,7 +343,7 @@ class Metrics:
         fills: dict[str, Fill] = {}
         for name, section in list(self._sections.items()):
             try:
-                fills[name] = await section()
+                fills[name] = await _copied(section())
             except Exception:  # noqa: BLE001 - logged there; the other sections go on
                 self._failed(name)
             # Each section's copying is a turn of its own.
@@ -371,11 +388,13 @@ class Metrics:
                 fill(page)
             except Exception:  # noqa: BLE001 - logged there; the other sections go on
                 self._failed(name)
-        page.tally(
-            "aerobee_metrics_section_failures_total",
-            "Scrapes in which a group of families could not be built; see the log",
-            "section",
-            dict(self.section_failures),
+        page.show(
+            Row(
+                "aerobee_metrics_section_failures_total",
+                dict(self.section_failures),
+                "Scrapes in which a group of families could not be built; see the log",
+                "section",
+            )
         )
         return page
 
@@ -392,6 +411,14 @@ class Metrics:
             GCCollector(registry=self._process)
             PlatformCollector(registry=self._process)
         return self._process
+
+
+async def _copied(given: Section) -> Fill:
+    """The work that a section leaves to the worker thread."""
+    if isinstance(given, Awaitable):
+        return await given
+    rows = tuple(given)
+    return lambda page: page.show(*rows)
 
 
 class _Both:

@@ -2,20 +2,20 @@
 
 A page has room for `limit` series of a family. The largest get a place of their own: counters by
 what they counted since the start, gauges by their value. All others are added up in one whose
-names (topic, group and whatever else may take many values) read `__other__`; labels of few values
+names (topic, group and others of many values) read `__other__`; labels of few values
 (`KEPT_LABELS`) keep theirs, so that a query that selects by one of them is still right.
 
-A place is kept. One that is hidden takes the place of one that is shown only when it is more than
-twice as large, and of the same kept labels; so two topics of one size do not change places at
+A place is kept. A hidden series takes the place of a shown one only when it is more than twice as
+large, and has the same kept labels; so two topics of one size do not change places at
 every scrape, and Prometheus does not collect a series for each.
 
 Sums come out right, and rates as well. Counters are the difficult part: what leaves the rest must
-not make it smaller, because Prometheus takes a counter that falls for one that began again at 0.
+not make it smaller: to Prometheus a counter that falls has begun again at 0.
 So a newcomer leaves in the rest what it had counted there (its base) and goes on from the value of
 the one whose place it takes: the sum over all series is at each scrape the true total, and no
 counter jumps. What was hidden and is deleted (a topic) stays in the rest for the same reason.
 
-Threads: the one that renders pages, alone.
+Threads: only the thread that renders pages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TAKES_OVER: Final = 2
 
 
 class Shown(NamedTuple):
-    """What a page shows of a family: series of their own, the rest, and how many make that up."""
+    """One family on a page: series of their own, the rest, and how many make that up."""
 
     own: Mapping[Labels, Vector]
     rest: Mapping[Labels, Vector]
@@ -95,7 +95,7 @@ class TopSeries:
         best = nlargest(self._limit, waiting, key=lambda key: _size(values[key]))
         free = self._limit - len(self._base)
         for key in best[:free]:
-            # Nobody has seen a rest yet: then there is none that could fall.
+            # Without a rest on the page before, nothing can fall.
             keeps = self._counts and bool(self._rest)
             self._base[key] = values[key] if keeps else _zero(values[key])
         by_kind: dict[Labels, list[Labels]] = {}
@@ -147,7 +147,7 @@ class TopSeries:
 
 
 def _size(vector: Vector) -> float:
-    """Of a plain value itself; of a histogram its number of observations."""
+    """A plain value itself, or the number of observations of a histogram."""
     return vector[0] if len(vector) == 1 else sum(vector[:-1])
 
 

@@ -1,29 +1,34 @@
 """Metric sections about the store: its marks, times and disk, what was deleted and why, and how far
 consumers are behind.
 
-What lag is says `tables/lag.py`. It asks the store's queues, which only the loop may do. With many
+`tables/lag.py` says what lag is. It asks the store's queues, which only the loop may do. With many
 groups and queues that adds up to more than the loop should be held for, so `lag` lets it turn every
 millisecond; the answer is then a picture taken over a few turns, which lag is anyway.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
-from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page
+from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page, Row, under
 from aerobee.broker.stats import Buckets
 from aerobee.broker.tables.lag import ConsumerLag, QueueLag
-from aerobee.protocol.names import is_retry_topic, is_system_group
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
+from aerobee.protocol.names import is_light, is_retry_topic, is_system_group
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
-from aerobee.store.retention.retention import Retention
+from aerobee.store.recovery.report import RecoveryReport
 from aerobee.store.retention.rules import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.segments.transient_pool import NO_POOL
-from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
+from aerobee.store.stats import BOUNDS_S, Histogram
 
 # Reading a store time may touch a cold page of the log; past this many a scrape gives none.
 _TIME_READS = 1000
@@ -42,7 +47,7 @@ class DiskUsage:
         self._counted_at = -_SIZE_KEPT_S
 
     def bytes(self) -> int:
-        """As of the last count."""
+        """The result of the last count."""
         now = self._clock()
         if now - self._counted_at >= _SIZE_KEPT_S:
             self._bytes = _tree_bytes(self._path)
@@ -50,80 +55,99 @@ class DiskUsage:
         return self._bytes
 
 
-async def marks_and_times(store: MessageStore, usage: DiskUsage) -> Fill:
+def marks_and_times(store: MessageStore, usage: DiskUsage) -> Iterator[Row]:
     """Marks, counters and times of the store, and the size of its files."""
     # The order matters: a mark read later may only be further on.
-    dispatched, durable = store.dispatched, store.durable
-    committed, written = store.committed, store.written
-    free_buffers = store.free_buffers
-    oldest, stats = store.min_log_offset, store.stats
-    put_failures = dict(stats.put_failures)
-    gaps = len(store.known_gaps)
+    marks = {
+        "oldest": store.min_log_offset,
+        "dispatched": store.dispatched,
+        "durable": store.durable,
+        "committed": store.committed,
+        "written": store.written,
+    }
+    yield Row("aerobee_store_mark_bytes", marks, "How far the log has come, by log offset", "mark")
+    if (free := store.free_buffers) != NO_POOL:
+        name = "aerobee_store_transient_buffers_free"
+        yield Row(name, free, "Buffers of the transient pool not used")
+    written = marks["written"]
+    sizes = (
+        Row("rocketmq_storage_flush_behind_bytes", written - marks["durable"],
+            "Bytes written and not yet synced"),
+        Row("rocketmq_storage_dispatch_behind_bytes", written - marks["dispatched"],
+            "Bytes written and not yet given to queues"),
+        Row("rocketmq_storage_size_bytes", usage.bytes, "Disk space that all store files take"),
+    )  # fmt: skip
+    yield from under(sizes, storage_type="local", storage_medium="disk")
+    stats = store.stats
+    failures = {error_word(kind): count for kind, count in stats.put_failures.items()}
+    yield from (
+        Row("aerobee_store_appends_total", stats.appends, "Appends to the log, a batch is one"),
+        Row("aerobee_store_appended_messages_total", stats.appended_messages,
+            "Messages appended to the log"),
+        Row("aerobee_store_appended_bytes_total", stats.appended_bytes,
+            "Bytes appended to the log"),
+        Row("aerobee_store_dispatched_messages_total", stats.dispatched_messages,
+            "Messages put into queues"),
+        Row("aerobee_store_queue_syncs_total", stats.queue_syncs, "Syncs of consume queue files"),
+        Row("aerobee_store_damaged_reads_total", stats.damaged_reads,
+            "Reads that came to damage, which is passed over"),
+        Row("aerobee_store_segments_created_total", stats.segments_created,
+            "Log segments created"),
+        Row("aerobee_store_index_files_created_total", stats.index_files_created,
+            "Index files created"),
+        Row("aerobee_store_put_failures_total", failures,
+            "Appends that failed or were refused", "reason"),
+        Row("aerobee_store_put_max_seconds", stats.put_times.max_s,
+            "Longest put since the start"),
+        Row("aerobee_store_append_seconds", _buckets(stats.append_times),
+            "Time of one append under the put lock"),
+        Row("aerobee_store_sync_seconds", _buckets(stats.commit_log_sync_times),
+            "Time of one sync of the log"),
+        Row("aerobee_store_damage_found_total", dict(stats.damage_found),
+            "Damaged places found, each once", "kind"),
+        Row("aerobee_store_known_gaps", len(store.known_gaps),
+            "Places of the log known to hold no usable record"),
+    )  # fmt: skip
 
-    def fill(page: Page) -> None:
-        marks = {
-            "oldest": oldest,
-            "dispatched": dispatched,
-            "durable": durable,
-            "committed": committed,
-            "written": written,
-        }
-        page.tally(
-            "aerobee_store_mark_bytes", "How far the log has come, by log offset", "mark", marks
-        )
-        if free_buffers != NO_POOL:
-            page.family(
-                "aerobee_store_transient_buffers_free", "Buffers of the transient pool not used"
-            ).add(free_buffers)
-        sizes = (
-            ("flush_behind", "Bytes written and not yet synced", written - durable),
-            ("dispatch_behind", "Bytes written and not yet given to queues", written - dispatched),
-            ("size", "Disk space that all store files take", usage.bytes()),
-        )
-        page.numbers(
-            ((f"rocketmq_storage_{name}_bytes", text, value) for name, text, value in sizes),
-            storage_type="local",
-            storage_medium="disk",
-        )
-        _fill_counters(page, stats, put_failures)
-        page.tally(
-            "aerobee_store_damage_found_total",
-            "Damaged places found, each once",
-            "kind",
-            stats.damage_found,
-        )
-        page.family(
-            "aerobee_store_known_gaps", "Places of the log known to hold no usable record"
-        ).add(gaps)
 
-    return fill
+def recovery(report: RecoveryReport) -> tuple[Row, ...]:
+    """The work of the last start."""
+    return (
+        Row("aerobee_recovery_seconds", report.seconds, "Time the last start took to recover"),
+        Row("aerobee_recovery_read_records", report.records_read,
+            "Records read by the last recovery"),
+        Row("aerobee_recovery_torn_bytes", report.torn_bytes,
+            "Bytes cut off the end of the log by the last recovery"),
+        Row("aerobee_recovery_gaps", len(report.gaps),
+            "Damaged places in the log that the last recovery went around"),
+    )  # fmt: skip
 
 
-def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int]) -> None:
-    counters = (
-        ("appends", "Appends to the log, a batch is one", stats.appends),
-        ("appended_messages", "Messages appended to the log", stats.appended_messages),
-        ("appended_bytes", "Bytes appended to the log", stats.appended_bytes),
-        ("dispatched_messages", "Messages put into queues", stats.dispatched_messages),
-        ("queue_syncs", "Syncs of consume queue files", stats.queue_syncs),
-        ("damaged_reads", "Reads that came to damage, which is passed over", stats.damaged_reads),
-        ("segments_created", "Log segments created", stats.segments_created),
-        ("index_files_created", "Index files created", stats.index_files_created),
-    )
-    page.numbers((f"aerobee_store_{name}_total", text, value) for name, text, value in counters)
-    failures = page.family(
-        "aerobee_store_put_failures_total", "Appends that failed or were refused", ["reason"]
-    )
-    for kind, count in put_failures.items():
-        failures.add(count, error_word(kind))
-    page.family("aerobee_store_put_max_seconds", "Longest put since the start").add(
-        stats.put_times.max_s
-    )
-    for name, help_text, times in (
-        ("append", "Time of one append under the put lock", stats.append_times),
-        ("sync", "Time of one sync of the log", stats.commit_log_sync_times),
-    ):
-        page.histogram(f"aerobee_store_{name}_seconds", help_text).add_buckets(_buckets(times))
+def scrub(store: MessageStore) -> tuple[Row, ...]:
+    """The scrub, repairs, and the bit maps of filters."""
+    stats = store.stats
+    return (
+        Row("aerobee_scrub_read_bytes_total", stats.scrub_bytes,
+            "Bytes of the log that the scrub has read"),
+        Row("aerobee_scrub_passes_total", stats.scrub_passes,
+            "Times the scrub has come to the end of the log"),
+        Row("aerobee_scrub_left_bytes", stats.scrub_left_bytes,
+            "Bytes that the scrub's pass under way has still to read"),
+        Row("aerobee_scrub_unchecked_bytes", store.unchecked_bytes,
+            "Bytes of the log not checked since the start, or in a damaged segment"),
+        Row("aerobee_scrub_longest_step_seconds", stats.scrub_steps.max_s,
+            "Processor time of the scrub's longest piece of work without a wait"),
+        Row("aerobee_store_mended_units_total", stats.repaired_entries,
+            "Wrong consume queue entries that were made right from the log"),
+        Row("aerobee_store_lookup_bytes_total", stats.lookup_bytes,
+            "Bytes of the log that reads looked through for messages of wrong queue entries"),
+        Row("aerobee_filter_bit_maps_total", stats.bit_maps_made,
+            "Messages that were dispatched with a bit map of filters"),
+        Row("aerobee_filter_bit_maps_left_out_total", stats.bit_maps_left_out,
+            "Messages without a bit map, because it would have taken too long"),
+        Row("aerobee_filter_bit_map_misses_total", stats.bit_map_misses,
+            "Messages that pulls passed over because of their bit map"),
+    )  # fmt: skip
 
 
 def _buckets(histogram: Histogram) -> Buckets:
@@ -157,11 +181,12 @@ class _Behind(NamedTuple):
 async def lag(
     consumer_lag: ConsumerLag,
     store: MessageStore,
-    is_shown: Callable[[str], bool],
-    is_system_topic: Callable[[str], bool],
+    topics: TopicTable,
+    has_light_queues: bool,
     wall_clock: Callable[[], float] = time.time,
 ) -> Fill:
-    """How many messages, and how old, each group has before it in each topic that `is_shown`."""
+    """How many messages, and how old, each group has before it in each topic. Light queues are not
+    shown: each of thousands would be a series."""
     behind: list[_Behind] = []
     reads_left = _TIME_READS
     turns = LoopTurns()
@@ -170,7 +195,7 @@ async def lag(
         if pair is None:
             continue
         topic, group = pair
-        if not is_shown(topic) or not consumer_lag.queue_count(group, topic):
+        if (has_light_queues and is_light(topic)) or not consumer_lag.queue_count(group, topic):
             continue
         unread: list[QueueLag] = []
         for queue in consumer_lag.queues(group, topic):
@@ -199,10 +224,10 @@ async def lag(
             "rocketmq_consumer_lag_latency_milliseconds",
             "Age of the oldest message not yet consumed, 0 when there is none",
             labels,
-            max,
+            merge=max,
         )
         for topic, group, messages, waiting, given_out, oldest_ms in behind:
-            system = is_system_topic(topic) or is_system_group(group)
+            system = topics.is_system(topic) or is_system_group(group)
             values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
             lag.add(messages + waiting, *values)
             inflight.add(given_out, *values)
@@ -220,55 +245,43 @@ def _oldest_ms(store: MessageStore, topic: str, unread: list[QueueLag]) -> int |
     return min(known, default=None if unread else 0)
 
 
-async def deletions(
-    retention: Retention,
-    directories: Sequence[str],
-    refusal_ratio: float,
-    disk_space: Callable[[str], DiskSpace] | None = None,
-) -> Fill:
-    """What was deleted and why, what hangs, and how full the disks of `directories` are."""
-    counts, hanged = retention.counts, retention.hanged
+def deletions(
+    store: MessageStore, settings: Settings, files: Files | None = None
+) -> tuple[Row, ...]:
+    """Deletions by reason, segments that hang, and how full the store's disks are."""
+    counts = store.retention.counts
     # In order of the reasons, and all of them from the start: a rate needs the zero before.
     segments = {reason: counts.segments.get(reason, 0) for reason in _REASONS}
     sizes = {reason: counts.segment_bytes.get(reason, 0) for reason in _REASONS}
-
-    def fill(page: Page) -> None:
-        name = "aerobee_store_deleted_segments_total"
-        page.tally(name, "Log segments deleted", "reason", segments)
-        name = "aerobee_store_deleted_bytes_total"
-        page.tally(name, "Bytes of log segments deleted", "reason", sizes)
-        counters = (
-            ("deleted_queue_files", "Consume queue files deleted", counts.queue_files),
-            ("deleted_index_files", "Index files deleted", counts.index_files),
-            (
-                "deleted_unconsumed_messages",
-                "Messages deleted that a group had not consumed, for each group",
-                counts.unconsumed,
-            ),
-            ("deletion_failures", "Removals that the system refused", counts.failures),
-        )
-        page.numbers((f"aerobee_store_{name}_total", text, value) for name, text, value in counters)
-        page.family(
-            "aerobee_store_hanged_segments",
-            "Deleted segments that are still there, because they are read or the disk refuses",
-        ).add(hanged)
-        _fill_disks(page, directories, disk_space or Files().disk_space)
-        page.family("aerobee_disk_refusal_ratio", "Used share above which sends are refused").add(
-            refusal_ratio
-        )
-
-    return fill
+    disks = partial(_of_disks, files or Files(), (*store.log_directories, store.queue_directory))
+    return (
+        Row("aerobee_store_deleted_segments_total", segments, "Log segments deleted", "reason"),
+        Row("aerobee_store_deleted_bytes_total", sizes,
+            "Bytes of log segments deleted", "reason"),
+        Row("aerobee_store_deleted_queue_files_total", counts.queue_files,
+            "Consume queue files deleted"),
+        Row("aerobee_store_deleted_index_files_total", counts.index_files, "Index files deleted"),
+        Row("aerobee_store_deleted_unconsumed_messages_total", counts.unconsumed,
+            "Messages deleted that a group had not consumed, for each group"),
+        Row("aerobee_store_deletion_failures_total", counts.failures,
+            "Removals that the system refused"),
+        Row("aerobee_store_hanged_segments", store.retention.hanged,
+            "Deleted segments that are still there, because they are read or the disk refuses"),
+        Row("aerobee_disk_used_ratio", partial(disks, attrgetter("used_ratio")),
+            "Used share of a file system", "path"),
+        Row("aerobee_disk_free_bytes", partial(disks, attrgetter("free_bytes")),
+            "Bytes that can still be used", "path"),
+        Row("aerobee_disk_refusal_ratio", settings.disk_warning_ratio,
+            "Used share above which sends are refused"),
+    )  # fmt: skip
 
 
-def _fill_disks(
-    page: Page, directories: Sequence[str], disk_space: Callable[[str], DiskSpace]
-) -> None:
-    used = page.family("aerobee_disk_used_ratio", "Used share of a file system", ["path"])
-    free = page.family("aerobee_disk_free_bytes", "Bytes that can still be used", ["path"])
-    for path in dict.fromkeys(directories):
-        try:
-            space = disk_space(path)
-        except OSError:
-            continue  # the disk check of /ready says so
-        used.add(space.used_ratio, path)
-        free.add(space.free_bytes, path)
+def _of_disks(
+    files: Files, directories: Sequence[str], figure: Callable[[DiskSpace], float]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for path in directories:
+        # The disk check of /ready says so.
+        with contextlib.suppress(OSError):
+            found[path] = figure(files.disk_space(path))
+    return found

@@ -27,25 +27,26 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 # A name server alone tells its supervisor too, without HTTP and store, which these would bring.
 if TYPE_CHECKING:
-    from aerobee.broker.monitoring.health import HealthChecks, Verdict
+    from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor, Verdict
     from aerobee.broker.scheduler import Scheduler
+    from aerobee.store.message_store import MessageStore
     from aerobee.store.recovery.report import Progress
     from aerobee.store.stats import Rates
 
 log = logging.getLogger("aerobee.broker.notify")
 
-# A supervisor that does not read is waited for so long.
+# A send waits this long for a supervisor that does not read.
 _SEND_TIMEOUT_S = 0.5
 # More than recovery ever takes from one report of its progress to the next.
 _RECOVERY_EXTENSION_S = 60.0
 _STATUS_S = 10.0
-# A loop that has not turned for so long is stuck: several times the longest turn ever measured,
-# with one request that the limits allow.
+# A loop that has not turned for this long is stuck: several times the longest turn ever measured,
+# with the largest request that the limits allow.
 _STUCK_S = 60.0
 _GIB = 1 << 30
 
@@ -67,7 +68,7 @@ class Notifier:
 
     @property
     def watchdog_interval_s(self) -> float | None:
-        """Seconds between two `watchdog` calls (half of what is allowed), None when not watched."""
+        """Seconds between two `watchdog` calls (half of the allowed time); None: not watched."""
         watched_pid = self._environ.get("WATCHDOG_PID", "")
         if watched_pid and watched_pid != str(os.getpid()):
             return None
@@ -158,19 +159,16 @@ def _status_lines(text: str) -> tuple[str, ...]:
 
 
 class Watchdog:
-    """Tells the supervisor from a thread of its own that the daemon lives."""
+    """Tells the supervisor, from a thread of its own, that the daemon lives."""
 
     def __init__(
-        self,
-        notifier: Notifier,
-        loop_stuck_s: Callable[[], float],
-        threads_alive: Callable[[], bool],
+        self, notifier: Notifier, monitor: LoopMonitor, store: MessageStore | None = None
     ) -> None:
-        """Both are called on any thread: for how long the loop has not turned, and whether the
-        store's threads do."""
+        """Asks `monitor` for how long the loop has not turned, and `store`, where there is one,
+        whether its threads do."""
         self._notifier = notifier
-        self._loop_stuck_s = loop_stuck_s
-        self._threads_alive = threads_alive
+        self._monitor = monitor
+        self._store = store
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._stuck = False
@@ -189,8 +187,8 @@ class Watchdog:
             self._thread.join()
 
     def look(self) -> bool:
-        """Look now; whether the supervisor was told that all is well."""
-        stuck_s = self._loop_stuck_s()
+        """Look now; returns whether the supervisor heard that all is well."""
+        stuck_s = self._monitor.stuck_s()
         if stuck_s >= _STUCK_S:
             if not self._stuck:
                 log.critical("event loop stuck seconds=%.0f, the watchdog is fed no more", stuck_s)
@@ -198,7 +196,7 @@ class Watchdog:
             self._stuck = True
             return False
         self._stuck = False
-        if not self._threads_alive():
+        if self._store is not None and not self._store.threads_alive():
             return False
         self._notifier.watchdog()
         return True
@@ -236,23 +234,17 @@ class Supervision:
         """The store is open."""
         self._recovering = None
 
-    def watch(
-        self,
-        scheduler: Scheduler,
-        threads_alive: Callable[[], bool],
-        rates: Callable[[], Rates],
-        loop_stuck_s: Callable[[], float],
-    ) -> None:
-        """Start the repeated messages. `threads_alive` and `loop_stuck_s` are called on a thread
-        of their own."""
+    def start(self, scheduler: Scheduler, store: MessageStore, monitor: LoopMonitor) -> None:
+        """Start the repeated messages: what `store` and `monitor` say."""
 
         def report_status() -> None:
-            self._notifier.status(status_line(self._health.run(), rates()))
+            rates = store.stats_service.rates()
+            self._notifier.status(status_line(self._health.run(), rates))
 
         if self._notifier.enabled:
             scheduler.every(_STATUS_S, "status", report_status)
         if (interval := self._notifier.watchdog_interval_s) is not None:
-            self._watchdog = Watchdog(self._notifier, loop_stuck_s, threads_alive)
+            self._watchdog = Watchdog(self._notifier, monitor, store)
             self._watchdog.start(interval)
 
     def stop(self) -> None:
@@ -269,11 +261,12 @@ class Supervision:
 
 
 def status_line(verdicts: Sequence[Verdict], rates: Rates) -> str:
-    """One line for people: the first thing that is wrong, else the traffic of the last minute, and
-    what is to be known besides."""
+    """One line for people: the first thing that is wrong, else the traffic of the last minute and
+    the notes."""
     for verdict in verdicts:
         if not verdict.ok:
             return f"not ready: {verdict.name}: {verdict.reason}"
-    notes = "".join(f"; {one.name}: {one.reason}" for one in verdicts if one.reason is not None)
+    noted = (verdict for verdict in verdicts if verdict.reason is not None)
+    notes = "".join(f"; {verdict.name}: {verdict.reason}" for verdict in noted)
     sent, read = rates.put[1], rates.get_transferred[1]
     return f"ready, {sent:.1f} messages/s in, {read:.1f} messages/s out{notes}"

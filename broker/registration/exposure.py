@@ -20,7 +20,7 @@ def exposures(settings: Settings) -> list[str]:
 
 
 def broker_exposure(settings: Settings) -> str | None:
-    """The same of its ports for clients; None where they are closed to strangers."""
+    """The sentence for the ports of clients; None where they are closed to strangers."""
     if is_loopback(settings.listen_host) or settings.acl_enabled:
         return None
     what = "send, read and move offsets" if settings.admin_port else _EVERYTHING
@@ -28,7 +28,7 @@ def broker_exposure(settings: Settings) -> str | None:
 
 
 def administration_exposure(settings: Settings) -> str | None:
-    """The same of the port that administrators have for themselves."""
+    """The sentence for the port that administrators have for themselves."""
     if not settings.admin_port or is_loopback(settings.admin_host) or settings.acl_enabled:
         return None
     return _open_broker("the administrators' port", settings.admin_host, _EVERYTHING)
@@ -42,7 +42,7 @@ def _open_broker(part: str, host: str, what: str) -> str:
 
 
 def name_server_exposure(settings: Settings) -> str | None:
-    """The same of a name server, embedded or alone."""
+    """The sentence for a name server, embedded or alone."""
     if is_loopback(settings.nameserver_host) or settings.nameserver_acl_enabled:
         return None
     return (

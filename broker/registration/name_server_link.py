@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
@@ -22,6 +21,9 @@ from aerobee.remoting.caller import Caller
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingError
 from aerobee.remoting.tls import WITHOUT_A_WORD
+
+if TYPE_CHECKING:
+    from aerobee.access.credentials import Credentials
 
 log = logging.getLogger("aerobee.broker.registration")
 
@@ -42,18 +44,19 @@ class RegistrationRefused(Exception):
 
 
 class LinkOptions(NamedTuple):
-    """Times, whether every renewal carries all topics, what encrypts the connections, and what to
-    ask a person when a name server closes one without a word."""
+    """Times, whether every renewal carries all topics, what encrypts the connections and signs the
+    requests, and a question for a person when a name server closes one without a word."""
 
     interval_s: float
     timeout_s: float
     force: bool
     tls: ssl.SSLContext | None = None
+    credentials: Credentials | None = None
     hint: str = ""
 
 
-class Requests(Protocol):
-    """Makes the requests; the registrar, which knows broker and topics.
+class Registering(Protocol):
+    """The registrar, which knows broker and topics: it makes the requests, and hears of answers.
 
     `before_first` is called on the first connection with a name server, ahead of the registration.
     """
@@ -62,10 +65,8 @@ class Requests(Protocol):
     def query_version(self) -> Command: ...
     def unregister(self, returns: bool) -> Command: ...
     async def before_first(self, caller: Caller) -> None: ...
-
-
-def _unsigned(command: Command) -> Command:
-    return command
+    def link_answered(self, link: NameServerLink, answer: Command) -> None: ...
+    def link_changed(self, link: NameServerLink) -> None: ...
 
 
 class NameServerLink:
@@ -75,26 +76,19 @@ class NameServerLink:
         self,
         server: str,
         options: LinkOptions,
-        requests: Requests,
+        registrar: Registering,
         shared: ConnectionSet,
-        on_answer: Callable[[NameServerLink, Command], None],
-        on_state: Callable[[NameServerLink], None],
-        sign: Callable[[Command], Command] = _unsigned,
     ) -> None:
-        """`server` is `host`, `host:port` or `[ipv6]:port`; `sign` adds a signature for a name
-        server that asks for accounts. Raises ValueError."""
-        self._sign = sign
+        """`server` is `host`, `host:port` or `[ipv6]:port`. Raises ValueError."""
         self.server = server
         self._host, self._port = parse_server(server)
         self._options = options
-        self._requests = requests
+        self._registrar = registrar
         self._shared = shared
-        self._on_answer = on_answer
-        self._on_state = on_state
         self._caller: Caller | None = None
         self._wake = asyncio.Event()
         self._looked_round = False
-        # Of the present connection: whether a registration was answered, and how it ended.
+        # Whether a registration was answered on the present connection, and how that ended.
         self._answered = False
         self._end: str | None = None
         # A whole registration succeeded on the present connection.
@@ -156,13 +150,18 @@ class NameServerLink:
         if self.registered and not caller.closed:
             try:
                 timeout_s = min(_UNREGISTER_S, self._options.timeout_s)
-                await caller.call(self._sign(self._requests.unregister(returns)), timeout_s)
+                await caller.call(self._sign(self._registrar.unregister(returns)), timeout_s)
             except RemotingError as error:
                 log.info("not unregistered name_server=%s why=%s", self.server, error)
         self.registered = False
         self.error = "unregistered"
-        self._on_state(self)
+        self._registrar.link_changed(self)
         caller.close()
+
+    def _sign(self, command: Command) -> Command:
+        """Add a signature for a name server that asks for accounts."""
+        credentials = self._options.credentials
+        return command if credentials is None else credentials.sign(command)
 
     async def _renew(self) -> None:
         caller = self._caller
@@ -177,11 +176,11 @@ class NameServerLink:
                 tls=self._options.tls,
             )
         if not self._looked_round:
-            await self._requests.before_first(caller)
+            await self._registrar.before_first(caller)
             self._looked_round = True
         if self.registered and not self._options.force and not await self._version_changed(caller):
             return
-        request = self._sign(await self._requests.full())
+        request = self._sign(await self._registrar.full())
         answer = await caller.call(request, self._options.timeout_s)
         self._answered = True
         if answer.code != ResponseCode.SUCCESS:
@@ -191,11 +190,11 @@ class NameServerLink:
             log.info("registered name_server=%s", self.server)
         self.registered = True
         self.error = None
-        self._on_state(self)
-        self._on_answer(self, answer)
+        self._registrar.link_changed(self)
+        self._registrar.link_answered(self, answer)
 
     async def _version_changed(self, caller: Caller) -> bool:
-        answer = await caller.call(self._requests.query_version(), self._options.timeout_s)
+        answer = await caller.call(self._registrar.query_version(), self._options.timeout_s)
         return answer.code != ResponseCode.SUCCESS or answer.ext.get("changed") != "false"
 
     def _sent(self, answer: asyncio.Future[Command]) -> None:
@@ -208,7 +207,7 @@ class NameServerLink:
             self.wake()
 
     def _hint(self) -> str:
-        """One that takes nothing but TLS cannot say so to a connection without."""
+        """A name server that takes nothing but TLS cannot say so to a connection without."""
         silent = not self._answered and self._end in WITHOUT_A_WORD
         return f" ({self._options.hint})" if silent and self._options.hint else ""
 
@@ -225,7 +224,7 @@ class NameServerLink:
             log.warning("not registered name_server=%s why=%r", self.server, error)
         self.registered = False
         self.error = error
-        self._on_state(self)
+        self._registrar.link_changed(self)
 
 
 def parse_server(text: str) -> tuple[str, int]:

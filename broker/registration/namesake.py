@@ -72,7 +72,7 @@ async def _listens(address: str, shared: ConnectionSet) -> bool:
 
 
 def namesake_warning(name: str, broker_id: int, other: str, here: str) -> str:
-    """What to say of one, for people."""
+    """The warning of a namesake, for people."""
     return (
         f"another broker, at {other}, is registered as {name} with id {broker_id}: once this "
         f"one is, clients are sent to {here} and do not find what is stored there; if it is not "

@@ -3,7 +3,7 @@
 At the start, after a look whether another broker has this one's name there (namesake.py), ten
 seconds later, then every `register_interval_ms`; at once when a topic changes: a new or changed
 topic travels alone, anything else (a deletion) as the whole table. Every name server has a link of
-its own, so one that hangs delays no other. At the stop the broker unregisters, or says that it
+its own, so a server that hangs delays no other. At the stop the broker unregisters, or says that it
 returns in a moment.
 
 One body serves all name servers until the topics change. Its topics are those of the list that
@@ -58,7 +58,7 @@ _FIRST_TRY_S = 1.0
 _COMPRESSION_LEVEL = 9
 _LENGTH = struct.Struct(">i")
 _NO_FILTER_SERVERS = b"[]"
-# As `registration_body` writes it, around the topics.
+# The form that `registration_body` writes, around the topics.
 _WHOLE = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}'
 
 
@@ -74,19 +74,19 @@ class Registrar:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not. With
-        `tls` they are spoken to through it; `credentials` sign what is asked of them."""
-        signing = () if credentials is None else (credentials.sign,)
+        """Observes `topics`; `servers` are `host:port` each, ValueError for another form. `tls`
+        encrypts the connections to them, `credentials` sign the requests."""
         self._settings = settings
         self._identity = identity
         self._topics = topics
         self._shared = caller_set(name="registration")
         options = LinkOptions(
-            settings.register_interval_ms / 1000,
-            settings.register_timeout_ms / 1000,
-            settings.force_register,
-            tls,
-            what_it_may_miss(
+            interval_s=settings.register_interval_ms / 1000,
+            timeout_s=settings.register_timeout_ms / 1000,
+            force=settings.force_register,
+            tls=tls,
+            credentials=credentials,
+            hint=what_it_may_miss(
                 speaks_tls=tls is not None,
                 shows_certificate=bool(settings.tls_client_certificate_path),
                 tls="tls.enable=true",
@@ -95,10 +95,7 @@ class Registrar:
             ),
         )
         self._links = [
-            NameServerLink(
-                server, options, self, self._shared, self._answered, self._state, *signing
-            )
-            for server in dict.fromkeys(servers)
+            NameServerLink(server, options, self, self._shared) for server in dict.fromkeys(servers)
         ]
         # Whether each name server has accepted us, and why not; kept up to date in place.
         self.registered: dict[str, bool] = {link.server: False for link in self._links}
@@ -153,7 +150,7 @@ class Registrar:
         if self._flush is None and self._tasks:
             self._flush = asyncio.get_running_loop().call_soon(self._send_changed)
 
-    # --- requests for the links
+    # --- for the links
 
     async def full(self) -> Command:
         """REGISTER_BROKER with every topic."""
@@ -170,8 +167,8 @@ class Registrar:
         """The topics as they stand in a registration, which is as GET_ALL_TOPIC_CONFIG has them:
         made once for both, with turns of the loop between the steps.
 
-        It is of the present state: an older one would undo what was registered meanwhile. Where
-        topics change all the time the last try is made in one turn, of what is encoded by then.
+        It shows the present state: an older one would undo later registrations. Where topics change
+        all the time the last try is made in one turn, of the topics that are encoded by then.
         """
         for turns in (True, True, False):
             for _ in self._topics.listing_steps():
@@ -186,20 +183,13 @@ class Registrar:
         """QUERY_DATA_VERSION."""
         return make_request(
             RequestCode.QUERY_DATA_VERSION,
-            self._identity_header().to_ext(),
+            BrokerIdentityHeader(**self._names()).to_ext(),
             version_body(self._topics.data_version),
         )
 
     def unregister(self, returns: bool) -> Command:
         """UNREGISTER_BROKER."""
-        settings = self._settings
-        header = UnregisterBrokerHeader(
-            broker_name=settings.broker_name,
-            broker_addr=self._identity.endpoint,
-            cluster_name=settings.cluster_name,
-            broker_id=settings.broker_id,
-            returns=returns,
-        )
+        header = UnregisterBrokerHeader(**self._names(), returns=returns)
         return make_request(RequestCode.UNREGISTER_BROKER, header.to_ext())
 
     async def before_first(self, caller: Caller) -> None:
@@ -213,6 +203,26 @@ class Registrar:
         if warning not in self.warnings:
             self.warnings += (warning,)
             log.warning("%s", warning)
+
+    def link_changed(self, link: NameServerLink) -> None:
+        """It is registered now, or not any more."""
+        self.registered[link.server] = link.registered
+        self.errors[link.server] = link.error
+
+    def link_answered(self, link: NameServerLink, answer: Command) -> None:
+        """A registration of all topics succeeded: take over the order topics of its answer."""
+        speaker = next(other for other in self._links if other.registered)
+        if link is not speaker:
+            return
+        try:
+            names = _order_topics(answer.body)
+        except (JsonError, ValueError) as error:
+            log.warning("order topics unreadable name_server=%s why=%s", link.server, error)
+            return
+        saved = self._topics.set_order_topics(names)
+        if saved is not None:
+            # Nobody waits: each answer of the name server says them again.
+            saved.add_done_callback(_log_order_not_saved)
 
     # --- inside
 
@@ -236,45 +246,24 @@ class Registrar:
         )
 
     def _registration(self, body: bytes) -> Command:
-        settings, identity = self._settings, self._identity
         header = RegisterBrokerHeader(
-            broker_name=settings.broker_name,
-            broker_addr=identity.endpoint,
-            cluster_name=settings.cluster_name,
-            broker_id=settings.broker_id,
+            **self._names(),
             # A slave would connect there, and nobody listens; the field itself is required.
             ha_server_addr="",
-            compressed=settings.compressed_register,
+            compressed=self._settings.compressed_register,
             body_crc32=body_crc(body),
         )
         return make_request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
 
-    def _identity_header(self) -> BrokerIdentityHeader:
+    def _names(self) -> dict[str, Any]:
+        """The fields by which each request names this broker."""
         settings = self._settings
-        return BrokerIdentityHeader(
-            broker_name=settings.broker_name,
-            broker_addr=self._identity.endpoint,
-            cluster_name=settings.cluster_name,
-            broker_id=settings.broker_id,
-        )
-
-    def _state(self, link: NameServerLink) -> None:
-        self.registered[link.server] = link.registered
-        self.errors[link.server] = link.error
-
-    def _answered(self, link: NameServerLink, answer: Command) -> None:
-        speaker = next(other for other in self._links if other.registered)
-        if link is not speaker:
-            return
-        try:
-            names = _order_topics(answer.body)
-        except (JsonError, ValueError) as error:
-            log.warning("order topics unreadable name_server=%s why=%s", link.server, error)
-            return
-        saved = self._topics.set_order_topics(names)
-        if saved is not None:
-            # Nobody waits: each answer of the name server says them again.
-            saved.add_done_callback(_log_order_not_saved)
+        return {
+            "broker_name": settings.broker_name,
+            "broker_addr": self._identity.endpoint,
+            "cluster_name": settings.cluster_name,
+            "broker_id": settings.broker_id,
+        }
 
 
 def _order_topics(body: bytes) -> frozenset[str]:
@@ -302,7 +291,7 @@ def registration_body(
 ) -> bytes:
     """The body of REGISTER_BROKER with these topics."""
     if permission & PERM_READ_WRITE != PERM_READ_WRITE:
-        # The reference registers the broker's in place of the topic's, which opens what is closed.
+        # The reference registers the broker's in place of the topic's, which opens closed topics.
         allowed = permission | ~PERM_READ_WRITE
         topics = [replace(topic, perm=topic.perm & allowed) for topic in topics]
     if compressed:

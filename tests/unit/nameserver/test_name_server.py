@@ -67,7 +67,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     options = NameServerOptions(
         remoting=RemotingLimits(sweep_interval_s=0.02), first_scan_s=0.01, scan_interval_s=0.01
     )
-    server = NameServer("127.0.0.1", 0, tmp_path / "kv.json", options, clock)
+    server = NameServer("127.0.0.1", 0, tmp_path / "kv.json", options, clock_ms=clock)
     await server.start()
     running = Running(server, clock)
     yield running

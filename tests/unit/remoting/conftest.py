@@ -41,7 +41,7 @@ class ScriptedHandler(Serving):
     """Keeps what it was told; answers each request with what `answer` makes of it."""
 
     def __init__(self) -> None:
-        super().__init__(Turns(), lambda _code, _spent_s: None)
+        super().__init__(Turns())
         self.opened: list[Connection] = []
         self.closed: list[tuple[Connection, str]] = []
         self.lists: list[list[Command]] = []

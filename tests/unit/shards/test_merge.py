@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from aerobee.shards.merge import merged
+from aerobee.shards.pages import merged
 
 FIRST = b"""\
 # HELP a_total Some { of } these

@@ -14,7 +14,7 @@ import pytest
 from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.shards import child as child_module
 from aerobee.shards import supervisor as supervisor_module
-from aerobee.shards.child import Child, State
+from aerobee.shards.child import Child, Keeper, State
 from aerobee.shards.supervisor import FAILURES_MAX, Supervisor
 
 # Writes a line of its life into a file that all share: the order is what tests ask for.
@@ -79,25 +79,22 @@ class Running:
         self.missing: set[str] = set()
         self.asked = 0
         self.supervisor = Supervisor(
-            self.told,
-            self._make,
-            len(names),
-            "nameserver" in programs,
-            self._ask_missing,
-            pause_s,
-            restart_pause_s,
+            notifier=self.told,
+            processes=self,
+            shards=len(names),
+            with_name_server="nameserver" in programs,
+            pause_first_s=pause_s,
+            restart_pause_s=restart_pause_s,
         )
         self.ready = asyncio.Event()
         self.task = asyncio.create_task(self.supervisor.run(self.ready.set))
 
-    def _make(
-        self, name: str, changed: Callable[[Child], None], extend: Callable[[float], None]
-    ) -> Child:
+    def make_child(self, name: str, keeper: Keeper) -> Child:
         program = PROGRAM + self._programs[name]
         command = [sys.executable, "-S", "-E", "-c", program, str(self._file)]
-        return Child(name, command, self._environ, self._folder, changed, extend)
+        return Child(name, command, self._environ, self._folder, keeper)
 
-    async def _ask_missing(self) -> set[str]:
+    async def ask_missing(self) -> set[str]:
         self.asked += 1
         return self.missing
 

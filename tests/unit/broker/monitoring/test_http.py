@@ -7,16 +7,20 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from aerobee.broker.monitoring.health import (
     HealthChecks,
+    LoopMonitor,
     disk_probe,
     health_routes,
     registered_probe,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
+from aerobee.broker.registration.registration import Registrar
 from aerobee.config.limits import raise_open_files
 from aerobee.remoting.arrivals import Encryption
 from aerobee.remoting.errors import RemotingListenError
@@ -132,7 +136,7 @@ async def test_a_taken_port_is_named_with_the_setting_that_moves_it() -> None:
         await second.start()
     await first.close()
     text = str(caught.value)
-    assert f"127.0.0.1 port {port} " in text
+    assert f"127.0.0.1 port {port}: " in text
     assert "--http-port" in text
     assert "0 turns it off" in text
     assert "Errno" not in text
@@ -461,6 +465,14 @@ async def test_peer_that_takes_no_answer_is_dropped(start: Starter) -> None:
 # --- health -------------------------------------------------------------------------------------
 
 
+def stuck_for(seconds: float) -> LoopMonitor:
+    return cast("LoopMonitor", SimpleNamespace(stuck_s=lambda: seconds))
+
+
+def registrar(registered: dict[str, bool], errors: dict[str, str] | None = None) -> Registrar:
+    return cast("Registrar", SimpleNamespace(registered=registered, errors=errors or {}))
+
+
 class FakeStore:
     reason: str | None = None
 
@@ -473,8 +485,8 @@ async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
     store, registered = FakeStore(), {"127.0.0.1:9876": True}
     health = HealthChecks(wall_clock=lambda: now[0])
     health.add("store", store.not_writable_reason, "look at the log for the first failed sync")
-    health.add("registered", registered_probe(registered), "is the name server up?")
-    routes = health_routes(health, lambda: 0.1)
+    health.add("registered", registered_probe(registrar(registered)), "is the name server up?")
+    routes = health_routes(health, stuck_for(0.1))
     answer = await routes["/ready"](Request("GET", "/ready"))
     assert answer.status == 200
     assert health.ready
@@ -506,7 +518,7 @@ async def test_a_note_is_told_and_leaves_the_broker_ready() -> None:
     store.reason = "accounts stay as they were"
     health = HealthChecks(wall_clock=lambda: 1_795_000_000.0)
     health.note("accounts", store.not_writable_reason, "aerobee acl check says what is wrong")
-    answer = await health_routes(health, lambda: 0.1)["/ready"](Request("GET", "/ready"))
+    answer = await health_routes(health, stuck_for(0.1))["/ready"](Request("GET", "/ready"))
     assert answer.status == 200
     assert json.loads(answer.body) == {
         "ready": True,
@@ -528,17 +540,17 @@ async def test_live_is_about_the_loop_alone() -> None:
     store.reason = "broken"
     health = HealthChecks()
     health.add("store", store.not_writable_reason, "")
-    stuck = [0.5]
-    routes = health_routes(health, lambda: stuck[0])
+    routes = health_routes(health, stuck_for(0.5))
     assert (await routes["/live"](Request("GET", "/live"))).status == 200
-    stuck[0] = 60.0
+    routes = health_routes(health, stuck_for(60.0))
     assert (await routes["/livez"](Request("GET", "/livez"))).status == 503
 
 
 def test_registration_needs_one_name_server_of_those_configured() -> None:
-    assert registered_probe({})() is None
-    assert registered_probe({"a:1": False, "b:1": True})() is None
-    assert "a:1, b:1" in (registered_probe({"b:1": False, "a:1": False})() or "")
+    assert registered_probe(registrar({}))() is None
+    assert registered_probe(registrar({"a:1": False, "b:1": True}))() is None
+    said = registered_probe(registrar({"b:1": False, "a:1": False}, {"b:1": "it is full"}))()
+    assert "a:1, b:1 (it is full)" in (said or "")
 
 
 def test_disk_probe_counts_like_df() -> None:

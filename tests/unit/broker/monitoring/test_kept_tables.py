@@ -9,6 +9,7 @@ from pathlib import Path
 from aerobee.broker.monitoring.health import Problem
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.save_failure import SaveFailure
+from aerobee.broker.tables.table_directory import TableDirectory
 from aerobee.store.errors import StoreNotWritable
 
 
@@ -24,9 +25,13 @@ class Disk:
         return os.statvfs_result((4096, 1, 0, 0, self.room, 100, 0, self.inodes, 0, 255))
 
 
+def directory(path: Path) -> TableDirectory:
+    return TableDirectory(str(path), lambda: None)
+
+
 def test_a_full_disk_is_told_before_a_save_has_met_it(tmp_path: Path) -> None:
     disk = Disk()
-    probe = saving_probe(str(tmp_path), lambda: [None], disk.statvfs)
+    probe = saving_probe(directory(tmp_path), lambda: [None], disk.statvfs)
     assert probe() is None
     disk.room = 1000
     reason = probe()
@@ -45,7 +50,7 @@ def test_a_full_disk_is_told_before_a_save_has_met_it(tmp_path: Path) -> None:
 
 def test_what_the_last_saves_met_is_told(tmp_path: Path) -> None:
     failures = [None, SaveFailure("filters", "EIO"), None]
-    probe = saving_probe(str(tmp_path), lambda: failures)
+    probe = saving_probe(directory(tmp_path), lambda: failures)
     assert probe() == "filters cannot be saved: EIO"
     failures.clear()
     assert probe() is None
@@ -63,7 +68,7 @@ def test_one_fault_of_several_tables_is_told_once(tmp_path: Path) -> None:
         SaveFailure.of("consumer offsets", full),
         SaveFailure.of("delay progress", FileNotFoundError("the store is gone: /c")),
     ]
-    assert saving_probe(str(tmp_path), lambda: failures)() == (
+    assert saving_probe(directory(tmp_path), lambda: failures)() == (
         "/c/topics.json, /c/subscriptionGroup.json, consumer offsets cannot be saved: the disk is "
         "full (No space left on device); filters cannot be saved: Input/output error; delay "
         "progress cannot be saved: the store is gone: /c"
@@ -71,14 +76,17 @@ def test_one_fault_of_several_tables_is_told_once(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_no_save_has_made_yet_is_no_reason(tmp_path: Path) -> None:
-    assert saving_probe(str(tmp_path / "config"), list)() is None
+    assert saving_probe(directory(tmp_path / "config"), list)() is None
 
 
 def test_a_directory_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:
-    gone = "config is not there any more"
-    said = saving_probe(str(tmp_path), lambda: [SaveFailure("one", "too")], missing=lambda: gone)()
+    tables = directory(tmp_path / "config")
+    tables.check()
+    (tmp_path / "config").rmdir()
+    tables.look()
+    said = saving_probe(tables, lambda: [SaveFailure("one", "too")])()
     assert isinstance(said, Problem)
-    assert said.reason == f"no table can be saved: {gone}"
+    assert said.reason == f"no table can be saved: {tables.problem}"
     assert "move it back as it was, or stop the broker in order" in said.remedy
 
 

@@ -8,17 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import cast
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from aerobee.broker.monitoring import broker_metrics, client_metrics, store_metrics
+from aerobee import __version__
+from aerobee.broker.core import BrokerCore
+from aerobee.broker.monitoring import broker_metrics, network_metrics, store_metrics
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
-from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Number, Page
+from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Page, Row
+from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
@@ -27,13 +30,14 @@ from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
-from aerobee.nameserver.server import NameServerCounts
+from aerobee.nameserver.server import NameServer, NameServerCounts
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
-from aerobee.store.disk.files import DiskSpace
+from aerobee.remoting.turns import Turns
+from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.disposal import DeletionCounts
 from aerobee.store.segments.transient_pool import NO_POOL
@@ -44,8 +48,8 @@ OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def tables() -> list[Number]:
-    return [("rocketmq_topic_number", "Topics", 2), ("aerobee_held_pulls", "Held pulls", 0)]
+def tables() -> list[Row]:
+    return [Row("rocketmq_topic_number", 2, "Topics"), Row("aerobee_held_pulls", 0, "Held pulls")]
 
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -80,8 +84,12 @@ async def scrape(metrics: Metrics, **headers: str) -> Response:
     return await metrics.route(Request("GET", "/metrics", headers=names))
 
 
-def system(topic: str) -> bool:
-    return topic == "SYS"
+class SystemTopics:
+    def is_system(self, topic: str) -> bool:
+        return topic == "SYS"
+
+
+system = cast("TopicTable", SystemTopics())
 
 
 async def test_traffic_by_topic_and_group(metrics: Metrics) -> None:
@@ -127,7 +135,7 @@ async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> No
 
 
 async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics) -> None:
-    metrics.add("tables", broker_metrics.numbers, tables)
+    metrics.add("tables", tables)
     text = (await scrape(metrics)).body.decode()
     labels = 'cluster="Cluster",node_id="broker-a",node_type="broker",zone="z1"'
     assert f"rocketmq_topic_number{{{labels}}} 2.0\n" in text
@@ -136,7 +144,7 @@ async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics)
 
 async def test_rocketmq_names_can_be_turned_off() -> None:
     metrics = Metrics(MetricsOptions("C", "b", rocketmq_names=False))
-    metrics.add("tables", broker_metrics.numbers, tables)
+    metrics.add("tables", tables)
     text = (await scrape(metrics)).body.decode()
     assert "rocketmq_" not in text
     assert "aerobee_held_pulls" in text
@@ -210,7 +218,7 @@ async def test_connections_of_each_server(metrics: Metrics) -> None:
     broker.refused_address = 3
     broker.closed["frame too slow"] += 1
     metrics.add(
-        "connections", broker_metrics.connections, {"broker": broker, "nameserver": name_server}
+        "connections", network_metrics.connections, {"broker": broker, "nameserver": name_server}
     )
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_connections_open", server="broker") == 7
@@ -226,7 +234,7 @@ async def test_connections_of_each_server(metrics: Metrics) -> None:
 async def test_handshakes_of_each_port_by_what_became_of_them(metrics: Metrics) -> None:
     broker, http = TlsStats(arriving=3, handshakes=7), TlsStats()
     broker.failed[TlsFailure.PLAIN] += 2
-    metrics.add("tls", broker_metrics.tls, {"broker": broker, "http": http})
+    metrics.add("tls", network_metrics.tls, {"broker": broker, "http": http})
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_tls_handshakes_total", server="broker") == 7
     assert value(page, "aerobee_connections_arriving", server="broker") == 3
@@ -241,24 +249,24 @@ async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> Non
     health.add("disk", lambda: "full", "")
     monitor = LoopMonitor(asyncio.get_running_loop())
     monitor.lag.add(0.02)
-    metrics.add(
-        "runtime", broker_metrics.runtime, "1.2.3", "plain", 1_795_000_000.0, health, monitor
-    )
+    stats = BrokerStats()
+    stats.started_ms = 1_795_000_000_000
+    metrics.add("runtime", broker_metrics.runtime, None, stats, health, monitor)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_ready") == 0
     assert value(page, "aerobee_check_ok", check="store") == 1
     assert value(page, "aerobee_check_ok", check="disk") == 0
     assert value(page, "aerobee_start_time_seconds") == 1_795_000_000
     assert value(page, "aerobee_loop_lag_seconds_count") == 1
-    build = {("version", "1.2.3"), ("form", "plain")}
+    build = {("version", __version__), ("form", "plain")}
     assert any(name == "aerobee_build_info" and build <= set(labels) for name, labels in page)
 
 
 async def test_used_part_of_each_limit_and_the_memory_they_allow(metrics: Metrics) -> None:
     settings = Settings.for_tests(held_pulls=200, max_queues=40)
     topics = [TopicConfig("A", 4, 8), TopicConfig("B", 2, 1)]
-    used = {"held_pulls": lambda: 150, "inbound_bytes": lambda: 64 << 20}
-    metrics.add("limits", broker_metrics.limits, lambda: settings, used, FakeTopics(topics))
+    ports = [ServerStats(inbound_bytes=1), ServerStats(inbound_bytes=64 << 20)]
+    metrics.add("limits", broker_metrics.limits, settings, core_of(topics, 150), ports, None)
     page = samples(await scrape(metrics))
     name = "aerobee_limit_used_ratio"
     assert value(page, name, limit="limits.held_pulls") == 0.75
@@ -268,9 +276,25 @@ async def test_used_part_of_each_limit_and_the_memory_they_allow(metrics: Metric
     assert value(page, "aerobee_memory_available_bytes") > 0
 
 
-class FakeTopics:
-    def __init__(self, topics: list[TopicConfig]) -> None:
-        self.all = lambda: topics
+class Counted(list[object]):
+    """A table with as many entries, and nothing else to count."""
+
+    bytes = requests = pending = starts = 0
+
+    def all(self) -> list[object]:
+        return self
+
+    def count(self) -> int:  # type: ignore[override]
+        return 0
+
+
+def core_of(topics: list[TopicConfig], held_pulls: int) -> BrokerCore:
+    names = ("clients", "client_calls", "transactions", "filters", "expressions", "groups")
+    tables = {name: Counted() for name in (*names, "offsets")}
+    staged = SimpleNamespace(table=SimpleNamespace(bytes=0, finished=SimpleNamespace(bytes=0)))
+    held = Counted([None] * held_pulls)
+    core = SimpleNamespace(**tables, topics=Counted(topics), held=held, staging=staged)
+    return cast("BrokerCore", core)
 
 
 def member(language: str, version: int, peer: str) -> Member:
@@ -292,7 +316,7 @@ class FakeClients:
 
 
 async def test_clients_are_counted_by_connection(metrics: Metrics) -> None:
-    metrics.add("clients", client_metrics.clients, FakeClients())
+    metrics.add("clients", network_metrics.clients, FakeClients())
     page = samples(await scrape(metrics))
     java = {"language": "java", "version": "v4_9_8", "protocol_type": "remoting"}
     go = {**java, "language": "go", "version": "unknown"}
@@ -304,8 +328,10 @@ async def test_clients_are_counted_by_connection(metrics: Metrics) -> None:
 
 async def test_name_servers_show_registration_and_routes(metrics: Metrics) -> None:
     counts = NameServerCounts(1, 12, {105: 7, -1: 2})
-    registered = {"127.0.0.1:9876": True, "other:9876": False}
-    metrics.add("name servers", client_metrics.name_servers, registered, lambda: counts)
+    server = cast("NameServer", SimpleNamespace(counts=lambda: counts))
+    accepted = {"127.0.0.1:9876": True, "other:9876": False}
+    registrar = cast("Registrar", SimpleNamespace(registered=accepted))
+    metrics.add("name servers", network_metrics.name_servers, registrar, server)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_registered", name_server="127.0.0.1:9876") == 1
     assert value(page, "aerobee_registered", name_server="other:9876") == 0
@@ -319,7 +345,7 @@ async def test_http_port_counts_its_answers(metrics: Metrics) -> None:
     server = HttpServer("127.0.0.1", 0, {})
     server.requests[404] = 3
     server.refused = 2
-    metrics.add("http", client_metrics.http_port, server)
+    metrics.add("http", network_metrics.http_port, server)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_http_answers_total", status="404") == 3
     assert value(page, "aerobee_http_connections_refused_total") == 2
@@ -386,36 +412,32 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     assert value(page, "aerobee_store_sync_seconds_sum") == pytest.approx(0.002)
 
 
-class FakeDeletion:
-    def __init__(self) -> None:
-        self.counts = DeletionCounts()
-        self.hanged = 2
+class FakeDisks:
+    def __init__(self, **disks: DiskSpace) -> None:
+        self.disks = disks
+
+    def disk_space(self, path: str) -> DiskSpace:
+        if path not in self.disks:
+            raise FileNotFoundError(path)
+        return self.disks[path]
 
 
 async def test_deletion_is_counted_by_reason_and_disks_are_shown_by_path(
     metrics: Metrics,
 ) -> None:
-    deletion = FakeDeletion()
-    counts = deletion.counts
+    counts = DeletionCounts()
     counts.segment("time", 1000)
     counts.segment("forced", 1000)
     counts.segment("forced", 1000)
     counts.queue_files, counts.index_files, counts.unconsumed, counts.failures = 3, 4, 5, 6
-    disks = {"/log": DiskSpace(75, 25), "/queues": DiskSpace(10, 90)}
-
-    def ask(path: str) -> DiskSpace:
-        if path not in disks:
-            raise FileNotFoundError(path)
-        return disks[path]
-
-    metrics.add(
-        "deletion",
-        store_metrics.deletions,
-        deletion,
-        ["/log", "/gone", "/queues", "/log"],
-        0.9,
-        ask,
+    store = SimpleNamespace(
+        retention=SimpleNamespace(counts=counts, hanged=2),
+        log_directories=["log", "gone"],
+        queue_directory="queues",
     )
+    disks = cast("Files", FakeDisks(log=DiskSpace(75, 25), queues=DiskSpace(10, 90)))
+    settings = Settings.for_tests()
+    metrics.add("deletion", store_metrics.deletions, cast("MessageStore", store), settings, disks)
     page = samples(await scrape(metrics))
     for reason, segments in (("time", 1), ("space", 0), ("manual", 0), ("forced", 2)):
         labels = {"reason": reason}
@@ -426,9 +448,9 @@ async def test_deletion_is_counted_by_reason_and_disks_are_shown_by_path(
     assert value(page, "aerobee_store_deleted_unconsumed_messages_total") == 5
     assert value(page, "aerobee_store_deletion_failures_total") == 6
     assert value(page, "aerobee_store_hanged_segments") == 2
-    assert value(page, "aerobee_disk_used_ratio", path="/log") == 0.75
-    assert value(page, "aerobee_disk_free_bytes", path="/queues") == 90
-    assert value(page, "aerobee_disk_refusal_ratio") == 0.9
+    assert value(page, "aerobee_disk_used_ratio", path="log") == 0.75
+    assert value(page, "aerobee_disk_free_bytes", path="queues") == 90
+    assert value(page, "aerobee_disk_refusal_ratio") == settings.disk_warning_ratio
 
 
 class FakeQueues:
@@ -499,9 +521,7 @@ class FakeSubscribers:
         return list(self.groups.values())
 
 
-LagArguments = tuple[
-    ConsumerLag, MessageStore, Callable[[str], bool], Callable[[str], bool], Callable[[], float]
-]
+LagArguments = tuple[ConsumerLag, MessageStore, TopicTable, bool, Callable[[], float]]
 
 
 def lag_of(
@@ -524,7 +544,7 @@ def lag_of(
         store=store,
         retries=retries or no_retries(),
     )
-    return lag, store, lambda topic: topic != "HIDDEN", system, lambda: 2000.0
+    return lag, store, system, True, lambda: 2000.0
 
 
 async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
@@ -536,12 +556,12 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
         ("T", "NEW"): {2: 0},  # never committed in queues 0 and 1
         ("R", "DONE"): {0: 3},
         ("GONE", "G"): {0: 1},
-        ("HIDDEN", "G"): {0: 1},
+        ("%LMQ%HIDDEN", "G"): {0: 1},
     }
     stats = BrokerStats()
     stats.consumer("G", "T").pulled.update({0: 94, 1: 20, 2: 5})
     stats.consumer("HANGS", "R").pulled[0] = 2
-    counts, online = {"T": 3, "R": 1, "HIDDEN": 1}, {"HANGS": ["R", "GONE"], "G": ["T"]}
+    counts, online = {"T": 3, "R": 1, "%LMQ%HIDDEN": 1}, {"HANGS": ["R", "GONE"], "G": ["T"]}
     metrics.add("lag", store_metrics.lag, *lag_of(queues, offsets, counts, stats, online))
     page = samples(await scrape(metrics))
 
@@ -563,7 +583,7 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     assert lag("HANGS", "R", "lag_messages") == 3
     assert lag("HANGS", "R", "inflight_messages") == 2
     assert lag("HANGS", "R", "lag_latency_milliseconds") == 2_000_000 - 1_000_000
-    for name in ("GONE", "HIDDEN"):
+    for name in ("GONE", "%LMQ%HIDDEN"):
         assert not any(("topic", name) in labels for _, labels in page)
 
 
@@ -732,7 +752,7 @@ async def test_counting_many_clients_lets_the_loop_turn() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    await client_metrics.clients(ManyClients())  # type: ignore[arg-type]
+    await network_metrics.clients(ManyClients())  # type: ignore[arg-type]
     counting.cancel()
     assert turns > 3
 
@@ -750,7 +770,7 @@ async def broken_section(in_thread: bool) -> Fill:
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_broken_section_hides_no_other(metrics: Metrics, in_thread: bool) -> None:
     metrics.add("broken", broken_section, in_thread)
-    metrics.add("tables", broker_metrics.numbers, tables)
+    metrics.add("tables", tables)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_metrics_section_failures_total", section="broken") == 1
     assert value(page, "aerobee_held_pulls") == 0
@@ -758,7 +778,7 @@ async def test_broken_section_hides_no_other(metrics: Metrics, in_thread: bool) 
 
 async def test_format_is_what_the_scraper_asks_for(metrics: Metrics) -> None:
     metrics.add("requests", broker_metrics.requests, BrokerStats())
-    metrics.add("connections", broker_metrics.connections, {"broker": ServerStats()})
+    metrics.add("connections", network_metrics.connections, {"broker": ServerStats()})
     plain = await scrape(metrics)
     assert plain.content_type == "text/plain; version=0.0.4; charset=utf-8"
     openmetrics = await scrape(metrics, accept=OPENMETRICS)
@@ -805,6 +825,23 @@ def test_importing_the_metrics_does_not_import_prometheus_client() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def watching(
+    served: list[str],
+    clock: Callable[[], float],
+    processor_clock: Callable[[], float] | None = None,
+) -> LoopMonitor:
+    """A monitor of this loop that looks at each millisecond, and is told what was served."""
+    turns = SimpleNamespace(last_long=lambda: served.pop() if served else None)
+    return LoopMonitor(
+        asyncio.get_running_loop(),
+        cast("Turns", turns),
+        interval_s=0.001,
+        stall_s=0.1,
+        clock=clock,
+        processor_clock=processor_clock or clock,
+    )
+
+
 async def turned(monitor: LoopMonitor, times: int) -> None:
     """Let the monitor's timer fire so often."""
     before = sum(monitor.lag.counts)
@@ -820,8 +857,7 @@ async def test_a_stall_is_logged_with_what_was_served_in_it(
     own; what was served before a stall is not blamed for it."""
     now = 100.0
     served: list[str] = []
-    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: now)
-    monitor.watch(lambda: served.pop() if served else None)
+    monitor = watching(served, lambda: now)
     monitor.start()
     served.append("code=34 peer=192.0.2.1:1 ms=90")
     await turned(monitor, 1)
@@ -852,7 +888,7 @@ async def test_a_loop_that_was_not_running_says_so_and_seldom(
 ) -> None:
     caplog.set_level(logging.INFO, "aerobee.broker.health")
     now = 100.0
-    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: now / 10)
+    monitor = watching([], lambda: now, lambda: now / 10)
     monitor.start()
     for _ in range(40):
         now += 1.001
@@ -879,8 +915,7 @@ async def test_a_machine_that_was_late_is_no_warning(
     """Found: on a loaded machine an idle broker warned every 30 s of what was not its own."""
     caplog.set_level(logging.INFO, "aerobee.broker.health")
     now = 100.0
-    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: now * part)
-    monitor.watch(lambda: served)
+    monitor = watching([served] if served else [], lambda: now, lambda: now * part)
     monitor.start()
     now += 1.0
     await turned(monitor, 1)
@@ -894,7 +929,7 @@ async def test_one_stall_of_the_broker_makes_the_line_a_warning(
     """The longest was the machine's, the one after it was not, and both are in one line."""
     caplog.set_level(logging.INFO, "aerobee.broker.health")
     now = ran = 100.0
-    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: ran)
+    monitor = watching([], lambda: now, lambda: ran)
     monitor.start()
     for stall_s, ran_s in ((1.0, 0.0), (5.0, 0.0), (0.5, 0.5), (1.0, 0.0)):
         now += stall_s

@@ -7,12 +7,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor, Verdict
 from aerobee.broker.monitoring.systemd import Notifier, Supervision, Watchdog, status_line
 from aerobee.broker.scheduler import Scheduler
+from aerobee.store.message_store import MessageStore
 from aerobee.store.stats import Rates
 
 
@@ -44,6 +47,15 @@ class Supervisor:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class FakeStore:
+    """A store whose threads live, and that serves nothing."""
+
+    stats_service = SimpleNamespace(rates=lambda: rates(0.0, 0.0))
+
+    def threads_alive(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -80,14 +92,16 @@ async def test_word_of_progress_after_the_end_is_not_told(supervisor: Supervisor
 async def test_watchdog_goes_hungry_while_a_thread_is_stuck(supervisor: Supervisor) -> None:
     asked = 0
 
-    def threads_alive() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked >= 3
+    class StuckAtFirst(FakeStore):
+        def threads_alive(self) -> bool:
+            nonlocal asked
+            asked += 1
+            return asked >= 3
 
     scheduler = Scheduler(asyncio.get_running_loop())
     supervision = Supervision(Notifier(supervisor.environ), HealthChecks())
-    supervision.watch(scheduler, threads_alive, lambda: rates(0.0, 0.0), lambda: 0.0)
+    monitor = LoopMonitor(asyncio.get_running_loop())
+    supervision.start(scheduler, cast("MessageStore", StuckAtFirst()), monitor)
     assert await supervisor.next() == "WATCHDOG=1"
     assert asked >= 3
     await scheduler.stop()
@@ -100,7 +114,7 @@ async def test_a_busy_loop_is_not_killed(supervisor: Supervisor) -> None:
     supervision = Supervision(Notifier(supervisor.environ), HealthChecks())
     monitor = LoopMonitor(asyncio.get_running_loop())
     monitor.start()
-    supervision.watch(scheduler, lambda: True, lambda: rates(0.0, 0.0), monitor.stuck_s)
+    supervision.start(scheduler, cast("MessageStore", FakeStore()), monitor)
     supervisor.blocking(10.0)
     assert [supervisor.receive() for _ in range(3)] == ["WATCHDOG=1"] * 3
     monitor.stop()
@@ -112,7 +126,8 @@ def test_a_loop_stuck_for_good_gets_no_more_pings_and_its_stacks_are_logged(
     supervisor: Supervisor, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck_s = 59.0
-    watchdog = Watchdog(Notifier(supervisor.environ), lambda: stuck_s, lambda: True)
+    monitor = cast("LoopMonitor", SimpleNamespace(stuck_s=lambda: stuck_s))
+    watchdog = Watchdog(Notifier(supervisor.environ), monitor)
     assert watchdog.look()
     stuck_s = 61.0
     assert not watchdog.look()
