@@ -146,7 +146,7 @@ def compile_program(program: str, name: str, *flags: str) -> None:
 
 
 def calibrate() -> dict[str, float]:
-    """What this machine gives at the moment: the figures of calibrate.c, and Python's own pace."""
+    """The machine's speed at the moment: the figures of calibrate.c, and Python's own pace."""
     run = subprocess.run(
         [str(CACHE / "calibrate"), str(CACHE)], check=True, capture_output=True, text=True
     )

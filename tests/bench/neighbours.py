@@ -67,7 +67,7 @@ class Neighbour(TakesTurns):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What starts the server."""
+        """The command that starts the server."""
 
     def environment(self) -> dict[str, str]:
         return {}

@@ -36,8 +36,8 @@ ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "pair"
 PAIRS = 15
 DEFAULT_LOADS = "P1,P2,P5,P6,P11"
-#: After so many pairs both servers are started anew on empty stores: where a process happens to
-#: have its memory makes it dearer or cheaper by a per cent or two for all its life.
+#: After this number of pairs both servers are started anew on empty stores: the place of its memory
+#: makes a process dearer or cheaper by a per cent or two for all its life.
 PAIRS_A_LIFE = 3
 #: Two stores with what some eight turns write at 200 MB/s, and the segments made ahead.
 FREE_BYTES_MIN = 6 << 30
@@ -80,7 +80,7 @@ def measure(
 
 
 def summary(load: Load, found: Rounds, requests: int) -> str:
-    """What the pairs of a load come to, in three lines."""
+    """The result of the pairs of a load, in three lines."""
     cpu = ratio_of([this.cpu_us / base.cpu_us for this, base in found])
     rate = ratio_of([this.messages_per_s / base.messages_per_s for this, base in found])
     cpu_us = middles([(this.cpu_us, base.cpu_us) for this, base in found])

@@ -51,7 +51,7 @@ def _topic_row(query: str, source: str, costs: list[Cost], rows: int) -> str:
 
 
 def pair_goals(results: spark_topic.Results, way: str) -> Iterator[tuple[str, float, float]]:
-    """What is asked for, how much of it, and the median of the pairs' ratios."""
+    """Yields each goal's name, the goal, and the median of the pairs' ratios."""
     what = PAIRED[way]
     for master, queries in results.items():
         for query, found in queries.items():

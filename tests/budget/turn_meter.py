@@ -27,12 +27,12 @@ _NOT_COUNTED = (str(Path(asyncio.__file__).parent), str(Path(__file__).parents[1
 
 
 class Counted(NamedTuple):
-    """What was counted from the beginning to the end of a measurement."""
+    """The counts from the beginning to the end of a measurement."""
 
     # The longest piece of work between two looks at the clock, and the work of the longest turn.
     step_s: float
     turn_s: float
-    # What was held at most, in bytes, above what was held at the beginning.
+    # The most bytes held above those at the beginning.
     held: int
     # The functions in which most of the longest step was.
     most: str

@@ -471,7 +471,8 @@ async def test_a_signature_that_does_not_fit_is_refused(
 async def test_fields_that_are_there_twice_count_once_for_both(
     guarded: Guarded, wire: Wire
 ) -> None:
-    """What is signed is what is served: the last of two, for the signature and for the topic."""
+    """The signed field is the served field: the last of two, for the signature and for the
+    topic."""
     good = signed(send_fields("orders"), b"1", USER, SECRET)
     for name, first in (("b", "returns"), ("Signature", "forged"), ("AccessKey", ADMIN)):
         for last in (False, True):

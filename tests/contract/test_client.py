@@ -1,4 +1,4 @@
-"""What the client promises, run against our broker and against the real Java one.
+"""The client's promises, run against our broker and against the real Java broker.
 
 One suite, two brokers: where both agree the client speaks the protocol and not just our broker's
 idea of it. The Java broker takes part when its jars are there (tests/interop/setup.sh java).

@@ -53,7 +53,7 @@ class Configured:
         return await self.wire.call(RequestCode.UPDATE_BROKER_CONFIG, {}, body)
 
     async def told(self) -> dict[str, str]:
-        """What GET_BROKER_CONFIG says."""
+        """The answer of GET_BROKER_CONFIG."""
         answer = await self.wire.call(RequestCode.GET_BROKER_CONFIG)
         return dict(line.split("=", 1) for line in answer.body.decode().splitlines())
 

@@ -166,7 +166,7 @@ async def test_a_group_without_a_filter_is_refused_and_told_why(wire: Wire) -> N
     assert "TAG or SQL92" in str(answer.remark)
     answer = await group_pull(wire, "WG", "Beats")
     assert answer.code == ResponseCode.SUCCESS
-    # A newer one that is wrong takes the old one's place, and so nothing is served.
+    # A newer expression that is wrong replaces the old expression, and so nothing is served.
     await heartbeat(wire, "WG", {"Beats": ("SQL92", "n > 'x'")}, version=2)
     answer = await group_pull(wire, "WG", "Beats", version=2)
     assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST

@@ -224,7 +224,7 @@ def test_a_command_that_is_closed_without_a_word_says_what_may_be_missing(
 def test_a_broker_that_is_closed_without_a_word_says_what_may_be_missing(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same of its registration at another's name server, in its log and in /ready."""
+    """It says so of its registration at another's name server, in its log and in /ready."""
     asking = {"tls_client_certificate": "require", "tls_trust_path": str(authority.certificate)}
     own, user = authority.pair("broker"), authority.pair("user")
     shown = {

@@ -60,12 +60,12 @@ PARSERS: tuple[Callable[[bytes], object], ...] = (
     HeartbeatData.parse, LockBatch.parse, CheckClientConfig.parse, read_data_version, loads,
     decode_properties,
 )  # fmt: skip
-#: Whose fault it is.
+#: Errors that are the input's fault.
 _OWNED = (BadRequest, CorruptRecord, JsonError)
 
 
 def one_input(data: bytes) -> None:
-    """What libFuzzer calls."""
+    """Run one input; libFuzzer calls this."""
     if not data:
         return
     parser = _planted if "--planted" in sys.argv else PARSERS[data[0] % len(PARSERS)]

@@ -32,7 +32,7 @@ from tests.fuzz.seeds import ACCOUNT_SEEDS, BROKER_SEEDS, NAME_SERVER_SEEDS, OWN
 SUITE = "hostile requests, accounts"
 #: Administrators among the inputs may have taken it away.
 _TOPIC = next(one for one in BROKER_SEEDS if one.code == RequestCode.UPDATE_AND_CREATE_TOPIC)
-#: The planted faults are met within so many inputs.
+#: The planted faults are met within this number of inputs.
 SOON = 4_000
 
 
@@ -74,7 +74,7 @@ async def _run(folder: Path, seed: int, count: int) -> tuple[Result, int]:
         await target.furnish()
         result = await run(Doorkeeper(target), seed, count, plan=SIGNED)
         short_cuts = target.short_cuts
-        # Who may is served as before.
+        # Accounts with rights are served as before.
         await target.put_back()
         await target.ask(_TOPIC)
         for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.GET_MAX_OFFSET):

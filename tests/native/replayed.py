@@ -47,7 +47,7 @@ PEER = ("127.0.0.1", 4000)
 
 
 class Read(NamedTuple):
-    """What one connection was sent at once."""
+    """The bytes that one connection got at once."""
 
     connection: int
     data: bytes
@@ -56,13 +56,13 @@ class Read(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of some reads."""
+    """The result of some reads."""
 
-    #: Of each connection, all that was written to it.
+    #: All that was written to each connection.
     answers: list[bytes]
     #: The contents of the store's files, by path below it; of the index by their order.
     files: dict[str, bytes]
-    #: What was counted, times excepted.
+    #: The counts, times excepted.
     counted: dict[str, Any]
     #: Requests that the compiled form took.
     taken: int
@@ -80,7 +80,7 @@ class Wire(asyncio.Transport):
         self.written += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Whatever is written has left."""
+        """Written bytes have left at once."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -89,7 +89,7 @@ class Wire(asyncio.Transport):
         """Reads come by hand."""
 
     def resume_reading(self) -> None:
-        """The same."""
+        """Reads come by hand."""
 
     def close(self) -> None:
         self.ended = True
@@ -240,7 +240,8 @@ async def _replayed(
 
 
 def receive(connection: Connection, data: bytes) -> None:
-    """As a transport does: in pieces, where a hurt length asked for less room than there is."""
+    """Receive as a transport does: in pieces, where a hurt length asked for less room than there
+    is."""
     left = memoryview(data)
     while left and not connection.closed:
         room = connection.get_buffer(0)

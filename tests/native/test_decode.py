@@ -40,7 +40,7 @@ def steps() -> Any:
 
 
 class Drawn(NamedTuple):
-    """What a record is written of; `topic` and `properties` need not be UTF-8."""
+    """The parts of a record; `topic` and `properties` need not be UTF-8."""
 
     magic: int
     topic: bytes

@@ -107,7 +107,7 @@ def _untimed(outcome: Outcome) -> tuple[list[bytes], bytes, dict[str, Any]]:
     return re.findall(rb'"code":(\d+)', staged), sent, counted
 
 
-#: Of JSON, of fastjson's dialect, and of none.
+#: Escapes of JSON, of fastjson's dialect, and invalid escapes.
 _ESCAPES = (
     *(b"\\u0001", b"\\u0002", b"\\u0003", b"\\u0031", b"\\u00e4", b"\\ud83d\\ude00", b"\\ud83d"),
     *(b"\\n", b"\\/", b"\\\\", b'\\"', b"\\x41", b"\\x", b"\\q", b"\\u", b"\\u000", b"\\u00g1"),

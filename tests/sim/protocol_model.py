@@ -3,7 +3,8 @@ state machine that holds a real daemon to it (docs/reliability.md R15).
 
 Hypothesis draws sequences of requests over one connection, with a restart and a kill -9 between
 them, and makes a failing sequence as short as it can. The model is a list for each queue and a set
-of offsets that may be right: after a kill a group may be at any offset that it has committed since the last commit known to be on the disk, and at no other.
+of offsets that may be right: after a kill a group may be at any offset that it has committed since
+the last commit known to be on the disk, and at no other.
 """
 
 from __future__ import annotations

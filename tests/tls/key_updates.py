@@ -20,7 +20,7 @@ _KEY_UPDATE: Final = 24
 
 
 class ClientRecords:
-    """What a client seals, from its first record behind the handshake on."""
+    """The records that a client seals, from its first record after the handshake on."""
 
     def __init__(self, keys: Path) -> None:
         """`keys` is the log of keys of one connection, whose cipher is `CIPHER`."""
