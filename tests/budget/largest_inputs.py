@@ -244,7 +244,7 @@ def member_answer(code: int, opaque: int, large: bytes) -> tuple[bytes, bytes]:
 
 class Members:
     """Members of groups, whose largest answers fit a frame. An answer comes in a turn of its own.
-    What is counted is the broker's work, so none of its code is used for that."""
+    The broker's work is counted, so none of its code is used for that."""
 
     def __init__(self, most: int) -> None:
         self._large = b"x" * most

@@ -11,8 +11,8 @@ turn; the bytes that are held, worker threads included; the saves of tables. No 
 Limits of the real size would make this slow, so a broker and a name server are filled to a share of
 all limits, and so is each input; then once more to twice that share. The cost of a step at the real
 limits follows from its growth: not at all, if the work is cut; with the input, if it is done in one
-go. The same holds for memory. `EXCEPTIONS` has the codes that cannot be cut, or are not yet, with
-their figures at the real limits; a code that has become better has to leave it.
+go. Memory follows in the same way. `EXCEPTIONS` has the codes that cannot be cut, or are not yet,
+with their figures at the real limits; a code that has become better has to leave it.
 """
 
 from __future__ import annotations

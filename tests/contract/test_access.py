@@ -1,7 +1,7 @@
 """R14: every request code of broker and name server, asked by strangers, users and administrators.
 
-What each code asks for is written down here a second time, by hand, so that a row of the table of
-rights that is too open is seen, and a code without one fails.
+The rights that each code asks for are written down here a second time, by hand, so that a row of
+the table of rights that is too open is seen, and a code without one fails.
 """
 
 from __future__ import annotations

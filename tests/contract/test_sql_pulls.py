@@ -1,7 +1,7 @@
 """Consumers that choose messages by a SQL92 expression (protocol/WIRE.md 3.2).
 
-What the expressions mean is `tests/unit/protocol/test_sql_filter.py`'s affair, and the interop
-tests'; here is who gets what, when, and what is said where it goes wrong.
+`tests/unit/protocol/test_sql_filter.py` and the interop tests hold the meaning of expressions; here
+are the messages that each consumer gets, when, and the texts of errors.
 """
 
 from __future__ import annotations

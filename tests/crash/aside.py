@@ -13,7 +13,7 @@ _NAP_S = 0.01
 
 
 class Aside(ABC):
-    """A context manager. What `work` raises is in `failure`, for whoever judges."""
+    """A context manager. The error of `work` is in `failure`, for a judge."""
 
     def __init__(self) -> None:
         self.failure: BaseException | None = None

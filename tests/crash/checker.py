@@ -1,8 +1,8 @@
 """Whether what is found after a fault agrees with what clients were told (docs/reliability.md 5).
 
 `check` returns one `Violation` for each thing wrong, with the invariant's number; an empty list is
-the only good answer. What `Found` has as None is not judged. The rules follow Jepsen's checker for
-Kafka: (topic, queue, queue offset) names one message for ever.
+the only good answer. A field of `Found` that is None is not judged. The rules follow Jepsen's
+checker for Kafka: (topic, queue, queue offset) names one message for ever.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def judge_all(
     daemon: bool = False,
     until: Callable[[list[Violation]], bool] = lambda _found: False,
 ) -> dict[CrashState, list[Violation]]:
-    """The states that are not as promised, and what is wrong with each. Behind the first state
-    whose violations are enough, as `until` says, none is looked at."""
+    """The states that are not as promised, and what is wrong with each. It stops after the first
+    state whose violations are enough, as `until` says."""
     wrong: dict[CrashState, list[Violation]] = {}
     for number, (state, disk) in enumerate(recording.log.images(states)):
         known, promise = recording.known(state.cut), recording.promise(state.cut)

@@ -2,8 +2,8 @@
 
 A small store in five states (stopped, killed, after a power cut, RocketMQ's, with extension files)
 is made in memory, one file of it damaged, and the store started in this process' children, scrubbed
-once, read through, started again, and its queues and index made again. What has to come of it says
-one table (damage/outcomes.py), which docs/reliability.md shows; damage/judge.py compares.
+once, read through, started again, and its queues and index made again. One table
+(damage/outcomes.py), which docs/reliability.md shows, states the outcome; damage/judge.py compares.
 
 One case again: the command is printed with what is wrong with it.
 """

@@ -1,7 +1,7 @@
 """SIGKILL of the real daemon at a system call, under producers, a consumer and topics being made.
 
-What test_kill_points.py does to the store alone, with everything around it: the answers, the state
-files, the acknowledgements that wait. The daemon runs under strace, is killed when one of its
+It does as test_kill_points.py does to the store alone, with everything around it: the answers, the
+state files, the acknowledgements that wait. The daemon runs under strace, is killed when one of its
 threads makes its n-th call, and is started again without; clients' histories are the judge
 (checker.py).
 """

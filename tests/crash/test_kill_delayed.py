@@ -1,7 +1,7 @@
 """kill -9 while delayed messages are sent and given out: none is lost, none comes early.
 
-The daemon is killed again and again in the middle of it, then let go on to the end. What comes
-twice is what was given out shortly before a kill; after a stop in order nothing does.
+The daemon is killed again and again in the middle of it, then let go on to the end. Messages that
+come twice were given out shortly before a kill; after a stop in order nothing does.
 """
 
 import random

@@ -1,7 +1,7 @@
 """kill -9 of a process that appends into a transient pool: a suffix may go, and no more than that.
 
-What was committed to the files stays, what was not goes although it was acknowledged; that is what
-the pool's option means (docs/reliability.md 1). Both halves are shown: a store that lost nothing
+Messages that were committed to the files stay, the others go although they were acknowledged; the
+pool's option means that (docs/reliability.md 1). Both halves are shown: a store that lost nothing
 here would mean that the test does not see what it is about.
 """
 

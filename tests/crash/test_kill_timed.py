@@ -1,8 +1,8 @@
 """kill -9 while messages with a time of their own are sent, rolled, recalled and delivered: none is
 lost, none comes early, none that was recalled comes at all.
 
-The daemon is killed again and again in the middle of it, then let go on to the end. What comes
-twice is what was delivered shortly before a kill.
+The daemon is killed again and again in the middle of it, then let go on to the end. Messages that
+come twice were delivered shortly before a kill.
 """
 
 import random
@@ -29,7 +29,7 @@ SETTINGS = {
     "delivery.flush_delay_offset_interval_ms": 100,
 }
 LONGEST_MS = 4000
-#: A busy machine takes its time; what is lost never comes.
+#: A busy machine takes its time; a lost message never comes.
 ALL_S = 120.0
 
 

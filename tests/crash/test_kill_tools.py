@@ -2,7 +2,7 @@
 
 A stopped store with damage of several kinds is given to one of the tools, whose process ends before
 its n-th write, sync, rename or removal, n = 1, 2, ... until a run meets none, or at some of these.
-What it leaves is judged twice. As it lies, by a reader that believes each queue entry whose record
+Its leavings are judged twice: as they lie, by a reader that believes each queue entry whose record
 has the right size, as RocketMQ does: no entry may lead to a filler. And by a start of ours: it
 serves every message that was whole, at its own offset and once, and nothing else, to pulls, queries
 and look-ups by place; and no number is given twice.

@@ -1,8 +1,9 @@
 """A broker that lives for a second and is killed, again and again, with the settings as they come.
 
-What its consumers did must get further from life to life: a delayed message is delivered once, and
-a second time if the kill met it, and a committed offset is kept. (Found with the intervals of 5 and
-10 s that RocketMQ has: in 100 lives delayed messages came 55 times, and no offset was ever kept.)
+The progress of its consumers must get further from life to life: a delayed message is delivered
+once, and a second time if the kill met it, and a committed offset is kept. (Found with the
+intervals of 5 and 10 s that RocketMQ has: in 100 lives delayed messages came 55 times, and no
+offset was ever kept.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Says by itself whether a request may pass: the oracle of the runs against a broker with accounts.
 
 Nothing of `access/control.py` and of `protocol/frames/signature.py` is used, so that a fault there
-is seen. What a request reaches is the product's table (`access/needs.py`), which
-tests/contract/test_access.py has once more, by hand; what accounts and addresses mean is taken from
-the rules in force.
+is seen. The reach of a request comes from the product's table (`access/needs.py`), which
+tests/contract/test_access.py has once more, by hand; the meaning of accounts and addresses comes
+from the rules in force.
 """
 
 from __future__ import annotations

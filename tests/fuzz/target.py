@@ -1,6 +1,6 @@
 """A whole daemon and a name server in this loop, spoken to over connections without sockets.
 
-What an input meets is the product's from a socket's read on: the compiled form's requests, frames,
+An input meets the product's code from a socket's read on: the compiled form's requests, frames,
 router, handlers, tables, store. Only the transport is the tests', so that a hundred thousand inputs
 need no sockets and each can be cut into pieces at will.
 
@@ -354,8 +354,8 @@ class Judge:
     async def _repeat(self, port: str, heard: Heard) -> None:
         """The log has grown while this input was refused. Does it each time?
 
-        What others asked before goes on in steps; what is delayed or prepared is written at its own
-        time, on a slow machine (the sanitizers) often while an input is repeated: then it grows
+        Earlier requests of others go on in steps; delayed or prepared messages are written at their
+        own time, on a slow machine (the sanitizers) often while an input is repeated: then it grows
         under a request that never stores as well.
         """
         for _ in range(_REPETITIONS):

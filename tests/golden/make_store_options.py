@@ -1,6 +1,6 @@
 """Makes the golden stores of the options, in `tests/golden/store_<option>/`.
 
-As make_store.py: packed from the format's description, not by the store's code. Run it
+They are packed, as in make_store.py, from the format's description, not by the store's code. Run it
 as `python -m tests.golden.make_store_options`; `git diff` must show nothing.
 """
 

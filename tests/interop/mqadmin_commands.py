@@ -1,7 +1,7 @@
 """The history that a broker is given, and the mqadmin commands that it is asked meanwhile.
 
-The order matters: each command finds what those before it left. What a command prints follows from
-this file, from the broker's address (the same one for both brokers) and from the time.
+The order matters: each command finds what those before it left. The output of a command follows
+from this file, from the broker's address (the same one for both brokers) and from the time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SQL92 expressions and messages for them: the documented ones, corners, and generated ones.
 
-The generated ones are mostly right. What they are compared with is in test_sql_filter.py.
+The generated ones are mostly right. test_sql_filter.py has the values that they are compared with.
 """
 
 from __future__ import annotations

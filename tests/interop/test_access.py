@@ -1,6 +1,6 @@
 """Accounts: the same clients against our broker and the real Java one, with the same file.
 
-What one allows the other does, but for what is written in `STRICTER`, with the reason.
+Both allow the same, but for the differences in `STRICTER`, with the reason.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ on and is killed, ours goes on and is killed, Java has the last word; at each ch
 directories are added, and retired. A second one is for what goes only without the pool: warming
 under SYNC_FLUSH.
 
-What differs in Java (4.9.7) is asserted where it shows: it goes on writing in a directory that has
+Java's differences (4.9.7) are asserted where they show: it goes on writing in a directory that has
 become read-only, where ours ends the segment and goes on elsewhere.
 """
 

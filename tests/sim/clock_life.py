@@ -1,14 +1,14 @@
 """R9: a store lives for weeks while its wall clock is set; the test knows the true time.
 
 `World` has two clocks. True time only goes forward, an hour at a step; the wall clock follows it
-until a scenario sets it. Every hour messages are sent, synced, dispatched, and deletion runs. What
-must hold does not depend on the scenario:
+until a scenario sets it. Every hour messages are sent, synced, dispatched, and deletion runs. The
+claims do not depend on the scenario:
 
 - nothing is lost: a queue serves all that was sent to it, in order, under its offset and bytes,
   from the first message that deletion left;
 - store times are the wall clock's, or, where it was set back within a segment, the segment's last;
 - what deletion took was as old, in true time, as the retention time says;
-- nothing stays for ever: what is still there is not much older;
+- nothing stays for ever: the messages still there are not much older;
 - each message is found by its key, with and without its store time, and by its time in its queue
   as far as times along the queue are in order.
 

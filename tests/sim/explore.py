@@ -1,6 +1,6 @@
 """Looks at the states a workload's crashes may leave: collects, thins out, recovers, checks.
 
-Many places and choices make the same disk. Of equal disks only the latest place is looked at,
+Many places and choices make the same disk. Only the latest place of equal disks is looked at,
 because more has been promised by then. If more are left than the budget allows, a seeded sample is
 taken, with its share of extremes (all or nothing of what was unsynced) and of damaged disks.
 

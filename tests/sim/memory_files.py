@@ -2,9 +2,9 @@
 
 Names are a table here; the bytes of a file are in a memory file of the kernel (memfd), so that a
 descriptor is a real descriptor and a mapping a real one, and the code under `Files` that reads,
-writes, zeroes and maps is the real code. What is only looked at and never opened stays the `bytes`
-it came from: building a disk of thirty files costs next to nothing, which is what lets one core
-try a thousand crash states in a few seconds.
+writes, zeroes and maps is the real code. A file that is only looked at and never opened stays the
+`bytes` it came from: building a disk of thirty files costs next to nothing, which is what lets one
+core try a thousand crash states in a few seconds.
 
 Inode numbers follow from names and times from contents, so both survive a crash. `boot` names the
 run of the machine: a power cut is followed by another one.

@@ -154,7 +154,7 @@ class RecordedFiles(MemoryFiles):
     def go_on_from(self, start: Start, journal: list[Event]) -> None:
         """Take over another disk's past, which led to this one's image.
 
-        What was removed in it has a number of its own still: a crash may undo the removal.
+        A file that was removed in it still has a number of its own: a crash may undo the removal.
         """
         self.start = start
         self.journal = list(journal)

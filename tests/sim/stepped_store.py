@@ -2,7 +2,7 @@
 
 With threads the order of what reaches the disk would change from run to run, and no crash state
 could be built a second time. Here each service's work is a call: `sync_log`, `flush_queues`,
-`allocate`. What the services do is untouched.
+`allocate`. The services' work is untouched.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Batch reads by real Spark: every column, both ends, partitions, bad input; ours and Java's.
 
-What may differ with the version of Spark or with the broker runs on each `pair`, the rest on the
-newest version and our broker.
+Tests whose results may differ with the version of Spark or with the broker run on each `pair`, the
+rest on the newest version and our broker.
 """
 
 from __future__ import annotations

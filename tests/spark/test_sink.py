@@ -225,7 +225,8 @@ def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
     mortal: Mortal, tmp_path: Path
 ) -> None:
     """Phases of a batch's life; one of the queries is killed together with the broker, half its
-    batch published. What begins again has the same numbers, first try included (trap 10)."""
+    batch published. A query that begins again has the same numbers, first try included (trap
+    10)."""
     phases = ("planned", "staged", "decided", "half", "published")
     marks = tmp_path / "marks"
     marks.mkdir()

@@ -26,7 +26,7 @@ _OF: dict[str, tuple[Make, ...]] = {
 
 
 def all_cases(originals: dict[str, Original], seed: int) -> list[Case]:
-    """Each with a name of its own. The same for the same seed."""
+    """All cases, each with a name of its own. A seed gives the same cases each time."""
     found = [
         case
         for name, makers in _OF.items()

@@ -1,8 +1,8 @@
 """Runs one case and says what is wrong with its end; an empty list when nothing is.
 
-Of each start: nothing that was not stored is served (I2); what is missing is missing for a reason
-that was reported; a second recovery gives the same bytes (I9); queues and index made again from the
-log serve the same. The message numbers go on behind the old ones (I3).
+It judges each start: nothing that was not stored is served (I2); each missing message is missing
+for a reason that was reported; a second recovery gives the same bytes (I9); queues and index made
+again from the log serve the same. The message numbers go on behind the old ones (I3).
 """
 
 import contextlib

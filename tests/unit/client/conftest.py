@@ -1,6 +1,6 @@
 """A scripted cluster over real sockets: a name server and brokers that keep all in memory.
 
-What it does by itself is the plain case; a test scripts the rest through `answers`, by request
+By itself it plays the plain case; a test scripts the rest through `answers`, by request
 code. Nothing here knows the client's code, only the protocol.
 """
 

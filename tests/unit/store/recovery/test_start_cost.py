@@ -1,7 +1,7 @@
 """Claims about what a start costs for each queue, counted at the door to the operating system.
 
-A store has thousands of queues, and each call for each of them is felt. What has to be known of a
-queue is in its first and its last entries, which one look gives.
+A store has thousands of queues, and each call for each of them is felt. A start needs only the
+first and the last entries of a queue, which one look gives.
 """
 
 from collections import Counter
