@@ -1,10 +1,10 @@
 """The compiled form at each of its named steps: looked into, and killed.
 
-A build of the sources of `native/` calls back at each step (tests/native_builds.py). A
-process that sends through it (compiled_child.py) is looked into by an observer, who reads its files
-as another process could; and killed at a step, for the first time it comes there and a later one,
-and then everything holds that test_kill_points.py asks of the plain form. The control is a build in
-which a record's size is there before the record.
+A build of the sources of `native/` calls back at each step (tests/native_builds.py). A process that
+sends through it (compiled_child.py) is looked into by an observer, who reads its files as another
+process could; and killed at a step, for the first time it comes there and a later one, and then
+everything holds that test_kill_points.py asks of the plain form. The control is a build in which a
+record's size is there before the record.
 """
 
 import shutil

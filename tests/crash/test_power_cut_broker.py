@@ -1,10 +1,10 @@
 """R2 with transactions and the timer: power goes while the real daemon prepares, decides, checks,
 delivers and rolls on a recorded disk.
 
-The broker's part is started on the disk of each state, and goes on until all is over:
-under SYNC_FLUSH every answered decision and every answered message with a time of its own comes,
-each commit once; in both modes no progress file is ahead of the disk, nothing comes
-early, and nothing is delivered that nobody has committed.
+The broker's part is started on the disk of each state, and goes on until all is over: under
+SYNC_FLUSH every answered decision and every answered message with a time of its own comes, each
+commit once; in both modes no progress file is ahead of the disk, nothing comes early, and nothing
+is delivered that nobody has committed.
 """
 
 from __future__ import annotations

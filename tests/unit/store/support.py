@@ -44,8 +44,8 @@ def small_settings(path: Path, **changes: object) -> Settings:
 
 
 class Heard(StoreListener):
-    """The reports of a store: its marks at each move, and its failure; `durable`
-    is called with each durable mark."""
+    """The reports of a store: its marks at each move, and its failure; `durable` is called with
+    each durable mark."""
 
     def __init__(self, durable: Callable[[int], None] = lambda _mark: None) -> None:
         self.durable: list[int] = []
