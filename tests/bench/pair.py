@@ -10,8 +10,8 @@ hold the same messages after each pair, and what is compared is what the same wo
 and the processor time of the server until it is idle again. Both servers and stores are replaced
 every three pairs. turns.py has what this shares with `make bench`.
 
-Every answer is checked, and after each turn the messages stored are counted; what is missing or
-refused ends the run with status 1. The ratios decide nothing: the status is 0 whatever they are.
+Every answer is checked, and after each turn the messages stored are counted; a missing or refused
+message ends the run with status 1. The ratios decide nothing: the status is 0 whatever they are.
 ratios.py says how they are judged.
 """
 

@@ -1,4 +1,4 @@
-"""P21: what millions of messages that wait for a time of their own cost a broker.
+"""P21: the cost to a broker of millions of messages that wait for a time of their own.
 
     python -m tests.bench.pending [--messages 10000000] [--runs 3] [--parts spread,hour] [--secs 20]
                                   [--dir DIR] [--dry]

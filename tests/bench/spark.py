@@ -22,7 +22,7 @@ from .spark_cost import Cost, middles
 from .spark_topic import WAYS
 
 StoreResults = dict[str, list[Cost]]
-#: Each in a session with TUNED alone: what the goals say of it.
+#: Ways that are measured in a session with TUNED alone, and their names in the goals.
 PAIRED = {"our": "our defaults", "named": "five columns named"}
 TUNED = "tuned"
 #: Rounds before the JVM's rate is level.

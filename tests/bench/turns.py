@@ -5,8 +5,8 @@ until it is idle again, so that what a turn leaves to be done is in its processo
 the other's turn. Which server begins alternates, so that a pace of the machine that rises or falls
 cancels out. After each turn the messages stored are compared with all that were ever acknowledged.
 
-`make bench`, `make pair`, the neighbours and the shards all measure in this way; what they differ
-in is what a server is (TakesTurns), and whether a turn ends by the clock or by its requests.
+`make bench`, `make pair`, the neighbours and the shards all measure in this way; they differ in the
+kind of server (TakesTurns), and whether a turn ends by the clock or by its requests.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Counts the work of each turn of the loop: lines of Python, bytes of memory, saves of tables.
 
 Time is not measured: a line that is run counts `LINE_S`, so the figures are the same on each
-machine and at any load. Loops written in C are one line, whatever they do; what they make is seen
-in the memory. `Meter.clock` takes the place of the clock of the turns, which therefore end when the
-counted time is over, as they do by the real one.
+machine and at any load. Loops written in C are one line, whatever they do; the objects they make
+are seen in the memory. `Meter.clock` takes the place of the clock of the turns, which therefore end
+when the counted time is over, as they do by the real one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Meter:
             one.clock = self.clock
 
     def clock(self) -> float:
-        """Seconds, as counted; what was done since the last look is a step."""
+        """Seconds, as counted; the work since the last look is a step."""
         if self._lines - self._looked > self._step:
             self._step = self._lines - self._looked
             self._of_longest = dict(self._by)

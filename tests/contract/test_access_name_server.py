@@ -1,4 +1,4 @@
-"""R14 at the name server: who may change what it tells, where it asks for accounts.
+"""R14 at the name server: the accounts that may change its answers, where it asks for accounts.
 
 Without accounts a stranger can take over a broker's name or its address, and clients go to it.
 """

@@ -1,4 +1,4 @@
-"""Old messages are deleted under a whole broker: what consumers, operators and disks see of it."""
+"""Old messages are deleted under a whole broker: consumers, operators and disks see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Claims about what is stored when it has waited: whatever becomes of its topic meanwhile."""
+"""Claims about messages that are stored after they have waited, whatever becomes of their topic
+meanwhile."""
 
 from __future__ import annotations
 

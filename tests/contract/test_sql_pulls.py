@@ -114,7 +114,7 @@ async def test_a_text_that_is_no_number_does_not_match_and_stops_nothing(wire: W
 
 
 async def test_many_messages_are_judged_a_part_at_a_time(wire: Wire) -> None:
-    """800 entries are examined at most, in steps; what a request asks for is kept to."""
+    """800 entries are examined at most, in steps; the limits of a request are kept to."""
     for number in range(1000):
         await send(wire, "Long", str(number), {"n": str(number)})
     answer = await wire.pull("Long", subscription="n >= 990", **INLINE_SQL)

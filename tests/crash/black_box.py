@@ -200,7 +200,7 @@ class Store:
             daemon.close()
 
     def without(self, lost: Sent) -> list[str]:
-        """A negative control: what the checker says of a copy whose log has lost this message."""
+        """A negative control: the checker's findings on a copy whose log has lost this message."""
         copy = self._folder / "copy"
         shutil.copytree(self.root, copy)
         size = self._sizes["commit_log_segment_bytes"]
@@ -217,7 +217,8 @@ class Store:
 
 
 def run(folder: Path, seed: int, kills: int, *, control: bool = False) -> tuple[Result, list[str]]:
-    """So many kills, over as many stores as that takes; what a control has found, if asked."""
+    """Makes `kills` kills, over as many stores as that takes; returns also the findings of a
+    control, if asked."""
     total = Result()
     caught: list[str] = []
     for number in range(0, kills, LIVES):

@@ -148,7 +148,7 @@ class BlockLog:
         raise AssertionError(f"mark {number} is not in the log")
 
     def last_barrier(self, cut: int) -> int:
-        """Index behind the last barrier before the cut; what stands below it is on the disk."""
+        """Index behind the last barrier before the cut; the writes below it are on the disk."""
         for index in range(cut - 1, -1, -1):
             if self.entries[index].kind == BARRIER:
                 return index + 1

@@ -1,4 +1,5 @@
-"""Reads a store after a fault: what it serves through its own doors, and what its files hold."""
+"""Reads a store after a fault: the messages it serves by its own methods, and the content of its
+files."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _end_with_input() -> None:
 
 def main() -> None:
     port, count, groups, producers, most = map(int, sys.argv[1:])
-    # They are many machines' clients: what they do is not to keep the broker from its processor.
+    # They are many machines' clients: their work is not to keep the broker from its processor.
     os.nice(10)
     threading.Thread(target=_end_with_input, daemon=True).start()
     answers = b"x" * most

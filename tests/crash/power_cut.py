@@ -101,7 +101,7 @@ class Judge:
         ]
 
     def _open(self, root: Path) -> MessageStore:
-        """In a child only: what is broken here goes with its process."""
+        """In a child only: a fault planted here goes with its process."""
         CONTROLS["after-a-power-cut"]()
         if self.control:
             CONTROLS[self.control]()

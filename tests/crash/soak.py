@@ -285,7 +285,7 @@ class Load:
 
 
 def _beat(link: Link, body: bytes) -> None:
-    """A heartbeat; what the broker tells a member of a changed group may come before its answer."""
+    """A heartbeat; the broker's notification of a changed group may come before its answer."""
     wanted = link.ask(_HEART_BEAT, {}, body)
     while True:
         for answer in link.answers():

@@ -179,7 +179,8 @@ class FailingRun:
             disk.fail_syncs()
 
     def _meet_the_failure(self, daemon: Served) -> list[Record]:
-        """Send until refused; what is served then. Nothing if the failure reached nobody."""
+        """Send until refused; return the records served then. Nothing if the failure reached
+        nobody."""
         with Link(daemon.port) as link:
             deadline = time.monotonic() + _REFUSED_S
             while (answers := self._send_some(link)) == {SUCCESS}:
@@ -234,7 +235,8 @@ class FailingRun:
     # --- afterwards -------------------------------------------------------------------------
 
     def _serve_again(self, disk: RecordedDisk) -> Found:
-        """Start again, after a new mount if it takes one; what is served. The daemon is killed."""
+        """Start again, after a new mount if it takes one; return the records served. The daemon is
+        killed."""
         for attempt in range(2):
             noted = b'"poisoned":true' in _content(disk.root / STORE / "offsets")
             with self._daemon(disk, self.restart_control) as daemon:

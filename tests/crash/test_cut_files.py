@@ -1,4 +1,4 @@
-"""R7: somebody else truncates files under the daemon. It may die of it; what follows is honest.
+"""R7: somebody else truncates files under the daemon. It may die of it; the next start is honest.
 
 A mapping whose file shrinks faults when it is touched: nothing in the process can prevent that.
 The next start refuses and names the file and the command, or puts right what can be made again.
@@ -124,7 +124,7 @@ def test_cut_small_file_costs_nothing(story: Story, name: str) -> None:
 
 
 def serves_everything(story: Story, daemon: Served) -> None:
-    """Perhaps not at once: what a clean stop called whole is looked at after the start."""
+    """Perhaps not at once: files that a clean stop called whole are looked at after the start."""
     deadline = time.monotonic() + WAIT_S
     while (wrong := story.wrong_with(daemon)) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -154,7 +154,7 @@ class Attacker:
 
     @contextmanager
     def attack(self, peer: str, port: str, code: str) -> Iterator[dict[str, int]]:
-        """Within the block; what was done is in the value behind it."""
+        """Attacks within the block; the counts are in the value after it."""
         done: dict[str, int] = {}
         assert self._said(f"attack {peer} {port} {code}") == "ready"
         yield done

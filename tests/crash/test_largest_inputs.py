@@ -70,7 +70,7 @@ class Seen(NamedTuple):
 
 
 async def _fill(folder: Path) -> Full:
-    """A store of a full broker in `folder`; what is returned has its names."""
+    """Make a store of a full broker in `folder`; return its names."""
     settings: dict[str, Any] = {name: int(limit * share()) for name, limit in SETTINGS.items()}
     for name in ("commit_log_segment_bytes", "consume_queue_segment_bytes"):
         settings[name] = _LAYOUT[f"store.{name}"]

@@ -1,4 +1,4 @@
-"""Claims about the recorder itself: what it logs is what was done, in the order it was done."""
+"""Claims about the recorder itself: it logs the writes that were done, in their order."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def limited_daemon(
 
 @contextmanager
 def under_attack(name: str, port: int) -> Iterator[list[str]]:
-    """The attack's process within the block; what it says at its end is in the list then."""
+    """The attack's process within the block; its output at its end is in the list then."""
     said: list[str] = []
     with subprocess.Popen(
         [sys.executable, str(_PROGRAM), name, str(port), str(share())],

@@ -15,7 +15,8 @@ from tests.crash.restarted import served
 from tests.crash.slow_disk import FLUSH_DISK_TIMEOUT, Outcome, judge, run
 from tests.tools import need
 
-#: One may have begun before the request and end with it; who is served meanwhile has more.
+#: One may have begun before the request and end with it; a client that is served meanwhile has
+#: more.
 _LEAST_ROUNDS = 2
 _TRIES = 5
 

@@ -55,7 +55,7 @@ class Doorman:
             return "" if account.admin else f"{account.access_key} is no administrator"
         if account.admin and not account.topics and not account.groups:
             return ""
-        # One by one: behind the first that is missing a body may be what cannot be read.
+        # Check the needs singly: after the first missing right, a body may be unreadable.
         for need in needs(command, self._topic_at):
             if need is not None and not _has(account, need):
                 return f"{account.access_key} has no right {need}"

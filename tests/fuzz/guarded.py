@@ -240,7 +240,7 @@ class GuardedTarget(Target):
         return self._services[0]
 
     async def changed(self) -> None:
-        """Wait for changes that nobody waits for: of requests without an answer."""
+        """Wait for changes that nobody waits for: those of requests without an answer."""
         await self.loop.run_in_executor(self.service._thread, lambda: None)
 
     async def put_back(self) -> None:

@@ -203,7 +203,7 @@ class EncryptedBroker(OurBroker):
     kind = "our encrypted"
 
     def __init__(self, root: Path, tls: dict[str, str] | None = None, **options: object) -> None:
-        """`tls`: what the file says besides."""
+        """`tls`: further lines of the file."""
         super().__init__(root, **options)  # type: ignore[arg-type]
         self.encryption = client()
         self.name_server_settings |= encrypting(root, tls or {})

@@ -102,7 +102,8 @@ def units(store: Path, topic: str, queue: int) -> Iterator[tuple[str, int, int, 
 
 
 def filled(broker: Broker, messages: list[dict[str, str]]) -> Mapping[str, list[str]]:
-    """Send, some before anybody filters and the most after it; what each group gets, by name."""
+    """Send, some before anybody filters and the most after it; return the messages that each group
+    gets, by name."""
     broker.start()
     broker.create_topic(TOPIC, QUEUES)
     broker.create_topic(OTHER, QUEUES)

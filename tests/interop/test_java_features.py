@@ -490,7 +490,7 @@ def test_messages_have_times_of_their_own(side: Side) -> None:
 
 # --- transactions ---------------------------------------------------------------------------------
 
-#: Body: what the producer decides at once, what at checks. A check that came before a decision, as
+#: By body: the producer's decision at once, and at checks. A check that came before a decision, as
 #: on a busy machine, would have Java's broker deliver a message twice: none is made for an hour.
 AT_ONCE = "CHECK_IMMUNITY_TIME_IN_SECONDS=3600,check=none"
 TRANSACTIONS = {

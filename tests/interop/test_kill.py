@@ -1,4 +1,4 @@
-"""kill -9 in mid-stream: what was acknowledged is there, in its place, and can be found."""
+"""kill -9 in mid-stream: acknowledged messages are there, in their place, and can be found."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator

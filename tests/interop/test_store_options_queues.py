@@ -216,7 +216,8 @@ def wait_saved(store: Path, offset: int) -> None:
 
 
 def take_derived_away(store: Path) -> dict[str, bytes]:
-    """So that the next broker has to make all of it again; what there was."""
+    """Remove them, so that the next broker has to make all of them again; return the old
+    contents."""
     before = derived(store)
     for folder in FOLDERS:
         shutil.rmtree(store / folder)

@@ -1,5 +1,5 @@
-"""Drawn traffic: what clients send, what they might send, and what is not plain, in reads that are
-cut anywhere."""
+"""Drawn traffic: requests that clients send, that they might send, and that are not plain, in reads
+that are cut anywhere."""
 
 from __future__ import annotations
 

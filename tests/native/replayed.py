@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 
     #: All that was written to each connection.
     answers: list[bytes]
-    #: The contents of the store's files, by path below it; of the index by their order.
+    #: The contents of the store's files, by path below it; those of the index by their order.
     files: dict[str, bytes]
     #: The counts, times excepted.
     counted: dict[str, Any]
@@ -206,7 +206,7 @@ async def _replayed(
     try:
         broker.complete_tables()
         broker.staging.publisher.start()
-        # No turn is ever over: what is dispatched between two requests does not go by time.
+        # No turn is ever over: the dispatch between two requests does not go by time.
         broker.turns.clock = lambda: 0.0
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)
         compiled = None if form is None else broker.compiled_requests(form)

@@ -81,7 +81,7 @@ def test_drawn_traffic_comes_to_the_same(tmp_path: Path, form: CompiledForm, flu
         taken += compare(tmp_path / str(number), form, reads, f"seed {seed}", flush)
         total += _REQUESTS
     campaign.note(_SUITE, campaign.size(_SUITE), taken=taken, requests=total)
-    # Most of what is drawn is plain; what comes behind another in its read is served with it.
+    # Most drawn requests are plain; a request behind another in its read is served with it.
     assert taken > total / 6
 
 
@@ -135,7 +135,7 @@ def test_escapes_come_to_the_same(tmp_path: Path, form: CompiledForm, field: str
 
 
 def test_hurt_requests_come_to_the_same(tmp_path: Path, form: CompiledForm) -> None:
-    """Headers with wrong bytes: whatever is not plain to the letter is for the plain form."""
+    """Headers with wrong bytes: a header that is not plain to the letter is for the plain form."""
     chance = campaign.rng(_HURT)
     for number in range(campaign.size(_HURT)):
         seed = chance.getrandbits(32)

@@ -26,7 +26,7 @@ from .pages import GUIDE, PAGES, Shown, shown
 from .test_cluster import spark_home
 from .test_launch import environ, installed
 
-#: Run by other tests, as they stand: what the command has in it, and which.
+#: Commands that other tests run as they stand: a part of the command, and the test.
 ELSEWHERE = {
     'jobs.submit --file)" audit /mnt/store': "test_cluster.py",
     "--master spark://master:7077 --conf": "test_cluster.py",
@@ -44,7 +44,7 @@ LOOKED_AT = {
     "pip install": "downloads, which only whoever types it may want",
     "make pyspark": "the same",
 }
-#: No code: what a run leaves, what one says, and a unit of systemd with a command of the page.
+#: No code: the leavings of a run, its output, and a unit of systemd with a command of the page.
 NO_CODE = ("/archive/messages/topic=", "[PYTHON_DATA_SOURCE_ERROR]", "[Service]")
 #: Lines that a reader imagines before a program.
 BEFORE = {

@@ -1,7 +1,7 @@
 """Spark finds the sources by itself, from the wheel, whatever modules a user has of his own.
 
 Traps 13, 14, 15 and 17. Modules of a user's own whose names ours have lie first on the path, of the
-driver and of its workers; whoever imports one fails.
+driver and of its workers; an importer of such a module fails.
 """
 
 from __future__ import annotations

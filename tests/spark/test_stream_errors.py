@@ -70,7 +70,7 @@ def _pretend_more_was_read(checkpoint: Path, topic: str, offset: int) -> None:
 def test_a_topic_that_was_made_again_is_an_error_or_read_from_its_first_message(
     pair: Pair, tmp_path: Path
 ) -> None:
-    """Longer than the checkpoint, so that offsets alone show nothing; of either broker."""
+    """Longer than the checkpoint, so that offsets alone show nothing; for either broker."""
     topic = new_topic(pair.broker, queues=1)
     where = places(tmp_path)
     options = {

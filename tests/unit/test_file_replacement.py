@@ -1,4 +1,4 @@
-"""Replacing a file as a whole: what is synced before what, and what an error leaves."""
+"""Replacing a file as a whole: the order of syncs, and the files that an error leaves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whether a log agrees with what producers and a consumer were told (docs/reliability.md I12).
 
-Reads the records of the log alone, in their order, when all transactions are over: what the half
-queue, the op queue and the topics hold follows from it. Rules, one word each:
+Reads the records of the log alone, in their order, when all transactions are over: the contents of
+the half queue, the op queue and the topics follow from it. Rules, one word each:
 
     half       an answered half message is in the log, as it was sent
     visible    nothing was delivered, or seen, without a commit that somebody had sent before

@@ -225,7 +225,7 @@ def _judge(folder: Path, recording: BrokerRecording, state: CrashState, disk: Di
 
 
 def _judge_directory(root: Path, recording: BrokerRecording, cut: int) -> list[Fault]:
-    """In a child: what is replaced here goes with its process."""
+    """In a child: code replaced here goes with its process."""
     CONTROLS["after-a-power-cut"]()
     random.seed(f"{cut}")
     clocks = time_from(0.0)

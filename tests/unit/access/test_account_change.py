@@ -1,4 +1,4 @@
-"""Changes of files of accounts: what is given changes, what is wrong changes nothing."""
+"""Changes of files of accounts: given fields change, a wrong change changes nothing."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Deleting old messages from the broker: what runs where, who is told, what consumers see."""
+"""Deleting old messages from the broker: threads, notifications, the view of consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates and keys: what is read, what is wrong with them, and when they are read again."""
+"""Certificates and keys: how they are read, their faults, and when they are read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies: what each client sends is understood, what is wrong or too much is named."""
+"""Bodies: each client's form is understood, a wrong or too large body is named."""
 
 from __future__ import annotations
 

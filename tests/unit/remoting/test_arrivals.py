@@ -309,7 +309,7 @@ async def test_thousands_of_half_handshakes_hold_nobody_up(
             held.append(await connected(server, data[: None if number % 2 else 100]))
         assert await answer_of(server, client()) == 0
         assert await answer_of(server, None) == 0
-        # Those within their hello wait for the rest of it; of the others at most `UNDER_WAY` are
+        # Clients within their hello wait for the rest of it; at most `UNDER_WAY` of the others are
         # under way.
         await eventually(lambda: server.open <= HALF // 2 + UNDER_WAY, 60)
         assert server.open >= HALF // 2

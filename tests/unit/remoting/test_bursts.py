@@ -1,4 +1,5 @@
-"""Bursts of smallest frames: what is decoded when, what is counted, and who comes in between."""
+"""Bursts of smallest frames: when they are decoded, their counts, and peers that come in
+between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order, answers, closing: what a connection promises its owner."""
+"""Order, answers, closing: a connection's promises to its owner."""
 
 from __future__ import annotations
 

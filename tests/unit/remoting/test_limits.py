@@ -328,7 +328,7 @@ def test_a_stalled_frame_makes_room_as_long_as_somebody_waits_for_it():
     stalled.close.assert_called_once_with(CloseReason.INBOUND_MEMORY, abort=True)
     budget.changed(stalled, 0)
     waiting.release_from_memory.assert_called_once_with()
-    # Nobody waits: whoever is slow has the time that a frame has.
+    # Nobody waits: a slow peer has the time that a frame has.
     budget.close_stalled(STALL_S + 1)
     waiting.close.assert_not_called()
 

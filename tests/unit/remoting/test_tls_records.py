@@ -1,5 +1,5 @@
-"""Records of every size, cut anywhere, with updates of keys between, damaged or ended early: what
-came whole is served, in both forms, and no byte besides."""
+"""Records of every size, cut anywhere, with updates of keys between, damaged or ended early: data
+that came whole is served, in both forms, and no byte besides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transports of TLS connections, in both forms: what a loop's own promises its protocol."""
+"""The transports of TLS connections, in both forms, keep the promises of a loop's own transport."""
 
 from __future__ import annotations
 

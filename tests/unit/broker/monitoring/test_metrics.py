@@ -854,7 +854,7 @@ async def test_a_stall_is_logged_with_what_was_served_in_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its clock is the test's: two stalls within a second are one line, the next second has its
-    own; what was served before a stall is not blamed for it."""
+    own; requests served before a stall are not blamed for it."""
     now = 100.0
     served: list[str] = []
     monitor = watching(served, lambda: now)

@@ -1,4 +1,4 @@
-"""A log of changes: what was appended is read, a torn end is cut, damage is kept aside."""
+"""A log of changes: appended changes are read, a torn end is cut, damage is kept aside."""
 
 from __future__ import annotations
 

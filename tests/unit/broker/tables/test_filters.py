@@ -1,4 +1,4 @@
-"""Compiled expressions and the filters of groups: what is kept, replaced, refused, forgotten."""
+"""Compiled expressions and the filters of groups: they are kept, replaced, refused, forgotten."""
 
 from __future__ import annotations
 

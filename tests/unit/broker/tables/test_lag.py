@@ -1,4 +1,5 @@
-"""Claims about lag: what counts as not consumed, and from where, of groups in every state."""
+"""Claims about lag: the messages that count as not consumed, and from where, for groups in every
+state."""
 
 from __future__ import annotations
 

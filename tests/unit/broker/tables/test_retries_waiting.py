@@ -176,7 +176,7 @@ def test_what_is_passed_over_before_it_is_counted_has_nothing_counted_anew(bench
 def test_a_count_goes_on_while_records_that_it_has_read_are_passed_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It began afresh with each of them: of a level with much damage none came to its end."""
+    """It began afresh with each of them: no count of a level with much damage came to its end."""
     results = []
     for _ in range(3):
         results += fail(bench, 1)

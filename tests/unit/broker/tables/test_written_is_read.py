@@ -1,5 +1,5 @@
-"""A writer's bound is its reader's, for every table of ours: what was written is read by the next
-start, however many values it has and whatever stands in its texts."""
+"""A writer's bound is its reader's, for every table of ours: the next start reads what this run
+wrote, however many values it has and whatever stands in its texts."""
 
 from __future__ import annotations
 

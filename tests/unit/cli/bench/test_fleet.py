@@ -1,4 +1,4 @@
-"""Processes of the generator: what happens when they cannot do their work."""
+"""Processes of the generator that cannot do their work."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_each_batch_is_counted_once_though_some_are_seen_late() -> None:
 
 
 class Query:
-    """One that has ended; what it failed of is told to who asks."""
+    """A query that has ended; it tells its failure to a caller that asks."""
 
     isActive = False
     lastProgress = None

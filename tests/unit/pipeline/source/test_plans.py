@@ -605,7 +605,7 @@ def test_a_queue_without_a_route_keeps_its_offset(
     end = stream.latest(start)
     assert end.offsets == {queue(0): 3, queue(1): 0, away: 77}
     assert stream.ranges(start, end) == [Range(queue(0), 1, 3)]
-    # Before 4.2 Spark tells no start: what was seen counts.
+    # Before 4.2 Spark tells no start: the seen offsets count.
     assert stream.latest(None) == end
     stream.close()
 

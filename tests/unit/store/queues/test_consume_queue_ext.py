@@ -411,7 +411,7 @@ def test_a_rebuild_at_rest_makes_queues_and_extensions_together(
 ) -> None:
     made = filled(tmp_path)
     before = derived(tmp_path)
-    # An orphan in front: what is made anew has other addresses than what was there.
+    # An orphan in front: rebuilt entries have other addresses than the old entries.
     queue = queue_file(tmp_path)
     queue.write_bytes(queue.read_bytes()[:20] + queue.read_bytes()[40:] + bytes(20))
     settings = ext_settings(tmp_path, consume_queue_ext_enabled=enabled)

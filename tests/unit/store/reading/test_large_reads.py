@@ -1,4 +1,4 @@
-"""Claims about reads in steps: what they give is what a read at once gives; nothing stays held."""
+"""Claims about reads in steps: they give the same as a read at once; nothing stays held."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Random stores, cut off at random places: what must hold of each of them afterwards.
+"""Random stores, cut off at random places: claims that must hold of each of them afterwards.
 
 How many a run makes is in tests/campaign.py; they come from the run's seed.
 """
@@ -170,7 +170,7 @@ def test_damaged_bytes_cost_the_records_they_hit_only(
     writer.store.close()
     hit: set[int] = set()
     for _ in range(rng.randrange(1, 5)):
-        # Below the last record that a queue names; what is behind it may be a torn tail.
+        # Below the last record that a queue names; the bytes behind it may be a torn tail.
         position = rng.randrange(last.log_offset)
         for number in range(position, min(position + rng.choice((1, 4, 600)), last.log_offset)):
             start = number // SEGMENT * SEGMENT

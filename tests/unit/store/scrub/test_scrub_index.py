@@ -1,4 +1,5 @@
-"""Claims about index files in the scrub: what leads nowhere is named, what is written is not."""
+"""Claims about index files in the scrub: entries that lead nowhere are named, entries added
+meanwhile are not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Claims about the transient pool: what is where when, what is lost, what is refused."""
+"""Claims about the transient pool: the places of records, losses, refusals."""
 
 import errno
 import logging
