@@ -2,7 +2,8 @@
 
 Tests that share something dear, a broker or a Spark driver, run on one worker one after the other;
 any other test goes to the worker that is free. What takes long begins first, so that no worker is
-left with it at the end, when the others have nothing to do. A few tests measure how long somebody
+left with it at the end, when the others have nothing to do; but what waits for a part that is still
+being brought (tests/parts.py) lets others go first. A few tests measure how long somebody
 waits; they come when all others have ended, on the one worker that is left.
 
 xdist's own groups (`--dist loadgroup`) cannot be used: xdist 3.8 puts the group into a test's id in
@@ -12,13 +13,14 @@ a way that pytest 9.2 does not see, and every test is then a group of its own.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import campaign
-from tests.parts import spark_versions
+from tests import campaign, drawing
+from tests.parts import is_settled, parts_of, spark_versions
 
 #: Versions of PySpark but the newest, as a pattern.
 _OLDER = "|".join(map(re.escape, spark_versions()[1:]))
@@ -28,46 +30,50 @@ QUIET = "quiet"  # the group of the tests that want the machine for themselves
 #: each module, and "alone" is none. Groups and tests without one begin in this order.
 GROUPS: tuple[tuple[str, str], ...] = (
     # How long a client, a message, a step of the daemon takes.
-    ("tests/interop/test_hostile.py", QUIET),
+    ("tests/interop/clients/test_hostile.py", QUIET),
     ("tests/service/test_daemon.py::test_second_sigterm_leaves_at_once", QUIET),
     ("tests/service/test_damage.py::test_scrub_finds_a_flipped_bit_before", QUIET),
-    ("tests/contract/test_delay.py::test_a_delayed_message_comes_after_its_delay_and", QUIET),
-    ("tests/contract/test_delay.py::test_sends_go_on_while_a_level_is_far_behind", QUIET),
+    (
+        "tests/contract/waiting/test_delay.py::test_a_delayed_message_comes_after_its_delay_and",
+        QUIET,
+    ),
+    ("tests/contract/waiting/test_delay.py::test_sends_go_on_while_a_level_is_far_behind", QUIET),
     # A campaign compares a client's rate with what it was; else staying up is enough.
-    *((("tests/crash/test_resources.py", QUIET),) if campaign.is_full() else ()),
-    *((("tests/crash/test_largest_inputs.py", QUIET),) if campaign.is_full() else ()),
-    *((("tests/crash/test_few_rights.py", QUIET),) if campaign.is_full() else ()),
+    *((("tests/crash/crowds/test_resources.py", QUIET),) if campaign.is_full() else ()),
+    *((("tests/crash/crowds/test_largest_inputs.py", QUIET),) if campaign.is_full() else ()),
+    *((("tests/crash/crowds/test_few_rights.py", QUIET),) if campaign.is_full() else ()),
     # Peers have seconds for a handshake, and there are 20,000.
     *((("tests/service/test_tls_crowd.py", QUIET),) if campaign.is_full() else ()),
     # And how late messages come that waited.
-    *((("tests/crash/test_kill_waiting.py", QUIET),) if campaign.is_full() else ()),
+    *((("tests/crash/daemon_kills/test_kill_waiting.py", QUIET),) if campaign.is_full() else ()),
     # Each of these has Spark drivers of its own, of a gigabyte each, and takes minutes.
     (rf"tests/spark/.*\[.*spark-({_OLDER})", "spark writes"),
-    ("tests/spark/test_sink.py", "spark writes"),
-    ("tests/spark/test_cluster.py", "spark writes"),
-    ("tests/spark/test_archive_s3.py", "spark writes"),
-    ("tests/spark/test_registration.py", "spark writes"),
-    ("tests/spark/test_jobs.py", "spark jobs"),
-    ("tests/spark/test_batch_read.py", "spark jobs"),
-    ("tests/spark/test_store_read.py", "spark jobs"),
-    ("tests/spark/test_sql_filter.py", "spark jobs"),
-    ("tests/spark/test_lake", "spark lakes"),
+    ("tests/spark/writing/test_sink.py", "spark writes"),
+    ("tests/spark/launching/test_cluster.py", "spark writes"),
+    ("tests/spark/stores/test_archive_s3.py", "spark writes"),
+    ("tests/spark/launching/test_registration.py", "spark writes"),
+    ("tests/spark/stores/test_jobs.py", "spark jobs"),
+    ("tests/spark/reading/test_batch_read.py", "spark jobs"),
+    ("tests/spark/stores/test_store_read.py", "spark jobs"),
+    ("tests/spark/reading/test_sql_filter.py", "spark jobs"),
+    ("tests/spark/tables/test_lake", "spark lakes"),
     ("tests/spark/", "spark streams"),
-    ("tests/interop/test_expired_crossing.py", "alone"),
-    ("tests/interop/test_store_tools.py", "file"),
+    ("tests/test_checks.py", "alone"),
+    ("tests/interop/stores/test_expired_crossing.py", "alone"),
+    ("tests/interop/stores/test_store_tools.py", "file"),
     # What mqadmin says of both brokers is asked once.
-    ("tests/interop/test_mqadmin.py", "file"),
+    ("tests/interop/administration/test_mqadmin.py", "file"),
     ("tests/crash/", "alone"),
     ("tests/sim/", "alone"),
-    ("tests/interop/test_our_client.py", "file"),
-    ("tests/interop/test_java_features.py", "file"),
-    ("tests/interop/test_sql_filter.py", "file"),
-    ("tests/interop/test_other_languages.py", "file"),
+    ("tests/interop/clients/test_our_client.py", "file"),
+    ("tests/interop/clients/test_java_features.py", "file"),
+    ("tests/interop/clients/test_sql_filter.py", "file"),
+    ("tests/interop/clients/test_other_languages.py", "file"),
     ("tests/interop/", "alone"),
     ("tests/native/", "alone"),
     ("tests/fuzz/", "alone"),
     ("tests/service/", "alone"),
-    (r"tests/contract/test_client.py::\w+\[java", "contract of java"),
+    (r"tests/contract/programs/test_client.py::\w+\[java", "contract of java"),
     ("tests/contract/", "file"),
     ("tests/budget/", "file"),
     ("tests/bench/", "file"),
@@ -94,6 +100,8 @@ def group_of(nodeid: str) -> str:
     group = GROUPS[place][1] if place < len(GROUPS) else "file"
     if group == "alone":
         return nodeid
+    if group == "spark jobs" and drawing.drawn.kind == drawing.PART:
+        return "spark streams"  # few of both are drawn, so one driver does
     return nodeid.partition("::")[0] if group == "file" else group
 
 
@@ -130,7 +138,16 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]
 
     def _assign_work_unit(self, node: Any) -> None:
         if self._may_assign(node):
+            self._put_first_what_is_ready()
             super()._assign_work_unit(node)
+
+    def _put_first_what_is_ready(self) -> None:
+        """Move the first group that waits for no part to the front; quiet ones stay last."""
+        settled = cache(is_settled)
+        for scope, unit in self.workqueue.items():
+            if scope != QUIET and all(settled(part) for test in unit for part in parts_of(test)):
+                self.workqueue.move_to_end(scope, last=False)
+                return
 
     def _may_assign(self, node: Any) -> bool:
         if not self.workqueue:
