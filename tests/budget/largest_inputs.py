@@ -111,7 +111,7 @@ class Full:
         self._members = Members(self.most(MAX_ANSWER_BYTES))
 
     def most(self, limit: int) -> int:
-        """So many at this share."""
+        """The limit at this share."""
         return max(2, int(limit * self._share))
 
     async def fill(self) -> None:

@@ -44,7 +44,7 @@ class Meter:
     def __init__(self, *turns: Turns) -> None:
         """`turns` go by the counted time from now on."""
         self._lines = 0
-        # By function: since the last look, and of the longest step so far.
+        # Lines by function: since the last look, and of the longest step so far.
         self._by: Counter[str] = Counter()
         self._of_longest: dict[str, int] = {}
         self._looked = self._turn_began = 0

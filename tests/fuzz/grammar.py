@@ -161,7 +161,8 @@ class Grammar:
         value = _parsed(body) if roll < 0.8 and len(body) < 2_000 else None
         if value is not None:
             text = json.dumps(self._other_value(value))
-            # With the duplicate key, bare word or half surrogate that `json` would not write.
+            # The text gets the duplicate key, bare word or half surrogate that `json` would not
+            # write.
             return text.replace('"@RAW@"', rng.choice(_RAW_VALUES)).encode("utf-8", "surrogatepass")
         if roll < 0.9:
             return self.bent(body)

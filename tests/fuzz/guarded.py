@@ -49,7 +49,7 @@ from tests.fuzz.seeds import (
 from tests.fuzz.signed import SignedGrammar
 from tests.fuzz.target import PIECE, Heard, Judge, Target
 
-#: By access key.
+#: The secrets by access key.
 SECRETS: Final = {
     name: f"hidden-of-{name}" for name in (ADMIN, OWNER, STRANGER, EVERYDAY, NEIGHBOUR)
 }

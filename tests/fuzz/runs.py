@@ -92,7 +92,7 @@ OPEN = Plan(_grammars, ("broker",) * 6 + ("vip",) + ("name server",) * 3, corpus
 async def run(
     judge: Judge, seed: int, count: int, *, stop_at: int = 5, plan: Plan = OPEN
 ) -> Result:
-    """So many inputs; ends early when `stop_at` of them were wrong."""
+    """Run `count` inputs; ends early when `stop_at` of them were wrong."""
     rng = random.Random(f"fuzz {seed}")
     result = Result()
     grammars = plan.grammars(rng)

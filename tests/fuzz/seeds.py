@@ -295,7 +295,8 @@ ACCOUNT_SEEDS: tuple[Seed, ...] = (
     ),
     Seed(Code.DELETE_ACL_CONFIG, {"accessKey": NEWCOMER}),
 )  # fmt: skip
-#: Such as the compiled form serves: pulls from behind the first message of a queue.
+#: Requests that the compiled form serves: sends, and pulls from behind the first message of a
+#: queue.
 PLAIN_SEEDS: tuple[Seed, ...] = (
     Seed(Code.SEND_MESSAGE, _SEND, b"hello"),
     Seed(Code.SEND_MESSAGE_V2, _SEND_V2, b"hello"),

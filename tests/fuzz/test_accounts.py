@@ -70,7 +70,7 @@ async def test_administrators_are_served_with_each_seed(folder: Path) -> None:
 
 
 async def _run(folder: Path, seed: int, count: int) -> tuple[Result, int]:
-    """And how many reads the compiled form has served something of."""
+    """Run it; returns also the number of reads of which the compiled form has served something."""
     async with GuardedTarget(folder) as target:
         await target.furnish()
         result = await run(Doorkeeper(target), seed, count, plan=SIGNED)

@@ -64,7 +64,7 @@ def _report(result: Result) -> str:
 
 async def test_each_handled_code_has_a_seed(folder: Path) -> None:
     async with Target(folder) as target:
-        # Those of accounts are refused here, and served in test_accounts.py.
+        # Requests about accounts are refused here, and served in test_accounts.py.
         seeded = {int(one.code) for one in BROKER_SEEDS + ACCOUNT_SEEDS}
         assert target.codes["broker"] == seeded
         assert target.codes["name server"] == {int(one.code) for one in NAME_SERVER_SEEDS}

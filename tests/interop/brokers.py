@@ -246,7 +246,8 @@ class JavaBroker(Broker):
         "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     )
     compiler: tuple[str, ...] = SHORT_LIVED_JAVA
-    # Else each start makes a key of RSA and a certificate that no test asks for, half of its time.
+    # Otherwise each start makes a key of RSA and a certificate that no test asks for, half of its
+    # time.
     tls: tuple[str, ...] = ("-Dtls.server.mode=disabled",)
 
     def _launch(self) -> None:

@@ -61,7 +61,7 @@ class Features(Child):
         return self._wait(lambda line: _is_event(line, client, what), count)
 
     def events(self, client: str, what: str) -> list[Line]:
-        """Those that have come."""
+        """The events that have come."""
         return [line for line in list(self.lines) if _is_event(line, client, what)]
 
     def _wait(self, wanted: Callable[[Line], bool], count: int) -> list[Line]:
@@ -132,7 +132,7 @@ class Side:
         return client
 
     def begin(self, kind: str, name: str, **options: object) -> tuple[Client, int]:
-        """Like `make`, and the number by which to wait for it."""
+        """Does as `make`, and returns also the number by which to wait for it."""
         client = Client(self.java, f"{self.broker.kind}-{self.named(name)}")
         options = {"namesrv": self.broker.name_server, "group": self.named(name), **options}
         self.clients.append(client)

@@ -12,7 +12,7 @@ JAVA_BROKER = "4.9.7"
 JAVA_CLIENTS = ("4.9.8", "4.4.0", "5.5.0")
 FEATURE_CLIENTS = ("4.9.8", "5.5.0")
 
-#: By peer: the part of setup.sh that brings it, the stamp of that, a tool that it needs.
+#: The needs by peer: the part of setup.sh that brings it, the stamp of that, a tool that it needs.
 NEEDS = {
     "java-broker": ("java", f"jars-broker-{JAVA_BROKER}", "java"),
     **{f"java-{version}": ("java", f"peer-{version}", "java") for version in JAVA_CLIENTS},

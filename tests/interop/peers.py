@@ -124,7 +124,7 @@ PEERS: dict[str, Peer] = {
 }
 
 
-#: Those that speak TLS; docs/security.md says it of each client, and what the others lack.
+#: The peers that speak TLS; docs/security.md says it of each client, and what the others lack.
 TLS_PEERS = ("java-4.9.8", "java-4.4.0", "java-5.5.0", "aerobee")
 
 

@@ -170,7 +170,7 @@ async def replayed(
         patch.setattr(time, "time_ns", lambda: 1_700_000_000 * 10**9)
         patch.setattr(time, "time", lambda: 1_700_000_000.0)
         patch.setattr(command, "_opaques", itertools.count(1))
-        # Else it is a matter of chance how much of a read's sends a pull behind them sees.
+        # Otherwise chance decides how many of a read's sends a pull behind them sees.
         reading = threading.RLock()
         sync = CommitLogSync.sync
 
@@ -277,7 +277,7 @@ async def settled(
             await broker.topics.flush()
             await broker.groups.flush()
             served = not _waits(connections)
-            # By a worker, or by a disk that takes its time: spinning would take the time of others.
+            # A worker or a slow disk serves the rest: spinning would take the time of others.
             if not served or len(broker.answers.sends):
                 await asyncio.sleep(0.001)
             busy = (

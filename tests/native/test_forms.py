@@ -130,7 +130,7 @@ def test_escapes_come_to_the_same(tmp_path: Path, form: CompiledForm, field: str
         )
         frame = struct.pack(">ii", 4 + len(header), len(header)) + header
         reads.append(Read(connection, frame, awaited=not escape))
-    # Those with what separates properties.
+    # Only the frames with a separator of properties are taken.
     assert compare(tmp_path / "store", form, reads, field) == 2
 
 

@@ -104,7 +104,7 @@ async def connected(port: int, count: int, *, encrypted: bool = False) -> list[s
 
 
 async def answers(client: socket.socket, count: int) -> list[Command]:
-    """So many answers; fewer if the connection ends."""
+    """The next `count` answers; fewer if the connection ends."""
     decoder, found = FrameDecoder(), []
     async with asyncio.timeout(10):
         while len(found) < count:

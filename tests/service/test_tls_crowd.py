@@ -204,7 +204,7 @@ class Honest:
         assert self.failed == []
 
     def wait_more(self, count: int) -> None:
-        """So many more are acknowledged."""
+        """Wait until `count` more are acknowledged."""
         goal = self.acknowledged + count
         wait_until(lambda: self.acknowledged >= goal or self.failed, f"{count} more are sent")
         assert self.failed == []
@@ -236,7 +236,7 @@ async def wave(attack: Attack, count: int, seen: Callable[[], None]) -> Counter[
 
 
 def failures(page: str, family: str) -> Counter[str]:
-    """By the reason, at the broker's port."""
+    """The counts by reason, at the broker's port."""
     found = re.findall(rf"^{family}\{{(.*)\}} (\S+)$", page, re.MULTILINE)
     return Counter(
         {

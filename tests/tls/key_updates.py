@@ -35,7 +35,8 @@ class ClientRecords:
         return self._sealed(_DATA, data)
 
     def key_update(self, *, answered: bool = False) -> bytes:
-        """Those behind it are sealed with the next key. `answered` asks the server for its own."""
+        """Returns an update; the records behind it are sealed with the next key. `answered` asks
+        the server for its own."""
         record = self._sealed(_HANDSHAKE, bytes([_KEY_UPDATE, 0, 0, 1, answered]))
         self._use(_expand(self._secret, b"traffic upd", _HASH().digest_size))
         return record

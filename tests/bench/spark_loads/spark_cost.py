@@ -64,7 +64,7 @@ def _spent(driver: int, broker: int | None) -> tuple[float, float, float]:
             jvm, python = _sums(pids)
         except FileNotFoundError:
             continue
-        # One that ended meanwhile would be counted with its parent too, or not at all.
+        # A process that ended meanwhile would be counted with its parent too, or not at all.
         if pids == _processes(driver):
             return jvm, python, sum(_times(broker)) if broker else 0.0
 

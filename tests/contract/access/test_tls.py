@@ -94,7 +94,7 @@ def test_enforcing_serves_tls_on_every_port_and_nothing_else(
 
 
 def test_many_requests_of_one_read_are_served_in_order(authority: Authority) -> None:
-    """By the compiled form too, where it was built."""
+    """This holds for the compiled form too, where it was built."""
     count = 300
     with (
         aerobee.testing.broker(

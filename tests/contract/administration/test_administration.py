@@ -95,7 +95,7 @@ async def test_one_topic_and_one_group_are_told_as_tools_of_5_read_them(wire: Wi
     groups = loads((await done(wire, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)[TABLE]
     assert told == {**groups["AdminTold"], "attributes": {}, "consumeMessageOrderly": False}
     assert told["retryMaxTimes"] == 5
-    # One that is not there is made where its first pull would make it.
+    # A missing group is made where its first pull would make it.
     made = loads((await done(wire, Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "AdminMade"})).body)
     assert (made["groupName"], made["retryMaxTimes"]) == ("AdminMade", 16)
     illegal = await wire.call(Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "a.b"})

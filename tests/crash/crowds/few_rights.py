@@ -54,7 +54,7 @@ RETRY = f"%RETRY%{GROUP}"
 PORTS = {"broker": BROKER, "nameserver": NAME_SERVER}
 _FRAME, _BODY, _READ = 16 << 20, 2 << 20, 256 << 10
 _FULL_HEADER = 256 << 10
-#: So often a connection that was closed is made again, at most.
+#: A connection that was closed is made again after this time at the earliest.
 _AGAIN_S = 0.01
 _TOPICS = re.compile(r"(Orders|Wide|One|Gone|T\d*)$")
 

@@ -79,7 +79,7 @@ def _heartbeat(number: int, consumers: list[str], producers: list[str]) -> bytes
 
 
 def _of_the_first(groups: int, producers: int) -> Iterator[bytes]:
-    """So many groups as one heartbeat may name, each time."""
+    """Heartbeats of the first member, each with as many groups as one may name."""
     step = LIST // 2
     for at in range(0, groups, step):
         names = [f"G{number}" for number in range(at, min(at + step, groups))]

@@ -342,7 +342,8 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def run(folder: Path, seed: int, seconds: float, lives: int, rate: float = 0) -> Result:
-    """So many lives of a daemon on one store, of equal length, all but the last ended by a kill."""
+    """Runs `lives` lives of a daemon on one store, of equal length, all but the last ended by a
+    kill."""
     result = Result()
     store = folder / "store"
     if rate:

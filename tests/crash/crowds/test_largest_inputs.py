@@ -247,7 +247,7 @@ def test_the_largest_input_of_each_code_beside_a_good_client(
         **_LAYOUT,
         "broker.name": full.core.settings.broker_name,
         "admin.remote_config": "true",
-        # Those of the members, and of whom is measured.
+        # The connections of the members, and of the measured client.
         "limits.connections": len(full.connections) + _OTHERS,
         "limits.client_bytes": 128 << 20,
     }

@@ -52,7 +52,7 @@ def delivered(port: int) -> list[Record]:
 
 
 def waiting(port: int) -> dict[bytes, tuple[int, Record]]:
-    """By body, the level and the record as it waits or waited."""
+    """The level and the record of each message that waits or waited, by body."""
     with Link(port) as link:
         return {
             one.body: (level, one)

@@ -39,7 +39,7 @@ class Sent:
 
     bodies: set[bytes] = field(default_factory=set)
     recalled: set[bytes] = field(default_factory=set)
-    #: Those whose recall was not answered before a kill.
+    #: Messages whose recall was not answered before a kill.
     unsure: set[bytes] = field(default_factory=set)
 
 

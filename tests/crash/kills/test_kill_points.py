@@ -39,8 +39,8 @@ STEP = {"write": 4}
 
 
 def places(what: str, step: int, made: Callable[[], int]) -> Iterable[int]:
-    """At which calls to kill: every `step`-th in a campaign, which ends with a run that meets none;
-    otherwise some of the calls that a run has `made`."""
+    """The calls at which to kill: every `step`-th in a campaign, which ends with a run that meets
+    none; otherwise some of the calls that a run has `made`."""
     if campaign.is_full():
         return range(1, MOST, step)
     calls = range(1, made() + 1)
@@ -48,7 +48,7 @@ def places(what: str, step: int, made: Callable[[], int]) -> Iterable[int]:
 
 
 def points(function: str, seed: int) -> list[str]:
-    """At which lines to kill, in a drawn order unless it is a campaign, which takes all."""
+    """The lines at which to kill, in a drawn order unless it is a campaign, which takes all."""
     rng = random.Random(f"{seed} {function}")
     found = list(lines((function,), rng))
     if not campaign.is_full():

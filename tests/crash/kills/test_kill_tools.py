@@ -150,7 +150,7 @@ def killed(template: Path, root: Path, tool: Tool, nth: int) -> int:
 
 
 def kills(template: Path, root: Path, tool: Tool, what: str) -> Iterator[int]:
-    """At which changes to kill: all in a campaign, otherwise some that the run's seed draws."""
+    """The changes at which to kill: all in a campaign, otherwise some that the run's seed draws."""
     made = killed(template, root, tool, NEVER)
     every = range(1, made + 1)
     return iter(
@@ -214,7 +214,7 @@ def falsely_served(root: Path, store_of: Damaged, *, below: int = 1 << 62) -> li
 
 
 def _falsely_found(store: MessageStore, store_of: Damaged) -> list[str]:
-    """By keys and by places."""
+    """The faults of look-ups by keys and by places."""
     wrong = []
     # The record whose number is damaged is whole but for that.
     known = {one.body for one in store_of.intact.values()} | {b"000040" + b"." * 50}

@@ -40,7 +40,8 @@ def record_of(number: int) -> bytes:
 
 
 def states_with_loss(log: BlockLog, states: list[CrashState], folder: Path) -> int:
-    """In how many states a promised record is missing, or the disk cannot even be mounted."""
+    """The number of states in which a promised record is missing, or the disk cannot even be
+    mounted."""
     image, target = folder / "image", folder / "mounted"
     target.mkdir(exist_ok=True)
     count = 0

@@ -206,7 +206,7 @@ def _seen(history: History, records: list[Record]) -> Iterator[Violation]:
 
 
 def aside(history: History, records: list[Record]) -> list[Transaction]:
-    """Those that nobody would decide, and that were put aside."""
+    """The transactions that nobody would decide, and that were put aside."""
     kept = sort_out(records)
     return [one for one in history.transactions if one.wish == UNKNOWN and kept[one.number].asides]
 

@@ -78,7 +78,8 @@ VARYING = (
 
 
 class Difference(NamedTuple):
-    """One that is meant: the values are regular expressions, None where there is no such field."""
+    """An intended difference: the values are regular expressions, None where there is no such
+    field."""
 
     commands: str
     field: str

@@ -21,7 +21,7 @@ HEART_BEAT, RETRY_IMMEDIATELY, NOT_FOUND = 34, 20, 19
 COUNT = 150
 EXT_BYTES = 1_500
 HEAD = struct.Struct(">hqqh")
-#: By group.
+#: The expressions by group.
 WANTED = {
     "g-all": "a IS NULL OR a IS NOT NULL",
     "g-none": "a = 'nothing has this'",

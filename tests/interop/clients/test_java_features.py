@@ -41,7 +41,7 @@ PUT_ASIDE, TRACES = "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_TRACE_TOPIC"
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
-    """Those that this run takes, started at once."""
+    """The sides that this run takes, started at once."""
     require("java-broker")
     root = tmp_path_factory.mktemp("features")
     options = {"shape": StoreShape(extra=SHAPE), "name_server": NAME_SERVER}
@@ -362,7 +362,7 @@ def test_lite_pull_consumers_seek_and_commit(side: Side) -> None:
 
 @pytest.mark.parametrize("side", ["our", "our-5.5.0"], indirect=True)
 def test_what_is_subscribed_to_while_pulls_are_held_is_not_passed_over(side: Side) -> None:
-    """With the reference it is: its clients choose by what they wanted when they pulled, and go on
+    """The reference passes it over: its clients choose by their wishes when they pulled, and go on
     behind all the others."""
     topic = side.topic("restated", 2)
     sender = side.make("producer", "restating-sender")
@@ -564,8 +564,8 @@ def die_undecided(side: Side, topic: str, group: str) -> None:
 def test_transactions_are_decided_at_once_or_when_asked(
     side: Side, transactions: dict[str, Begun], request: pytest.FixtureRequest
 ) -> None:
-    """By their producer, or by another one of its group where it has died; each that is committed
-    is delivered once, no other is."""
+    """Their producer decides them, or another of its group where it has died; each committed
+    message is delivered once, no other is."""
     begun = transactions[request.node.callspec.params["side"]]
     states = [begun.sent[body]["state"] for body in TRANSACTIONS]
     assert states == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", *["UNKNOW"] * 4]

@@ -208,7 +208,8 @@ class Consumer:
 
 
 def queue_offsets(body: bytes) -> Iterator[int]:
-    """Those of the records of an answer; there may be millions, so nothing else is looked at."""
+    """The queue offsets of the records of an answer; there may be millions, so nothing else is
+    looked at."""
     place = 0
     while place < len(body):
         (size,) = struct.unpack_from(">i", body, place)

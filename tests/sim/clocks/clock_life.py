@@ -116,7 +116,7 @@ class World:
     # --- what happens -----------------------------------------------------------------------
 
     def hours(self, count: int) -> None:
-        """So many hours of sends and deletion."""
+        """Pass `count` hours of sends and deletion."""
         for _ in range(count):
             self.clock.pass_ms(HOUR_MS)
             for _ in range(2):
@@ -255,7 +255,7 @@ class World:
             offset = result.next_offset
 
     def search_all(self) -> None:
-        """By key, by key and time, and by time."""
+        """Search all messages by key, by key and time, and by time."""
         there = list(self._there())
         for sent in there:
             key = f"U{sent.number}"

@@ -106,7 +106,8 @@ def check_disk(state: State, expected: Expected, plan: DiskPlan) -> list[Fault]:
 
 
 def _times_grow(records: list[Sent]) -> Iterator[Sent]:
-    """Those that none before them is younger than: of others the checkpoint's times say nothing."""
+    """The messages that no earlier message is younger than: the checkpoint's times say nothing of
+    others."""
     newest_ms = 0
     for sent in sorted(records, key=lambda sent: sent.log_offset):
         if sent.store_ms >= newest_ms:

@@ -239,8 +239,8 @@ def judge(plan: Plan, recorded: Recorded, place: int, built: Built) -> list[Faul
 def _with_dropped(
     expected: Expected, state: State, outcome: Outcome, segment_bytes: int
 ) -> Expected:
-    """With the records and blanks in pages that the kernel dropped after a failed sync, if more was
-    kept.
+    """The expectation with the records and blanks in pages that the kernel dropped after a failed
+    sync, if more was kept.
 
     The process was killed before it could note the failure, and the machine is still up: for the
     start nothing is lost, so what is wrong below what the queues name is damage and not a torn

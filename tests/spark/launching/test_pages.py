@@ -67,7 +67,7 @@ def is_in(names: dict[str, str], one: Shown) -> str | None:
 
 
 def commands(*kinds: str) -> list[Shown]:
-    """Those of `aerobee pipeline`, kind by kind, that are run here."""
+    """The commands of `aerobee pipeline`, kind by kind, that are run here."""
     found = []
     for one in shown():
         words = one.text.split()
@@ -243,7 +243,7 @@ _NAMED_IN_PART = (
 
 
 def settings_known(spark: Any, keys: list[str]) -> list[str]:
-    """Those that Spark has a definition of."""
+    """The keys that Spark has a definition of."""
     jvm = spark.sparkContext._jvm
     for name in ("internal.config.package$", "internal.config.Python$", "deploy.k8s.Config$"):
         jvm.java.lang.Class.forName(f"org.apache.spark.{name}")

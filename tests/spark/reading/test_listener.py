@@ -92,7 +92,7 @@ def test_rows_lag_and_failures_of_a_query_are_metrics(
 
 
 def test_a_query_that_lies_behind_says_by_how_much(driver: Driver) -> None:
-    """By reports as Spark makes them, of this source and of others."""
+    """The reports are as Spark makes them, of this source and of others."""
 
     def watch(spark: Any, broker: str) -> dict[str, float]:
         import json

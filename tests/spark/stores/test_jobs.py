@@ -704,7 +704,7 @@ def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: 
     assert re.search(r"^\d+ s: reading the log$", done.stderr, re.MULTILINE)
     assert re.search(r"^\d+ s: comparing entries with records", done.stderr, re.MULTILINE)
     assert list((tmp_path / "tables" / "findings").glob("*.parquet"))
-    # Without PySpark, here.
+    # This Python has no PySpark.
     lacking = subprocess.run(
         [sys.executable, "-m", "aerobee.cli", "pipeline", "audit", str(root)],
         capture_output=True, text=True, timeout=300, check=False,

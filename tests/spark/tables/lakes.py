@@ -47,7 +47,7 @@ LAKES = {
     "delta": LakeKind("delta", "delta"),
     "iceberg": LakeKind("iceberg", "iceberg"),
 }
-#: Those with a Spark of their own.
+#: The formats with a Spark of their own.
 DEAR = ("delta", "iceberg")
 
 

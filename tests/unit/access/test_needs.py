@@ -87,7 +87,7 @@ MAY_LACK = {
     Code.VIEW_MESSAGE_BY_ID,
     Code.END_TRANSACTION,
 }
-#: Those whose body says what they reach.
+#: Codes whose body says what they reach.
 WITH_BODY = {code for code, (body, _) in ROWS.items() if body}
 
 

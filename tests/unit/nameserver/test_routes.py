@@ -363,7 +363,7 @@ def stepped(clock: Clock) -> RouteTable:
 
 
 def perms(table: RouteTable, topics: Iterable[str] = MANY) -> set[int | None]:
-    """Those of broker b-a in these topics, None where it has no queues."""
+    """The permissions of broker b-a in these topics, None where it has no queues."""
     found: set[int | None] = set()
     for topic in topics:
         queues = (table.find(topic) or ({}, []))[0]

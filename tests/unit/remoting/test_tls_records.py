@@ -113,7 +113,7 @@ async def send(rng: random.Random, peer: ssl.SSLSocket, wire: bytes) -> None:
 
 
 async def received(peer: ssl.SSLSocket, size: int) -> bytes:
-    """So much, or what there is before the end."""
+    """The next `size` bytes, or those before the end."""
     found = b""
     async with asyncio.timeout(60):
         while len(found) < size and (more := await some(peer)):

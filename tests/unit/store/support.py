@@ -64,7 +64,7 @@ class Heard(StoreListener):
 
 
 def marks_at(log_offset: int) -> Marks:
-    """Those of a store whose log ends there."""
+    """The marks of a store whose log ends there."""
     return Marks(Settings.for_tests(), log_offset, 0, StoreListener())
 
 

@@ -186,7 +186,7 @@ def test_where_a_file_is_missed_is_said_whole(
 def test_a_file_that_nobody_can_look_at_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the rules of the others were in force alone."""
+    """Otherwise the rules of the other files would be in force alone."""
     put(tmp_path / "conf/acl/a.yml", text("account-1"))
     files = AccountFiles(str(tmp_path))
     # The default file is below a file, so it cannot exist. A file below a closed folder may exist.

@@ -317,7 +317,7 @@ def test_silence_is_looked_for_a_connection_a_step(broker: Broker) -> None:
         assert group.name == "g"
         assert next(steps) is None
         assert len(broker.clients) == left
-    # One leaves by itself meanwhile: it is not silent, and may go on with something else.
+    # One client leaves by itself meanwhile: it is not silent, and may go on with something else.
     broker.clients.unregister(peers[2].connection, None, "g")
     assert [step.name for step in steps if step is not None] == ["g", "g"]
     assert [peer.closed for peer in peers] == [True, True, False, True, True]

@@ -50,12 +50,12 @@ def joins(tables: Tables, name: str, *topics: str, **of_data: Any) -> Peer:
 
 
 def lag(tables: Tables, name: str, where: str = "T") -> list[int]:
-    """By queue."""
+    """The lag by queue."""
     return [one.messages for one in tables.lag.queues(name, where)]
 
 
 def fails(tables: Tables, name: str, number: int) -> None:
-    """So many messages that a group has failed on wait for their next try."""
+    """Let `number` messages that a group has failed on wait for their next try."""
     for _ in range(number):
         tables.retries.waits(3, retry_topic(name))
 
@@ -255,7 +255,7 @@ def test_queues_that_a_smaller_topic_has_no_more_are_nobodys_lag(tables: Tables)
     assert lag(tables, "g") == [9] * 4
     topic(tables, "T", 2)
     assert lag(tables, "g") == [9] * 2
-    # Those that are not written any more can still be read.
+    # Queues that are not written any more can still be read.
     topic(tables, "T", 4, 2)
     assert lag(tables, "g") == [9] * 4
 

@@ -26,7 +26,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def fail(bench: Bench, number: int, level: int = 1, topic: str = RETRY) -> list[PutResult]:
-    """So many messages wait for their next try."""
+    """Let `number` messages wait for their next try."""
     return [bench.send(b"%d" % one, level, topic) for one in range(number)]
 
 

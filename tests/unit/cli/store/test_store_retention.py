@@ -65,7 +65,7 @@ def test_people_get_tables_of_disks_segments_and_groups(root: Path) -> None:
 
 
 def test_an_hour_at_which_nothing_goes_is_named_first(root: Path) -> None:
-    # One that cannot begin while this runs.
+    # This hour cannot begin while the test runs.
     hour = (datetime.now().hour + 2) % 24
     hours = ("--set", f"retention.delete_hours={hour}", "--set", "fileReservedTime=1000")
     out = store("retention", root, *hours, *ROOMY).out

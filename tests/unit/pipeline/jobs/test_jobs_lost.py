@@ -48,7 +48,7 @@ def test_entries_that_point_into_a_range_are_its_messages() -> None:
         ([run(0, 2, 0), run(5, 2, 3000)], [(2, 5, 3)]),
         ([run(0, 2, 0), run(5, 2, 7000)], [(2, 5, 3)]),
         ([run(0, 2, 2500), run(5, 2, 3000)], []),
-        # One of those that are left has a wrong number.
+        # A remaining message has a wrong number.
         ([run(0, 2, 0), run(99, 1, 3000), run(6, 2, 3500)], [(2, 6, 3)]),
         # Nothing is known before the first record and behind the last.
         ([run(3, 2, 7000)], []),

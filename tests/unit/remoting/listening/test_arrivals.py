@@ -328,7 +328,7 @@ STEPS_A_TURN = 4
 
 @pytest.fixture
 async def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """In which turn of the loop each step of a server's handshake was done."""
+    """The turn of the loop in which each step of a server's handshake was done."""
     loop = asyncio.get_running_loop()
     turns, found = [0], []
     step = TlsSession.shake

@@ -34,7 +34,7 @@ class Ends:
         self.peer = peer
 
     async def read(self, count: int) -> bytes:
-        """So many bytes of the peer's, fewer at the end."""
+        """The peer's next `count` bytes, fewer at the end."""
         found = bytearray()
         async with asyncio.timeout(20):
             while len(found) < count:

@@ -140,7 +140,7 @@ def test_another_key_of_the_same_hash_is_no_answer(tmp_path: Path) -> None:
         store.put(message(b"%d" % number, keys="BB"))
     store.dispatch()
     assert found(store, "Aa") == [b"asked for", b"unique"]
-    # Those of the other key are newer, and all that one look at the index gives.
+    # The entries of the other key are newer, and one look at the index gives no more.
     [record] = store.query("Orders", "Aa", 1, *ALL).records
     assert decode_record(record).body == b"unique"
     assert len(found(store, "BB")) == 5
