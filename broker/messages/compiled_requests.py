@@ -153,7 +153,7 @@ class CompiledRequests:
     # --- rows of staged batches ---------------------------------------------------------------
 
     def plain_rows(self, body: bytes, most_body: int, most_properties: int) -> int:
-        """How many messages a batch body holds; -1 if one is not plain, or larger than that."""
+        """How many messages a batch body holds; -1 if a message is not plain or too large."""
         if self._sends is None:
             return -1
         return self._sends.plain_rows(body, most_body, most_properties)
@@ -208,8 +208,8 @@ class CompiledRequests:
         self._reput.appended()
 
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
-        """So many requests of these codes were answered, in so much time altogether: they are
-        counted, and what was stored is dispatched."""
+        """Count the requests of these codes that were answered, in `spent_s` altogether, and
+        dispatch the messages that they stored."""
         mean_s = spent_s / sum([times for _, times in served])
         stored = False
         for code, times in served:
@@ -227,7 +227,7 @@ class CompiledRequests:
         self._stats.stored_many(self._stats.topic(topic, MESSAGE_NORMAL), queues, sizes)
 
     def _now(self) -> tuple[int, int, int, int]:
-        """What moves when a route may lead elsewhere, or other accounts count."""
+        """The versions that move when a route may lead elsewhere, or other accounts count."""
         accounts = 0 if self._access is None else self._access.changes
         return self._topics.state, self._groups.state, self._log.queues_removed, accounts
 
@@ -247,7 +247,7 @@ class CompiledRequests:
         return self._form.route(topic.name, queues_of(topic), sys_flag, kinds)
 
     def _pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
-        """What a pull with these fields gets; None if each is to be looked at."""
+        """The route of pulls with these fields; None if each is to be looked at."""
         plain = self._pull.plain_pull(ext)
         if plain is None:
             return None

@@ -95,7 +95,7 @@ class Staging:
         self._expiring = Spread(turns, self._expire_some)
 
     def _build_state(self, appending: Appending, file: JsonStateFile, sums: SummedLog) -> None:
-        """What is staged and was decided, as the file and the stage log have it."""
+        """Read staged rows and decisions from the file and the stage log."""
         settings, store, clock_ms = appending.settings, appending.store, appending.clock_ms
         finished = FinishedBatches(
             lambda: int(settings.stage_state_bytes * FINISHED_SHARE),
@@ -105,7 +105,7 @@ class Staging:
         )
         self.table = StageTable(settings.broker_name, finished)
         self._log = StageLog(store, self.table, appending.identity.store_host, clock_ms)
-        #: What is saved of it.
+        #: The saved part of the table.
         self.file = StageFile(
             file,
             finished,
