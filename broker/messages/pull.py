@@ -2,10 +2,11 @@
 
 Checks the group, the topic, the queue and the subscription; asks the store; answers with messages,
 with "ask again from there", or not yet: an empty pull that asks to wait is handed to
-`held_pulls.py` and comes back to `_replay` when a message arrives or its time is over. The replay
-neither waits again nor commits the offset again. What it raises has the same answer as at the first
-try (`refusal` in `router.py`), so that the other pulls of a batch get theirs. A pull whose member
-has said something else since it came gets no messages: it is sent to pull again (`_is_restated`).
+`appending/held_pulls.py` and comes back to `_replay` when a message arrives or its time is over.
+The replay neither waits again nor commits the offset again. What it raises has the same answer as
+at the first try (`refusal` in `router.py`), so that the other pulls of a batch get theirs. A pull
+whose member has said something else since it came gets no messages: it is sent to pull again
+(`_is_restated`).
 
 A consumer with a SQL92 expression is served by the messages' properties, in steps; what is said
 here of a wrong expression differs from the reference on purpose (protocol/WIRE.md 3.2).

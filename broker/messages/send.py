@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): protocol/WIRE.md 3.1.
 
 Checks the topic, the queue and what the message asks for; builds the record to store; appends; then
-leaves the answer to `answers.py`, which sends it at once, or when the message is kept (not with
-`WAIT=false`). Refusals change nothing in the store.
+leaves the answer to `appending/answers.py`, which sends it at once, or when the message is kept
+(not with `WAIT=false`). Refusals change nothing in the store.
 
 A message with a delay level or a time of its own is stored where it waits (`delay/`), under the
 checks of its own topic; the answer names its own queue, and its place in the one where it waits. So
