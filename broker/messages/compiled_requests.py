@@ -102,9 +102,7 @@ class CompiledRequests:
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(
             self._log,
-            self._route,
-            self._log.known_queue,
-            self._stored,
+            self,
             cluster=f"{PROPERTY_CLUSTER}\x01{settings.cluster_name}".encode(),
             store_host=identity.store_host,
             json_parts=reply.json_parts(),
@@ -119,11 +117,10 @@ class CompiledRequests:
     def _made_pulls(self, offsets: ConsumerOffsets) -> Pulls:
         limits = self._store.read_limits
         return self._form.pulls(
-            self._log,
-            self._pull_route,
-            self._store.checked_below,
-            self._pull.plain_served,
-            offsets.try_commit,
+            self._store,
+            self,
+            self._pull,
+            offsets,
             json_parts=_PULL_REPLY.json_parts,
             binary_parts=_PULL_REPLY.binary_parts,
             memory_bytes=limits.memory_bytes,
@@ -220,7 +217,7 @@ class CompiledRequests:
 
     # --- routes and counts --------------------------------------------------------------------
 
-    def _stored(
+    def count_stored(
         self, topic: str, queues: Iterable[tuple[int, int, int]], sizes: Iterable[int]
     ) -> None:
         """Count what sends to a topic have stored; as `BrokerStats.stored_many`."""
@@ -231,7 +228,7 @@ class CompiledRequests:
         accounts = 0 if self._access is None else self._access.changes
         return self._topics.state, self._groups.state, self._log.queues_removed, accounts
 
-    def _route(self, encoded: bytes) -> Route | None:
+    def send_route(self, encoded: bytes) -> Route | None:
         """Where sends to a topic go; None if each is to be looked at."""
         topic = self._topics.get(encoded.decode("utf-8", "replace"))
         if (
@@ -246,7 +243,7 @@ class CompiledRequests:
         kinds = len(MESSAGE_SIZE_BOUNDS) + 1
         return self._form.route(topic.name, queues_of(topic), sys_flag, kinds)
 
-    def _pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
+    def pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
         """The route of pulls with these fields; None if each is to be looked at."""
         plain = self._pull.plain_pull(ext)
         if plain is None:
