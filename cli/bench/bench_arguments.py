@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.cli.client_arguments import add_admin, add_client
+from aerobee.cli.bench.loads import BATCH, END_TO_END, PULL, SEND, LoadShape, Mode
 from aerobee.cli.parser_types import at_most, duration, text
+from aerobee.cli.shared_arguments import add_admin, add_client
 from aerobee.pipeline.jobs.argument_values import count
 
 if TYPE_CHECKING:
@@ -29,23 +30,25 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     group = parser.add_subparsers(metavar="COMMAND", required=True)
     send = _command(group, "send", "send single messages")
-    _add_shape(send, connections=16)
+    _add_shape(send, SEND)
     batch = _command(group, "batch", "send batches of messages")
-    batch.add_argument("--batch", type=count, default=32, metavar="N", help="in a request (32)")
-    _add_shape(batch, connections=16)
+    batch.add_argument(
+        "--batch", type=count, default=BATCH.batch, metavar="N", help="in a request (32)"
+    )
+    _add_shape(batch, BATCH)
     pull = _command(group, "pull", "pull messages that are stored, again and again")
     pull.add_argument(
         "--messages", type=count, default=100_000, metavar="N",
         help="stored first, in a topic that is made (100000)",
     )  # fmt: skip
     _add_fetch(pull)
-    _add_shape(pull, connections=4)
+    _add_shape(pull, PULL)
     e2e = _command(group, "e2e", "send and consume together: from the producer to the consumer")
     add = e2e.add_argument
     add("--subscriptions", type=count, default=1, metavar="N", help="each gets all messages (1)")
     add("--consumers", type=count, default=1, metavar="N", help="of each subscription (1)")
     _add_fetch(e2e)
-    _add_shape(e2e, connections=16)
+    _add_shape(e2e, END_TO_END)
     _add_workload(group)
 
 
@@ -63,22 +66,23 @@ def _command(group: "Commands", name: str, about: str) -> argparse.ArgumentParse
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--max", type=count, default=32, dest="fetch", metavar="N", help="most messages a pull (32)"
-    )
+        "--max", type=count, default=PULL.fetch, dest="fetch", metavar="N",
+        help="most messages a pull (32)",
+    )  # fmt: skip
 
 
-def _add_shape(parser: argparse.ArgumentParser, connections: int) -> None:
-    """What a workload file says otherwise."""
-    add = parser.add_argument
+def _add_shape(parser: argparse.ArgumentParser, load: LoadShape) -> None:
+    """Arguments in whose place `bench workload` reads a file."""
+    add, pulls = parser.add_argument, load.mode is Mode.PULL
     add("--topic", type=text, metavar="NAME", help="use this one; it is made if it is not there, "
         "and stays (default: one of its own, deleted at the end)")  # fmt: skip
     add("--queues", type=_few, default=8, metavar="N", help="of a topic that is made, a broker (8)")
-    add("--size", type=_size, default=128, metavar="BYTES", help="of a body (128)")
+    add("--size", type=_size, default=load.size, metavar="BYTES", help=f"of a body ({load.size})")
     add(
-        "--connections", type=_few, default=connections, metavar="N",
-        help=f"that {'pull' if parser.prog.endswith('pull') else 'send'} ({connections})",
+        "--connections", type=_few, default=load.connections, metavar="N",
+        help=f"that {'pull' if pulls else 'send'} ({load.connections})",
     )  # fmt: skip
-    what = "pulls" if parser.prog.endswith("pull") else "messages"
+    what = "pulls" if pulls else "messages"
     add("--rate", type=_rate, metavar="N", help=f"open loop: {what} a second in all")
     add("--warm-up", type=_warm_up, default=10.0, metavar="SPAN", help="not counted (10s); a Java "
         "broker needs some ten seconds to become quick")  # fmt: skip

@@ -7,7 +7,8 @@ behind each field but the last, U+0002 behind that; a message holds many records
 and keys of all messages that they are about as its keys.
 
 Telling must not hold up what is told of: records wait here, at most `_MOST_WAITING` of them, and go
-out together twice a second. What finds no room, or cannot be sent, is counted, logged and lost.
+out together twice a second. Records without room, or that cannot be sent, are counted, logged and
+lost.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _MOST_WAITING: Final = 2048
 # One message of trace: far below the limits of a body and of properties, where its keys stand.
 _MOST_BYTES: Final = 100_000
 _MOST_KEY_BYTES: Final = 16_000
-# What the reference writes where it has nothing.
+# RocketMQ writes this where it has nothing.
 _NONE: Final = "null"
 # Its numbers of message types and of what became of a consumption.
 _NORMAL, _HALF, _DELAYED = 0, 1, 3
@@ -62,7 +63,7 @@ class Consumption:
 
 
 class MessageTrace:
-    """What one client tells. Loop thread only."""
+    """The trace that one client sends. Loop thread only."""
 
     def __init__(self, session: Session, group: str, topic: str) -> None:
         self._session = session

@@ -1,14 +1,14 @@
-"""What one measurement is: by the command line or a workload file; checked before it runs."""
+"""The plan of a measurement, by the command line or a workload file; checked before it runs."""
 
 import argparse
 import os
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from aerobee.cli.bench.frames import Payload
 from aerobee.cli.bench.load import LoadSettings
-from aerobee.cli.bench.payload import Payload
+from aerobee.cli.bench.loads import PULL, SEND, Mode
 from aerobee.cli.bench.security import PLAIN, Security
 from aerobee.cli.bench.workload import Workload, WorkloadError, read_workload
 from aerobee.cli.cluster.session import security_of
@@ -20,19 +20,9 @@ _PER_MESSAGE_BYTES: Final = 160  # a batch's message beside its body, at most
 _UNDER_WAY_BYTES_MAX: Final = 256 * _MIB  # of one connection
 _CONNECTIONS_MAX: Final = 20_000
 _PROCESSES_MAX: Final = 64
-#: In a closed loop each connection waits for its answer; an open loop must not be held by answers.
-_IN_FLIGHT_CLOSED: Final = 1
+# A closed loop waits for each answer; an open loop must not be held by answers.
 _IN_FLIGHT_OPEN: Final = 1000
 _GIB: Final = 1 << 30
-
-
-class Mode(StrEnum):
-    """What is measured."""
-
-    SEND = "send"
-    BATCH = "batch"
-    PULL = "pull"
-    END_TO_END = "e2e"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +47,7 @@ class Plan:
     keys: str = "NO_KEY"
     rate: float | None = None
     in_flight: int = 1
-    fetch: int = 32
+    fetch: int = PULL.fetch
     stored: int = 0  # messages that a pull finds, at least
     backlog_bytes: int = 0
     drain_ratio: float = 1.0
@@ -82,7 +72,7 @@ class Plan:
 
     @property
     def settings(self) -> LoadSettings:
-        """What the connections are told."""
+        """The settings of the connections."""
         rate = self.rate
         return LoadSettings(
             in_flight=self.in_flight,
@@ -98,7 +88,7 @@ class Plan:
 
     @property
     def loop_text(self) -> str:
-        """What kind of loop it is, for people."""
+        """Names the kind of loop, for people."""
         if self.rate is None:
             return f"closed loop, {self.in_flight} in flight on each connection"
         what = "pulls" if self.mode is Mode.PULL else "messages"
@@ -130,7 +120,7 @@ def _of_options(parsed: argparse.Namespace) -> Plan:
         batch=parsed.batch if mode is Mode.BATCH else 0,
         rate=parsed.rate,
         in_flight=parsed.in_flight or _in_flight(parsed.rate),
-        fetch=parsed.fetch if pulls or follows else 32,
+        fetch=parsed.fetch if pulls or follows else PULL.fetch,
         stored=parsed.messages if pulls else 0,
         warm_up_s=parsed.warm_up,
         duration_s=parsed.duration,
@@ -188,7 +178,7 @@ def _payload_of(workload: Workload) -> Payload:
 
 
 def _in_flight(rate: float | None) -> int:
-    return _IN_FLIGHT_CLOSED if rate is None else _IN_FLIGHT_OPEN
+    return SEND.in_flight if rate is None else _IN_FLIGHT_OPEN
 
 
 def _processes() -> int:
