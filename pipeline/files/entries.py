@@ -64,7 +64,7 @@ class QueueEntries:
         return (position, size) if 0 < size < PRE_BLANK_SIZE and position >= 0 else None
 
     def record_end(self) -> int:
-        """The log offset after the last record that the file names; 0 for an empty file."""
+        """The log offset after the last record that the entries name; 0 without entries."""
         last = self.entry(self.end() - 1)
         return sum(last) if last else 0
 
