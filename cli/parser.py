@@ -45,8 +45,8 @@ first steps:
 
 
 class Parser(argparse.ArgumentParser):
-    """Options that a command does not know are refused by it, with its usage; a command that is
-    not there by what looks like it; where one is missing, the help says which there are.
+    """A command refuses unknown options, with its usage. An unknown command is refused with the
+    nearest name; without a command the help lists all.
 
     `fill` declares the arguments when the parser is asked for the first time."""
 
@@ -146,7 +146,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="run N brokers on this machine, each with store, ports and name of its own, under one "
         f"supervisor (1; at most {SHARDS_MAX})",
     )  # fmt: skip
-    # What the supervisor calls each of them with.
+    # The supervisor starts each shard with this.
     add("--as-shard", type=number, help=argparse.SUPPRESS)
     add("--dev", action="store_true", help="free ports and a store that is deleted at the end")
     add("-p", "--print-config", action="store_true", help="print all settings and exit")
@@ -396,7 +396,7 @@ def _add_cancel(group: "Commands") -> None:
 
 
 def _add_reading(group: "Commands") -> None:
-    """`pull` reads what is there, `tail` goes on; they differ in their defaults."""
+    """`pull` reads the messages that are there, `tail` goes on; they differ in their defaults."""
     for name, start, most, about in (
         ("pull", "earliest", 32, "print messages that are there, leaving no trace"),
         ("tail", "latest", None, "print messages as they arrive, until Ctrl-C"),
