@@ -80,7 +80,11 @@ def add_client(parser: argparse.ArgumentParser) -> None:
     )
     add("--tls", action="store_true", help="speak TLS to name servers and brokers")
     add("--trust-store", metavar="FILE", help="check their certificates against these, PEM")
-    add("--certificate", metavar="FILE", help="for those that ask for one, PEM")
+    add(
+        "--certificate",
+        metavar="FILE",
+        help="for servers and brokers that ask for a certificate, PEM",
+    )
     add("--certificate-key", metavar="FILE", help="its key, where that is a file of its own")
 
 

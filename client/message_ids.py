@@ -117,7 +117,7 @@ class _Search:
 def _list(places: Collection[str]) -> str:
     shown = sorted(places)[:_NAMED]
     more = [f"and {len(places) - _NAMED} more"] if len(places) > _NAMED else []
-    return ", ".join([*shown, *more]) or "none is registered"
+    return ", ".join([*shown, *more]) or "no broker is registered"
 
 
 def _address(broker: BrokerRoute) -> str:

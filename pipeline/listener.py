@@ -51,12 +51,14 @@ class StreamMetrics(StreamingQueryListener):
         self._failures = counter("failures", "Times the query has ended by an error")
         self._running = gauge("running", "1 while the query runs")
         self._batch_s = gauge("batch_seconds", "How long the last batch with rows has taken")
-        self._progress_at = gauge("last_progress_timestamp_seconds", "When Spark last told of it")
+        self._progress_at = gauge(
+            "last_progress_timestamp_seconds", "Time of Spark's last report on it"
+        )
         queue = ("topic", "broker", "queue")
         self._lag = gauge("lag_messages", "Messages that are there and not read yet", *queue)
         self._lag_s = gauge(
             "lag_seconds",
-            "Age of the last message read while there are newer ones, 0 where there are none",
+            "Age of the last message read while there are newer messages, else 0",
             *queue,
         )
 

@@ -153,7 +153,7 @@ class OptionMap:
                 return one
         meant = nearest_name(text, choices)
         hint = f"; did you mean {meant!r}?" if meant else ""
-        raise self.wrong(name, f"is none of {', '.join(choices)}{hint}")
+        raise self.wrong(name, f"is not one of {', '.join(choices)}{hint}")
 
     def names(self, name: str) -> tuple[str, ...] | None:
         """A comma list without its blanks; None if it is not given. Empty places are refused."""
@@ -214,7 +214,7 @@ def parse_time_ms(text: str) -> int:
         if time_ms < 0:
             raise ValueError("is less than 0: no message is older than 1970")
         if time_ms >= _END_MS:
-            raise ValueError("is behind the year 9999: it counts milliseconds since 1970")
+            raise ValueError("is after the year 9999: it counts milliseconds since 1970")
         return time_ms
     try:
         moment = datetime.fromisoformat(text)

@@ -268,7 +268,7 @@ def tables(settings: Settings, core: BrokerCore) -> tuple[Row, ...]:
         Row("aerobee_topics_created_on_send_total", core.topics.created_on_send,
             "Topics made by the first send to them"),
         Row("aerobee_offsets_refused_total", core.offsets.refused,
-            "Committed offsets beyond the end of their queue, of none, or beyond the limits"),
+            "Committed offsets beyond the end of their queue, of no queue, or beyond the limits"),
     )  # fmt: skip
 
 

@@ -337,7 +337,7 @@ class HttpServer:
         route = self._routes.get(request.path)
         if route is None:
             known = "".join(f"{path}\n" for path in sorted(self._routes))
-            return Response(404, f"not here; what is:\n{known}".encode())
+            return Response(404, f"not here; the paths are:\n{known}".encode())
         try:
             return await route(request)
         except Exception:

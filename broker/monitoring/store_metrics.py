@@ -222,7 +222,7 @@ async def lag(
         )
         age = page.family(
             "rocketmq_consumer_lag_latency_milliseconds",
-            "Age of the oldest message not yet consumed, 0 when there is none",
+            "Age of the oldest message not yet consumed, 0 without such a message",
             labels,
             merge=max,
         )

@@ -63,7 +63,7 @@ def duration(argument: str) -> float:
         value = float(argument[:-1] if factor else argument) * (factor or 1)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"must be seconds, or a number with s, m, h or d behind it, such as 90s, 15m, 2h or "
+            f"must be seconds, or a number followed by s, m, h or d, such as 90s, 15m, 2h or "
             f"3d: {argument}"
         ) from None
     if not 0 < value < float("inf"):

@@ -294,7 +294,7 @@ async def _by_id(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMessa
         nowhere = f"no message with id {parsed.id}: it names no place in a broker's log"
     if parsed.topic:
         looked = await _looked_at(admin, parsed.topic)
-        nowhere += f"; nor one whose client gave it, in {looked}"
+        nowhere += f"; no message whose client gave this id, in {looked}"
         raise CommandFailed(f"{nowhere}; {_hint(parsed)}")
     raise CommandFailed(
         f"{nowhere}; if a client gave the id, as message send prints, name the topic: "
@@ -312,6 +312,7 @@ async def _looked_at(admin: Admin, topic: str) -> str:
 
 def _hint(parsed: argparse.Namespace) -> str:
     return (
-        "one that waits for its time is not in the index before its delivery, and can be taken "
-        f"back until then: aerobee message cancel {parsed.topic}, with what message send printed"
+        "a message that waits for its time is in the index only from its delivery on, and can be "
+        f"taken back until then: aerobee message cancel {parsed.topic}, with the handle that "
+        "message send printed"
     )

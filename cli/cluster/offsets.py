@@ -149,7 +149,7 @@ def _meant(where: str, timestamp_ms: int) -> str:
     """The time that was understood, and where that leads."""
     moment = f"{time_text(timestamp_ms) or where} in local time"
     if timestamp_ms > time.time_ns() // 1_000_000:
-        return f"{moment} is in the future: queues go to their last message, behind it with latest"
+        return f"{moment} is in the future: queues go to their last message, after it with latest"
     return f"queues go to the message that was stored nearest to {moment}"
 
 

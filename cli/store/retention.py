@@ -158,7 +158,7 @@ def _segments(number: int) -> str:
 
 def _first_text(wave: RetentionPlan) -> str:
     if not wave.doomed:
-        return "there is none that may go"
+        return "no segment may go"
     first, last = (os.path.basename(wave.doomed[at].path) for at in (0, -1))
     return f"{first} first" if first == last else f"{first} first, then up to {last}"
 

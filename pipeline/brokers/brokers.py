@@ -260,7 +260,7 @@ def _advice(topic: str) -> str:
     try:
         check_topic_name(topic)
     except BadRequest as error:
-        return f"there can be none of that name: {error.remark}"
+        return f"no topic can have that name: {error.remark}"
     return f"'aerobee topic list' shows them, 'aerobee topic create {topic}' makes it"
 
 

@@ -158,7 +158,7 @@ class PieceScan:
         following = self._behind_damage.next(bad, limit)
         if following < limit:
             return [_damage(bad, following)], following
-        return [Damage(bad, f"is no record, nor is anything behind it up to {limit}")], limit
+        return [Damage(bad, f"is no record, and no record follows up to {limit}")], limit
 
     @cached_property
     def _behind_damage(self) -> BehindDamage:
@@ -168,4 +168,4 @@ class PieceScan:
 
 
 def _damage(bad: int, following: int) -> Damage:
-    return Damage(bad, f"is no record; the next one is at {following}")
+    return Damage(bad, f"is no record; the next record is at {following}")

@@ -85,7 +85,7 @@ def _check_java(environ: Mapping[str, str]) -> None:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError) as error:
         where = f"JAVA_HOME is {home}, which" if home else "the PATH"
-        raise JobFailed(f"{needs}; {where} has none that runs") from error
+        raise JobFailed(f"{needs}; {where} has no Java that runs") from error
     version = re.search(r'version "(\d+)', said)
     if version is not None and int(version[1]) < _JAVA:
         raise JobFailed(f"{needs}; {java} is version {version[1]}")

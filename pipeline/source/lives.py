@@ -114,7 +114,7 @@ class QueueLives:
 def other_life(queue: Queue, offset: int, mark: Mark, found: Mark | None) -> str:
     """Says which message was found in the place of the last message read."""
     was = f"the last message read, {offset - 1}, was stored at {_time(mark)}"
-    now = "it is not there" if found is None else f"there is one stored at {_time(found)} now"
+    now = "it is not there" if found is None else f"there is now a message stored at {_time(found)}"
     return (
         f"{queue}: {was}, and {now}: the topic was deleted and made again since, or its broker has "
         "lost or replaced what it had stored"

@@ -305,7 +305,7 @@ def _by_queue(
 def _must_be_one(options: OptionMap, times: Iterable[str]) -> bool:
     """Whether a queue without a message at or after its time is refused."""
     if _STRATEGY in options and not options.given(times):
-        raise OptionError(f"option {_STRATEGY} is for {' and '.join(times)}, none is given")
+        raise OptionError(f"option {_STRATEGY} is for {' and '.join(times)}, neither is given")
     return options.choice(_STRATEGY, ("latest", "error"), "latest") == "error"
 
 

@@ -199,8 +199,8 @@ class StreamPlan:
                 self._subscribed.report_loss(f"{text}, and its topic has no such queue any more")
             else:
                 log.warning(
-                    "%s, has no route and is waited for; if its broker has left for good, what was "
-                    "not read there is lost, the other queues are read on", text,
+                    "%s, has no route and is waited for; if its broker has left for good, its "
+                    "unread messages are lost; the other queues are read on", text,
                 )  # fmt: skip
 
     def _report_shorter(self, queue: Queue, known: int, end: int) -> None:

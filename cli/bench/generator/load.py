@@ -96,12 +96,13 @@ class ReaderSpec(msgspec.Struct, frozen=True):
 
 
 class Schedule:
-    """When the requests of an open loop are due on one connection: by the clock, never by answers.
+    """The times when requests of an open loop are due on one connection: by the clock, never by
+    answers.
 
     All connections together send `rate` requests a second, evenly: connection `number` has every
     `connections`-th place. Each time is counted from the start, so that neither rounding nor a late
-    request moves those behind it: what is late is sent at once, and its latency counts from when it
-    was due."""
+    request moves those after it: a late request is sent at once, and its latency counts from the
+    time when it was due."""
 
     __slots__ = ("_connections", "_index", "_interval_ns", "_number", "_start_ns", "due_ns")
 
