@@ -223,7 +223,7 @@ def test_a_time_or_a_cancel_that_means_nothing_exits_2(run: Run, arguments: list
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--delay", "5y"], "--delay: must be seconds, or a number with s, m, h or d behind it"),
+        (["--delay", "5y"], "--delay: must be seconds, or a number followed by s, m, h or d"),
         (["--delay", "-5"], "--delay: must be above 0"),
         (["--delay", "41d"], "--delay: must be at most 40 days (40d), not 41d"),
         (["--delay-level", "19"], "--delay-level: must be 0 to 18, not 19"),
