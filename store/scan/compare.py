@@ -1,6 +1,6 @@
-"""Holds the entries that follow from the log against those a queue has, and yields what differs.
+"""Compares the entries that follow from the log with those of a queue, and yields the differences.
 
-What to make of a difference is a policy: recovery writes what is missing, the scrub has the queue's
+The use of a difference is a policy: recovery writes what is missing, the scrub has the queue's
 owner look at it, the audit names it.
 """
 
@@ -11,7 +11,7 @@ from aerobee.store.queues.queue_view import ENTRY_BYTES
 
 
 class Difference(NamedTuple):
-    """A queue offset whose entry is not the `expected` one; `found` is empty behind the end."""
+    """A queue offset whose entry is not the `expected` one; `found` is empty above the end."""
 
     offset: int
     expected: bytes
@@ -19,7 +19,7 @@ class Difference(NamedTuple):
 
 
 def differences(first: int, expected: bytes, found: bytes) -> Iterator[Difference]:
-    """Those of the entries from the queue offset `first` on."""
+    """The differences of the entries from the queue offset `first` on."""
     if expected == found:
         return
     for position in range(0, len(expected), ENTRY_BYTES):

@@ -30,7 +30,7 @@ _STEP_BYTES = 16 << 20
 
 class WarmFile(MappedFile):
     """A segment that is warmed when it is made: synced after each `sync_pages` pages, or not at all
-    with None."""
+    with None. `refused` is called when the system does not lock memory."""
 
     def __init__(
         self,
