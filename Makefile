@@ -7,6 +7,9 @@ ARGS ?=
 PYTHON_IN_VENV := .venv/bin/python
 # With bytecode, even where the machine says to write none: the tests start thousands of Pythons.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m pytest
+COLLECT := mkdir -p .cache; $(PYTEST) tests --collect-only --quiet >.cache/collected || { cat .cache/collected; exit 1; }
+# `part` of the dear tests, which the seed draws, or all.
+DRAW := $(or $(AEROBEE_DRAW),part)
 # More than cores, because most tests wait for something; tests/schedule.py says which share one.
 WORKERS ?= $(shell expr 5 '*' $$(nproc 2>/dev/null || echo 2) / 2)
 PARALLEL := --numprocesses $(WORKERS)
@@ -14,13 +17,15 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract native budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run pyspark test campaign check lint types compiled unit bring peers spark bench bench-neighbours bench-pending bench-secured bench-spark pair sanitize pythons wheels manual clean $(SUITES)
+.PHONY: help setup run pyspark test sixth campaign check lint types compiled unit bring peers spark bench bench-neighbours bench-pending bench-secured bench-spark pair sanitize pythons wheels manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make pyspark PySpark into .venv, for aerobee pipeline'
-	@echo 'make test    everything, with the real clients of other languages (brings them first)'
-	@echo 'make campaign  the same with nothing left to chance, half an hour; refreshes docs/reliability.md'
+	@echo 'make test    all suites, a quarter of an hour; a seed draws which of the dear tests run, five runs'
+	@echo '             in a row take all (docs/testing.md); AEROBEE_DRAW=all takes all at once'
+	@echo 'make campaign  everything in full, an hour and more; refreshes docs/reliability.md'
+	@echo 'make sixth   the sixth of the campaign that the seed draws, as far as it begins in ten minutes'
 	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
 	@echo 'make bench   beside the Java broker; bench-neighbours: beside Redis and NATS;'
 	@echo '             bench-spark: Spark reading from us and from Kafka;'
@@ -46,12 +51,20 @@ pyspark:
 	  --disable-pip-version-check --constraint requirements/spark-4.3.txt --requirement /dev/stdin
 	@echo 'pyspark: .venv/bin/aerobee pipeline shell, or pipeline submit APP'
 
-# One pytest run over all suites, so that its closing line speaks for all of them. What they need is
-# brought meanwhile; a test waits for the part it needs. Sizes are the quick ones of tests/campaign.py.
-test: bring
-	@$(MAKE) --no-print-directory lint types compiled
-	$(PYTEST) tests $(PARALLEL) --durations=20 $(ARGS)
-	@$(PYTHON_IN_VENV) -m tests.parts wait
+# One pytest run over all suites, lint and types among them, so that its closing line speaks for all.
+# The seed draws which of the dear tests run (docs/testing.md). What those need is brought meanwhile;
+# tests that need none of it go first. Sizes are the quick ones of tests/campaign.py.
+test: setup
+	@seed=$$($(PYTHON_IN_VENV) -m tests.drawing $(ARGS)) && drawn="--draw $(DRAW) --seed $$seed" && \
+	$(PYTHON_IN_VENV) -m tests.parts start $$drawn && { $(COLLECT); } && \
+	echo "make test: $$drawn" && $(PYTEST) tests $(PARALLEL) --durations=20 $(ARGS) $$drawn && \
+	$(PYTHON_IN_VENV) -m tests.parts wait $$drawn
+
+# The sixth of the campaign that the seed draws, as far as it begins within so many seconds.
+WITHIN ?= 600
+sixth: export AEROBEE_CAMPAIGN := full
+sixth: setup
+	$(PYTEST) tests $(PARALLEL) -o faulthandler_timeout=3600 --draw=sixth --begin-within=$(WITHIN) $(ARGS)
 
 # Before a change to store/, remoting/ or a recovery is done: all suites in full. The figures of those
 # that ran go into docs/reliability.md; ARGS="-k NAME" runs some, and not on each Python.
@@ -86,6 +99,7 @@ check: lint types
 
 lint: setup
 	.venv/bin/ruff check .
+	.venv/bin/ruff format --check --quiet .
 	$(PYTHON_IN_VENV) -m aerobee.config.manual --check
 	$(PYTHON_IN_VENV) -m aerobee.config.limits_page --check
 
@@ -95,8 +109,7 @@ types: setup
 # Pytest rewrites and compiles each test module once: a quarter of a minute, which in a clean clone
 # each worker would take for itself.
 compiled: setup
-	@mkdir -p .cache
-	@$(PYTEST) tests --collect-only --quiet >.cache/collected || { cat .cache/collected; exit 1; }
+	@$(COLLECT)
 
 unit: setup
 	$(PYTEST) tests/unit tests/test_layers.py $(PARALLEL) --durations=5 $(ARGS)

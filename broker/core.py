@@ -20,14 +20,13 @@ from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.access.requests import AccessRequests
-from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.service import ScheduleMessageService
-from aerobee.broker.delay.timer import TimerRules, TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.live_settings import LiveSettings
-from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.answers import Answers
 from aerobee.broker.messages.compiled import CompiledRequests
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
@@ -36,6 +35,7 @@ from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.requests.client_calls import ClientCalls
 from aerobee.broker.requests.clients import ClientRequests
@@ -83,13 +83,14 @@ from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
 from aerobee.protocol.message.record import decode_record
 from aerobee.protocol.names import HIDDEN_TOPICS, is_light
 from aerobee.remoting.turns import Spread, Turns
+from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
     from aerobee.access.service import AccessService
 
-# Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
+# Held pulls and waiting answers are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
 # A store that is gone is noticed so soon: what is acknowledged meanwhile is lost.
@@ -115,16 +116,18 @@ class BrokerCore:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         store: MessageStore,
+        events: StoreEvents,
         identity: Identity,
         stats: BrokerStats,
         loop: asyncio.AbstractEventLoop,
-        *,
         live_settings: LiveSettings | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """Without `live_settings` no request changes a setting. `turns` are the loop's."""
+        """`events` is what `store` was opened with. Without `live_settings` no request changes a
+        setting. `turns` are the loop's."""
         self.settings = settings
         # With which the topics are registered.
         self._permission = settings.broker_permission
@@ -142,6 +145,7 @@ class BrokerCore:
         self._build_appending()
         self._build_messages()
         self._build_routers()
+        events.follow(self)
 
     def _build_access(self) -> AccessService | None:
         """None where everybody may do everything. Raises ConfigError without accounts."""
@@ -277,6 +281,7 @@ class BrokerCore:
     def _build_appending(self) -> None:
         """What puts messages by itself (delayed, staged, half ones), and what follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
+        self.answers = Answers(settings, loop, self.turns, store, self.stats)
         self.held = HeldPulls(
             loop.time,
             lambda: settings.held_pulls,
@@ -284,8 +289,10 @@ class BrokerCore:
             self.turns,
             store.properties_at,
         )
-        self._reput = ReputService(loop, store, self.held, self.turns)
-        self._appended = self._reput.after_append(settings)
+        self._reput = ReputService(
+            loop, store, self.held, self.turns, flush_timed=settings.flush_timed
+        )
+        self._appended = self._reput.appended
         self._delay_progress = DelayProgress(
             self._state_file("delayOffset.json"), lambda: store.durable, store.sync_soon
         )
@@ -297,12 +304,12 @@ class BrokerCore:
             self._state_pool,
         )
         self.delays = ScheduleMessageService(
-            loop,
-            store,
-            self._delay_progress,
-            self.stats,
-            self._appended,
-            wall_clock_ms,
+            loop=loop,
+            store=store,
+            progress=self._delay_progress,
+            stats=self.stats,
+            appended=self._appended,
+            clock_ms=wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
             second_step=self.second_step,
             retries=self.retries,
@@ -330,7 +337,7 @@ class BrokerCore:
             self.identity.store_host,
             self._appended,
             wall_clock_ms,
-            lambda: self.acks.broken,
+            self.answers.decisions,
             self._control,
             second_step=self.second_step,
         )
@@ -348,6 +355,7 @@ class BrokerCore:
             wall_clock_ms,
             self._bodies,
             self.turns,
+            self.answers.intents,
             self.delays,
             control=self._control,
             pool=self._state_pool,
@@ -369,47 +377,25 @@ class BrokerCore:
             self._state_pool,
         )
         self.timer = TimerService(
-            self._loop,
-            store,
-            self._timer_progress,
-            self.stats,
-            self._appended,
-            wall_clock_ms,
-            self.delays.put,
-            TimerRules(
-                lambda: settings.timer_enabled,
-                lambda: settings.timer_max_delay_seconds * 1000,
-                lambda: timer_window_ms(settings),
-                lambda: settings.timer_messages,
-                lambda: settings.timer_recalls,
-            ),
+            loop=self._loop,
+            store=store,
+            progress=self._timer_progress,
+            stats=self.stats,
+            appended=self._appended,
+            clock_ms=wall_clock_ms,
+            put_delayed=self.delays.put,
+            settings=settings,
             second_step=self.second_step,
         )
 
-    def _save_last(self) -> None:
-        """The store has closed: what it has is durable."""
+    def save_last(self) -> None:
+        """Write down how far delays and timer are: all that the store has is durable."""
         self.delays.save_last()
         self.timer.save_last()
 
     def _build_messages(self) -> None:
         settings, store = self.settings, self.store
         reply = self._send_answers = SendReply(settings.region_id, settings.trace_on)
-        self.acks = Acks(
-            self._loop,
-            self.turns,
-            store,
-            reply,
-            self._after_durable,
-            settings.sync_flush_timeout_ms / 1000,
-            self.stats,
-            store.stats.put_times,
-        )
-        store.listen(
-            durable=self.acks.on_durable,
-            committed=self.acks.on_durable,
-            broken=self.acks.on_broken,
-            closing=self._save_last,
-        )
         self._send = SendProcessor(
             settings,
             self.identity,
@@ -419,7 +405,7 @@ class BrokerCore:
             self.timer,
             self.topics,
             self.groups,
-            self.acks,
+            self.answers.sends,
             reply,
             self.stats,
             self._failed_messages,
@@ -442,12 +428,17 @@ class BrokerCore:
             self.filters,
         )
 
-    def _after_durable(self) -> None:
-        """The durable mark has moved: answer the pulls that wait for what it has made visible, and
-        the requests that wait for the decision about a staged batch or a transaction."""
+    def marks_moved(self) -> None:
+        """Send the answers that a mark of the store has kept back; then answer the pulls that wait
+        for what it has made visible, and the questions for the end of a staged batch."""
+        self.answers.go_on()
         self._reput.run()
         self.staging.answers.send_ready()
-        self.transactions.answers.send_ready()
+
+    def store_broke(self, error: StoreBroken) -> None:
+        """Answer what waits for a sync that will not come."""
+        self.answers.fail(error.remark)
+        self.marks_moved()
 
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store
@@ -513,7 +504,7 @@ class BrokerCore:
             self.groups,
             self.offsets,
             self._pull,
-            self.acks,
+            self.answers.sends,
             self._control,
         )
         self.staging.use(requests)
@@ -568,7 +559,7 @@ class BrokerCore:
             self.identity,
             self.timer,
             self.topics,
-            self.acks,
+            self.answers.sends,
             self._send_answers,
             self._appended,
             wall_clock_ms,
@@ -641,7 +632,7 @@ class BrokerCore:
         self.staging.start_tasks(scheduler)
         self.transactions.start_tasks(scheduler)
         every(_SWEEP_S, "held pulls", self.held.sweep)
-        every(_SWEEP_S, "waiting acks", self.acks.expire)
+        every(_SWEEP_S, "waiting answers", self.answers.go_on)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
         every(_SWEEP_S, "changed groups", self._client_requests.look)
         every(_CLIENT_SWEEP_S, "dead filters", self.filters.forget_dead)
@@ -651,9 +642,7 @@ class BrokerCore:
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
-        forgetting = Forgetting(
-            self.turns, self.deleted_topics, self._waits, lambda: store.dispatched
-        )
+        forgetting = Forgetting(self.turns, self.deleted_topics, self._waits, store.marks)
         saved_s = settings.flush_delay_offset_interval_ms / 1000
         every(max(_FORGET_S, 2 * saved_s), "deletions", forgetting.look)
         counting = Spread(self.turns, self.retries.step)
@@ -767,12 +756,6 @@ class BrokerCore:
             self._state_pool.shutdown()
             self._sums.close()
             self._bodies.close()
-
-
-def timer_window_ms(settings: Settings) -> int:
-    """How far ahead a waiting record is left alone: it has to outlive retention by far."""
-    seconds = min(settings.timer_roll_window_seconds, settings.retention_hours * 3600 // 2)
-    return seconds * 1000
 
 
 def _patience_s(settings: Settings) -> dict[int, float]:

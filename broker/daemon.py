@@ -25,6 +25,7 @@ from aerobee.access.places import tools_file
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.free_ports import check_ports_free
 from aerobee.broker.live_settings import LiveSettings
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.monitoring.health import (
     HealthChecks,
     LoopMonitor,
@@ -136,6 +137,8 @@ class Daemon:
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
+        # Notes how far delays and timer are, at the store's end; None while there is no core.
+        self._save_last: Callable[[], None] | None = None
         self.registrar: Registrar
         self.addresses: Addresses
 
@@ -213,7 +216,8 @@ class Daemon:
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
         self._tell_exposures(advertised.warnings)
-        self.store = await self._open_store(loop)
+        events = StoreEvents(loop)
+        self.store = await self._open_store(loop, events)
         self._undo.append(("store", self._close_store))
         self._check_not_abandoned()
         if self._reload is not None:
@@ -222,16 +226,7 @@ class Daemon:
         with contextlib.ExitStack() as reserved:
             port = settings.listen_port or self._reserve_port(reserved)
             identity = Identity(advertised, port)
-            self.core = BrokerCore(
-                settings,
-                self.store,
-                identity,
-                self.stats,
-                loop,
-                live_settings=self._live_settings,
-                turns=turns,
-            )
-            self._undo.append(("broker core", self.core.close))
+            self.core = self._build_core(loop, turns, events, identity)
             self.core.complete_tables()
             add_broker(metrics, self.core)
             name_server = await self._start_name_server()
@@ -306,7 +301,9 @@ class Daemon:
     def _encryption(self) -> PortCertificates | None:
         return None if self._certificates is None else self._certificates.clients
 
-    async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
+    async def _open_store(
+        self, loop: asyncio.AbstractEventLoop, events: StoreEvents
+    ) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
         progress = self._supervision.begin_recovery(loop)
         store = await loop.run_in_executor(
@@ -315,11 +312,33 @@ class Daemon:
                 self.settings,
                 progress=progress,
                 compiled=None if self.form is None else self.form.store,
+                listener=events,
             ),
         )
         self._supervision.end_recovery()
         store.make_segment_ahead()
         return store
+
+    def _build_core(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        events: StoreEvents,
+        identity: Identity,
+    ) -> BrokerCore:
+        core = BrokerCore(
+            settings=self.settings,
+            store=self.store,
+            events=events,
+            identity=identity,
+            stats=self.stats,
+            loop=loop,
+            live_settings=self._live_settings,
+            turns=turns,
+        )
+        self._save_last = core.save_last
+        self._undo.append(("broker core", core.close))
+        return core
 
     def _read_certificates(self, settings: Settings) -> None:
         """Those that the ports show, and what name servers are spoken to through. Raises
@@ -365,7 +384,7 @@ class Daemon:
         for server in servers:
             await server.stop_listening()
         self.core.held.release_all()
-        await self.core.acks.wait_empty(_DRAIN_S)
+        await self.core.answers.wait_empty(_DRAIN_S)
         await self.core.save_tables()
         for server in servers:
             await server.close()
@@ -461,7 +480,7 @@ class Daemon:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
         store = self.store
         broken = store.not_writable_reason()
-        if not await asyncio.get_running_loop().run_in_executor(None, store.close):
+        if not await asyncio.get_running_loop().run_in_executor(None, store.close, self._save_last):
             raise StoreError(
                 f"the store in {self.settings.store_path} could not bring everything to the disk "
                 f"and will be recovered at the next start: {broken or 'see the log'}"

@@ -86,7 +86,7 @@ def _say_alone(path: str) -> None:
 
 
 def explain_account(parsed: argparse.Namespace) -> int:
-    """What an account may do; for a topic or a group if one is named. And who needs no account."""
+    """Say what an account may do, for a topic or a group if one is named, and who needs none."""
     files = [_read(path) for named in parsed.file for path in _paths(named)]
     accounts = (one for file in files for one in file.accounts)
     account = next((one for one in accounts if one.access_key == parsed.account), None)

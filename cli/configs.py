@@ -15,7 +15,7 @@ from aerobee.nearest_name import nearest_name
 
 _HIDDEN = "***"
 
-# What mqbroker -m prints, as far as it has a counterpart.
+# The settings that mqbroker -m prints, as far as each has a counterpart.
 _IMPORTANT = (
     "broker_name",
     "cluster_name",
@@ -76,7 +76,7 @@ def show(parsed: argparse.Namespace) -> int:
 
 
 def explain(parsed: argparse.Namespace) -> int:
-    """What settings mean: unit, range, default, RocketMQ's name."""
+    """Say what settings mean: unit, range, default, RocketMQ's name."""
     show_lines(*"\n\n".join(map(_explanation, _asked(parsed.key))).split("\n"))
     return OK
 

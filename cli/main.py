@@ -23,7 +23,7 @@ from aerobee.config.hangup import HANGUPS
 # Those that SIGHUP has read their configuration again, instead of ending them.
 _DAEMONS: Final = frozenset({"serve", "nameserver"})
 _INTERRUPTED: Final = 130
-# What a write to a device without room raises; files that we open ourselves are named by it.
+# A write to a device without room raises one of these; files that we open ourselves are named.
 _OUTPUT_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
@@ -149,9 +149,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         for name in ("send", "batch", "pull", "e2e", "workload")
     },
     "store verify": ("store.verify", "verify_store"),
-    "store rebuild": ("store.rebuild", "rebuild_store"),
-    "store repair": ("store.repair", "repair_store"),
-    "store truncate": ("store.truncate", "truncate_store"),
+    "store rebuild": ("store.mending", "rebuild_store"),
+    "store repair": ("store.mending", "repair_store"),
+    "store truncate": ("store.mending", "truncate_store"),
     "store export-timers": ("store.export_timers", "export_timers"),
     "store retention": ("store.retention", "show_retention"),
     "store dump messages": ("store.dump", "dump_messages"),

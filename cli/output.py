@@ -1,4 +1,4 @@
-"""What commands print: data on standard output, everything else on standard error.
+"""The output of commands: data on standard output, everything else on standard error.
 
 People get tables, `--json` gives what scripts can rely on: one JSON document for a listing, one
 object a line for a stream of messages. Rich draws the tables of a terminal and is imported only
@@ -69,8 +69,8 @@ def say_traceback(
 
 
 def quieten_logs() -> None:
-    """Nothing of ours is logged: commands say themselves what went wrong. What others log (asyncio
-    does, of a bug) comes out escaped."""
+    """Nothing of ours is logged: commands say themselves what went wrong. Lines that others log
+    (asyncio does, of a bug) come out escaped."""
     import logging
 
     class Escaped(logging.Formatter):
@@ -156,7 +156,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def body_fields(body: bytes) -> dict[str, Any]:
-    """A message body in JSON: `body` is the text, or null with `body_base64` when it is none."""
+    """A message body in JSON: `body` is the text, or null beside `body_base64` for other bytes."""
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:

@@ -11,17 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
-from aerobee.cli.client_arguments import add_admin, add_client
-from aerobee.cli.parser_types import (
-    assignment,
-    delay,
-    delay_level,
-    port,
-    seconds,
-    shards,
-    text,
-)
-from aerobee.cli.preview_arguments import add_yes
+from aerobee.cli.parser_types import assignment, delay, delay_level, port, seconds, shards, text
+from aerobee.cli.shared_arguments import add_json, add_settings, add_yes, asking
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.argument_values import count, number
 from aerobee.printable import printable
@@ -91,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
         if unknown and self._subparsers is None:
-            # What all have in front makes none nearer.
+            # The hyphens that all have in front make no name nearer.
             known = {name.lstrip("-"): name for name in self._option_string_actions}
             near = nearest_name(unknown[0].lstrip("-"), known)
             hint = f"; did you mean {known[near]}?" if near else ""
@@ -134,7 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run the broker. Port 0 for the name server or HTTP turns that part off."
-    _add_settings(parser)
+    add_settings(parser)
     add = parser.add_argument
     add("-n", "--name-servers", metavar="HOST:PORT;...", help="name servers to register with")
     add("--store", metavar="DIR", help="directory of everything the broker keeps")
@@ -156,7 +147,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_nameserver(parser: argparse.ArgumentParser) -> None:
-    _add_settings(parser)
+    add_settings(parser)
     parser.add_argument("--host", metavar="ADDR", help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=port, metavar="N", help="port (9876; 0: a free one)")
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
@@ -172,16 +163,8 @@ def _add_shards(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, default=10.0, metavar="SECONDS", help="for the answer (10)"
     )
-    _add_json(parser)
+    add_json(parser)
     parser.set_defaults(command="shards")
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-c", "--config", metavar="FILE", help="TOML, or a RocketMQ broker.conf")
-    add("--format", choices=("toml", "properties"), help="of FILE, if its content does not tell")
-    add("--strict", action="store_true", help="unknown keys of a broker.conf are errors")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, repeatable")
 
 
 # Configuration
@@ -196,10 +179,10 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         "and these flags would have. Running brokers are not asked.",
     )
     show.add_argument("key", nargs="*", metavar="KEY", help="only these: names here, or RocketMQ's")
-    _add_settings(show)
+    add_settings(show)
     show.add_argument("--origin", action="store_true", help="where each value comes from")
     show.add_argument("--changed", action="store_true", help="only what somebody set")
-    _add_json(show)
+    add_json(show)
     show.set_defaults(command="config show")
     explain = group.add_parser("explain", help="what a setting means")
     explain.add_argument("key", nargs="+", metavar="KEY", help="its name here, or RocketMQ's")
@@ -208,7 +191,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     check.add_argument("config", metavar="FILE")
     check.add_argument("--format", choices=("toml", "properties"), help="if FILE does not tell")
     check.add_argument("--strict", action="store_true", help="warnings fail as well")
-    _add_json(check)
+    add_json(check)
     check.set_defaults(command="config check")
 
 
@@ -230,59 +213,43 @@ def _add_acl(parser: argparse.ArgumentParser) -> None:
 
 def _add_topic(parser: argparse.ArgumentParser) -> None:
     group = _group(parser)
-    listing = group.add_parser("list", help="topics the name server knows")
-    listing.add_argument(
-        "--all", action="store_true", help="system, retry and dead letter ones too"
+    with asking(group, "topic list", "topics the name server knows") as listing:
+        about = "system, retry and dead letter ones too"
+        listing.add_argument("--all", action="store_true", help=about)
+    _add_create(group)
+    with asking(group, "topic describe", "queues and offsets of a topic, by broker") as describe:
+        describe.add_argument("topic", type=text)
+    about = "say what a topic holds; --yes: delete it, with its messages"
+    description = (
+        "Delete a topic on all brokers: its messages cannot be read any more, and its groups' "
+        "offsets in it are gone. Without --yes nothing is deleted."
     )
-    _add_client(listing)
-    listing.set_defaults(command="topic list")
-    create = group.add_parser(
-        "create",
-        help="create a topic; --update: change one",
-        description="Create a topic, or change one with --update. A topic that is to have fewer "
-        "queues loses what is in those that fall away: take the write queues first, wait until "
-        "the others are consumed, then take the read queues. What would become unreadable is said "
-        "first, and done with --yes.",
+    with asking(group, "topic delete", about, description, admin=True) as delete:
+        delete.add_argument("topic", type=text)
+        add_yes(delete)
+
+
+def _add_create(group: "Commands") -> None:
+    description = (
+        "Create a topic, or change one with --update. A topic that is to have fewer queues loses "
+        "what is in those that fall away: take the write queues first, wait until the others are "
+        "consumed, then take the read queues. What would become unreadable is said first, and done "
+        "with --yes."
     )
-    create.add_argument("topic", type=text)
-    create.add_argument(
-        "--queues", type=count, metavar="N", help="to read and write (8, or what there is)"
-    )
-    create.add_argument(
-        "--write-queues", type=count, metavar="N", help="only those that are sent to"
-    )
-    create.add_argument(
-        "--read-queues", type=count, metavar="N", help="only those that are consumed"
-    )
-    create.add_argument("--perm", choices=("r", "w", "rw"), help="rights (rw, or what there is)")
-    create.add_argument(
-        "--update", action="store_true", help="change a topic that exists with other settings"
-    )
-    create.add_argument(
-        "--yes", action="store_true", help="with --update: also where messages become unreadable"
-    )
-    create.add_argument("--cluster", type=text, metavar="NAME", help="only in this cluster")
-    create.add_argument(
-        "--broker", type=text, metavar="NAME", help="only on this broker (default: on all)"
-    )
-    add_admin(create)
-    _add_client(create)
-    create.set_defaults(command="topic create")
-    describe = group.add_parser("describe", help="queues and offsets of a topic, by broker")
-    describe.add_argument("topic", type=text)
-    _add_client(describe)
-    describe.set_defaults(command="topic describe")
-    delete = group.add_parser(
-        "delete",
-        help="say what a topic holds; --yes: delete it, with its messages",
-        description="Delete a topic on all brokers: its messages cannot be read any more, and its "
-        "groups' offsets in it are gone. Without --yes nothing is deleted.",
-    )
-    delete.add_argument("topic", type=text)
-    add_yes(delete)
-    add_admin(delete)
-    _add_client(delete)
-    delete.set_defaults(command="topic delete")
+    about = "create a topic; --update: change one"
+    with asking(group, "topic create", about, description, admin=True) as create:
+        add = create.add_argument
+        add("topic", type=text)
+        add("--queues", type=count, metavar="N", help="to read and write (8, or what there is)")
+        add("--write-queues", type=count, metavar="N", help="only those that are sent to")
+        add("--read-queues", type=count, metavar="N", help="only those that are consumed")
+        add("--perm", choices=("r", "w", "rw"), help="rights (rw, or what there is)")
+        about = "change a topic that exists with other settings"
+        add("--update", action="store_true", help=about)
+        about = "with --update: also where messages become unreadable"
+        add("--yes", action="store_true", help=about)
+        add("--cluster", type=text, metavar="NAME", help="only in this cluster")
+        add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
 
 
 # Groups and offsets
@@ -290,61 +257,52 @@ def _add_topic(parser: argparse.ArgumentParser) -> None:
 
 def _add_group(parser: argparse.ArgumentParser) -> None:
     group = _group(parser)
-    listing = group.add_parser("list", help="groups that brokers know, with members and lag")
-    listing.add_argument("--all", action="store_true", help="those of RocketMQ's own tools too")
-    _add_client(listing)
-    listing.set_defaults(command="group list")
-    describe = group.add_parser("describe", help="members, subscriptions and lag of a group")
-    describe.add_argument("group", type=text)
-    _add_client(describe)
-    describe.set_defaults(command="group describe")
+    with asking(group, "group list", "groups that brokers know, with members and lag") as listing:
+        about = "those of RocketMQ's own tools too"
+        listing.add_argument("--all", action="store_true", help=about)
+    about = "members, subscriptions and lag of a group"
+    with asking(group, "group describe", about) as describe:
+        describe.add_argument("group", type=text)
 
 
 def _add_offset(parser: argparse.ArgumentParser) -> None:
     group = _group(parser)
-    show = group.add_parser("show", help="a group's offset in each queue, and how far it is behind")
-    show.add_argument("group", type=text)
-    show.add_argument("--topic", type=text, metavar="NAME", help="only of this one (default: all)")
-    _add_client(show)
-    show.set_defaults(command="offset show")
+    of_one = "only of this one (default: all)"
+    about = "a group's offset in each queue, and how far it is behind"
+    with asking(group, "offset show", about) as show:
+        show.add_argument("group", type=text)
+        show.add_argument("--topic", type=text, metavar="NAME", help=of_one)
     _add_reset(group)
-    clone = group.add_parser(
-        "clone",
-        help="give a group the offsets of another one",
-        description="Show what a group would get of another one's offsets; --yes does it. The "
-        "group should not be online: its members would commit over it. One that is not there is "
-        "made. The source's own retry topic is left out unless --topic names it.",
+    description = (
+        "Show what a group would get of another one's offsets; --yes does it. The group should not "
+        "be online: its members would commit over it. One that is not there is made. The source's "
+        "own retry topic is left out unless --topic names it."
     )
-    clone.add_argument("source", type=text, metavar="SOURCE")
-    clone.add_argument("group", type=text, metavar="GROUP")
-    clone.add_argument("--topic", type=text, metavar="NAME", help="only of this one (default: all)")
-    add_yes(clone)
-    add_admin(clone)
-    _add_client(clone)
-    clone.set_defaults(command="offset clone")
+    about = "give a group the offsets of another one"
+    with asking(group, "offset clone", about, description, admin=True) as clone:
+        clone.add_argument("source", type=text, metavar="SOURCE")
+        clone.add_argument("group", type=text, metavar="GROUP")
+        clone.add_argument("--topic", type=text, metavar="NAME", help=of_one)
+        add_yes(clone)
 
 
 def _add_reset(group: "Commands") -> None:
-    reset = group.add_parser(
-        "reset",
-        help="have a group go on somewhere else",
-        description="Show how many messages of each queue a group would get again or miss, and "
-        "which members would be told; --yes does it. Members that are online are told by the "
-        "broker and commit the new offsets; without any they are committed in its place. A time "
-        "means the message stored nearest to it, and so a future one the last message: latest is "
-        "behind it.",
+    description = (
+        "Show how many messages of each queue a group would get again or miss, and which members "
+        "would be told; --yes does it. Members that are online are told by the broker and commit "
+        "the new offsets; without any they are committed in its place. A time means the message "
+        "stored nearest to it, and so a future one the last message: latest is behind it."
     )
-    add = reset.add_argument
-    add("group", type=text)
-    add("topic", type=text)
-    add("--to", type=text, required=True, metavar="WHERE", help="earliest, latest, or a time "
-        "(ISO or ms since 1970)")  # fmt: skip
-    add("--only-back", action="store_true", help="leave queues alone that would miss messages")
-    add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
-    add_yes(reset)
-    add_admin(reset)
-    _add_client(reset)
-    reset.set_defaults(command="offset reset")
+    about = "have a group go on somewhere else"
+    with asking(group, "offset reset", about, description, admin=True) as reset:
+        add = reset.add_argument
+        add("group", type=text)
+        add("topic", type=text)
+        where = "earliest, latest, or a time (ISO or ms since 1970)"
+        add("--to", type=text, required=True, metavar="WHERE", help=where)
+        add("--only-back", action="store_true", help="leave queues alone that would miss messages")
+        add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
+        add_yes(reset)
 
 
 def _add_message(parser: argparse.ArgumentParser) -> None:
@@ -354,199 +312,146 @@ def _add_message(parser: argparse.ArgumentParser) -> None:
     _add_reading(group)
     about = "find messages by key or id"
     told = f"{about}; one that waits for its time is found from its delivery on"
-    query = group.add_parser("query", help=about, description=told)
-    query.add_argument(
-        "topic", type=text, nargs="?", help="needed with --key, and with a client's unique id"
-    )
-    what = query.add_mutually_exclusive_group(required=True)
-    what.add_argument("--key", type=text, help="one of the message's keys")
-    what.add_argument(
-        "--id", type=text, help="message id: the broker's (offset) or the client's (unique)"
-    )
-    query.add_argument("--max", type=count, default=32, metavar="N", help="most results (32)")
-    query.add_argument(
-        "--begin", type=text, metavar="TIME", help="stored at or after: ISO time or ms"
-    )
-    query.add_argument("--end", type=text, metavar="TIME", help="stored at or before")
-    query.add_argument("--full", action="store_true", help="whole bodies and all properties")
-    _add_client(query)
-    query.set_defaults(command="message query")
+    with asking(group, "message query", about, told) as query:
+        add = query.add_argument
+        add("topic", type=text, nargs="?", help="needed with --key, and with a client's unique id")
+        what = query.add_mutually_exclusive_group(required=True)
+        what.add_argument("--key", type=text, help="one of the message's keys")
+        ids = "message id: the broker's (offset) or the client's (unique)"
+        what.add_argument("--id", type=text, help=ids)
+        add("--max", type=count, default=32, metavar="N", help="most results (32)")
+        add("--begin", type=text, metavar="TIME", help="stored at or after: ISO time or ms")
+        add("--end", type=text, metavar="TIME", help="stored at or before")
+        add("--full", action="store_true", help="whole bodies and all properties")
 
 
 def _add_send(group: "Commands") -> None:
-    send = group.add_parser("send", help="send messages")
-    add = send.add_argument
-    add("topic", type=text)
-    add("body", nargs="?", help="text of the message (default: standard input)")
-    add("--lines", action="store_true", help="each line of standard input is a message")
-    add("--tags", type=text, default="", metavar="TAG", help="the tag consumers filter by")
-    add(
-        "--keys",
-        "--key",
-        type=text,
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="to find it again, repeatable",
-    )
-    add(
-        "--property",
-        type=text,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="repeatable",
-    )
-    add(
-        "--delay-level",
-        type=delay_level,
-        default=0,
-        metavar="N",
+    with asking(group, "message send", "send messages") as send:
+        add = send.add_argument
+        add("topic", type=text)
+        add("body", nargs="?", help="text of the message (default: standard input)")
+        add("--lines", action="store_true", help="each line of standard input is a message")
+        add("--tags", type=text, default="", metavar="TAG", help="the tag consumers filter by")
+        add(
+            "--keys", "--key", type=text, action="append", default=[], metavar="KEY",
+            help="to find it again, repeatable",
+        )  # fmt: skip
+        add(
+            "--property", type=text, action="append", default=[], metavar="NAME=VALUE",
+            help="repeatable",
+        )  # fmt: skip
+        _add_times(send)
+        about = "messages of one order key share a queue"
+        add("--order-key", type=text, metavar="TEXT", help=about)
+        add("--queue", type=number, metavar="N", help="number of the queue to send to")
+        about = "with --queue, where several brokers have the topic"
+        add("--broker", type=text, metavar="NAME", help=about)
+        add("--repeat", type=count, default=1, metavar="N", help="send it N times")
+        add("--oneway", action="store_true", help="do not wait for an answer")
+
+
+def _add_times(send: argparse.ArgumentParser) -> None:
+    """When a message is to be delivered."""
+    send.add_argument(
+        "--delay-level", type=delay_level, default=0, metavar="N",
         help=f"have the broker deliver it later, level 1 to 18: {_DELAYS}, "
         "if its messageDelayLevel does not say otherwise",
-    )
+    )  # fmt: skip
     when = send.add_mutually_exclusive_group()
     when.add_argument(
-        "--deliver-at",
-        type=text,
-        metavar="TIME",
+        "--deliver-at", type=text, metavar="TIME",
         help="have the broker deliver it then: ISO time or ms since 1970, up to 40 days ahead; "
         "at once if it has passed",
-    )
+    )  # fmt: skip
     when.add_argument(
-        "--delay",
-        type=delay,
-        metavar="SPAN",
+        "--delay", type=delay, metavar="SPAN",
         help="have the broker deliver it after that: seconds, or such as 90s, 15m, 2h, 3d",
-    )
-    add("--order-key", type=text, metavar="TEXT", help="messages of one order key share a queue")
-    add("--queue", type=number, metavar="N", help="number of the queue to send to")
-    add(
-        "--broker",
-        type=text,
-        metavar="NAME",
-        help="with --queue, where several brokers have the topic",
-    )
-    add("--repeat", type=count, default=1, metavar="N", help="send it N times")
-    add("--oneway", action="store_true", help="do not wait for an answer")
-    _add_client(send)
-    send.set_defaults(command="message send")
+    )  # fmt: skip
 
 
 def _add_cancel(group: "Commands") -> None:
     about = "have a message that waits for a time of its own not delivered"
     told = f"{about}; nobody checks whether such a message waits"
-    cancel = group.add_parser("cancel", help=about, description=told)
-    add = cancel.add_argument
-    add("topic", type=text)
-    add("handle", type=text, nargs="?", help="what `message send` printed as its recall handle")
-    add("--id", type=text, metavar="ID", help="in place of the handle: the client's unique id")
-    add(
-        "--deliver-at",
-        type=text,
-        metavar="TIME",
-        help="with --id: its time, to the millisecond, as `message send` printed it: ISO time or "
-        "ms since 1970",
-    )
-    add("--broker", type=text, metavar="NAME", help="with --id: where several have the topic")
-    _add_client(cancel)
-    cancel.set_defaults(command="message cancel")
+    with asking(group, "message cancel", about, told) as cancel:
+        add = cancel.add_argument
+        add("topic", type=text)
+        about = "what `message send` printed as its recall handle"
+        add("handle", type=text, nargs="?", help=about)
+        about = "in place of the handle: the client's unique id"
+        add("--id", type=text, metavar="ID", help=about)
+        add(
+            "--deliver-at", type=text, metavar="TIME",
+            help="with --id: its time, to the millisecond, as `message send` printed it: ISO time "
+            "or ms since 1970",
+        )  # fmt: skip
+        add("--broker", type=text, metavar="NAME", help="with --id: where several have the topic")
 
 
 def _add_reading(group: "Commands") -> None:
     """`pull` reads what is there, `tail` goes on; they differ in their defaults."""
-    for name, start, about in (
-        ("pull", "earliest", "print messages that are there, leaving no trace"),
-        ("tail", "latest", "print messages as they arrive, until Ctrl-C"),
+    for name, start, most, about in (
+        ("pull", "earliest", 32, "print messages that are there, leaving no trace"),
+        ("tail", "latest", None, "print messages as they arrive, until Ctrl-C"),
     ):
-        parser = group.add_parser(name, help=about)
-        add = parser.add_argument
-        add("topic", type=text)
-        add(
-            "--from",
-            type=text,
-            dest="start",
-            default=start,
-            metavar="WHERE",
-            help=f"earliest, latest, an offset, or a time (ISO or ms); default {start}",
-        )
-        add(
-            "--count",
-            type=count,
-            default=32 if name == "pull" else None,
-            metavar="N",
-            help="most messages" + (" (32)" if name == "pull" else " (no end)"),
-        )
-        what = parser.add_mutually_exclusive_group()
-        what.add_argument("--tags", type=text, metavar="EXPR", help="such as 'A || B' (all)")
-        what.add_argument(
-            "--sql",
-            type=text,
-            metavar="EXPR",
-            help="a SQL92 condition on properties, such as 'a > 3', if enablePropertyFilter is on",
-        )
-        add("--queue", type=number, metavar="N", help="only this queue")
-        add("--broker", type=text, metavar="NAME", help="only this broker")
-        add("--full", action="store_true", help="whole bodies and all properties")
-        _add_client(parser)
-        parser.set_defaults(command=f"message {name}")
+        with asking(group, f"message {name}", about) as parser:
+            add = parser.add_argument
+            add("topic", type=text)
+            where = f"earliest, latest, an offset, or a time (ISO or ms); default {start}"
+            add("--from", type=text, dest="start", default=start, metavar="WHERE", help=where)
+            about = f"most messages ({most or 'no end'})"
+            add("--count", type=count, default=most, metavar="N", help=about)
+            what = parser.add_mutually_exclusive_group()
+            what.add_argument("--tags", type=text, metavar="EXPR", help="such as 'A || B' (all)")
+            what.add_argument(
+                "--sql", type=text, metavar="EXPR",
+                help="a SQL92 condition on properties, such as 'a > 3', if enablePropertyFilter is "
+                "on",
+            )  # fmt: skip
+            add("--queue", type=number, metavar="N", help="only this queue")
+            add("--broker", type=text, metavar="NAME", help="only this broker")
+            add("--full", action="store_true", help="whole bodies and all properties")
 
 
 def _add_broker(parser: argparse.ArgumentParser) -> None:
     group = _group(parser)
-    clean = group.add_parser(
-        "clean",
-        help="delete now what is of no use any more",
-        description="Have running brokers delete what is of no use any more. Nothing goes that has "
-        "not expired; aerobee store retention foretells what that is.",
+    this_one = "this one alone (default: all masters)"
+    description = (
+        "Have running brokers delete what is of no use any more. Nothing goes that has not "
+        "expired; aerobee store retention foretells what that is."
     )
-    add = clean.add_argument
-    add("--log", action="store_true", help="expired commit log segments, without waiting")
-    add("--queues", action="store_true", help="queues without a message left")
-    add("--topics", action="store_true", help="queues of topics that are not there any more")
-    add("--broker", type=text, metavar="NAME", help="this one alone (default: all masters)")
-    add_admin(clean)
-    _add_client(clean)
-    clean.set_defaults(command="broker clean")
-    config = group.add_parser(
-        "config",
-        help="the settings that running brokers have, under RocketMQ's names; --set changes them",
-        description="Ask running brokers for their settings, RocketMQ's or ours. Secrets are not "
-        "shown. What a file, this environment and flags would give is said by aerobee config show. "
-        "A broker of ours lets --set change, at once and for its next starts, what a reload may "
-        "change, and only if admin.remote_config is on there.",
+    about = "delete now what is of no use any more"
+    with asking(group, "broker clean", about, description, admin=True) as clean:
+        add = clean.add_argument
+        add("--log", action="store_true", help="expired commit log segments, without waiting")
+        add("--queues", action="store_true", help="queues without a message left")
+        add("--topics", action="store_true", help="queues of topics that are not there any more")
+        add("--broker", type=text, metavar="NAME", help=this_one)
+    description = (
+        "Ask running brokers for their settings, RocketMQ's or ours. Secrets are not shown. What a "
+        "file, this environment and flags would give is said by aerobee config show. A broker of "
+        "ours lets --set change, at once and for its next starts, what a reload may change, and "
+        "only if admin.remote_config is on there."
     )
-    config.add_argument("key", nargs="*", type=text, metavar="KEY", help="only these")
-    config.add_argument(
-        "--set", action="append", default=[], type=assignment, metavar="KEY=VALUE",
-        help="change a setting (more than once: all of them or none)",
-    )  # fmt: skip
-    config.add_argument(
-        "--broker", type=text, metavar="NAME", help="this one alone (default: all masters)"
-    )
-    add_admin(config)
-    _add_client(config)
-    config.set_defaults(command="broker config")
+    about = "the settings that running brokers have, under RocketMQ's names; --set changes them"
+    with asking(group, "broker config", about, description, admin=True) as config:
+        add = config.add_argument
+        add("key", nargs="*", type=text, metavar="KEY", help="only these")
+        add(
+            "--set", action="append", default=[], type=assignment, metavar="KEY=VALUE",
+            help="change a setting (more than once: all of them or none)",
+        )  # fmt: skip
+        add("--broker", type=text, metavar="NAME", help=this_one)
 
 
 def _group(parser: argparse.ArgumentParser) -> "Commands":
     return parser.add_subparsers(metavar="COMMAND", required=True)
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="JSON for scripts")
-
-
-def _add_client(parser: argparse.ArgumentParser) -> None:
-    add_client(parser)
-    _add_json(parser)
-
-
 # Modules of their own
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    from aerobee.cli.bench.parser import add_bench
+    from aerobee.cli.bench.bench_arguments import add_bench
 
     add_bench(parser)
 

@@ -1,4 +1,4 @@
-"""What arguments may be. ValueError and ArgumentTypeError become usage errors."""
+"""Types of arguments. ValueError and ArgumentTypeError become usage errors."""
 
 import argparse
 from typing import TypeVar
@@ -57,7 +57,7 @@ def assignment(argument: str) -> tuple[str, str]:
 
 
 def duration(argument: str) -> float:
-    """A time span in seconds: a number, with s, m, h or d behind it if it is none of seconds."""
+    """A time span in seconds: a number, with s, m, h or d behind it unless it is seconds."""
     factor = _SPANS.get(argument[-1:], 0)
     try:
         value = float(argument[:-1] if factor else argument) * (factor or 1)
@@ -84,7 +84,7 @@ def delay(argument: str) -> float:
 
 
 def delay_level(argument: str) -> int:
-    """One of RocketMQ's levels; 0 is none."""
+    """One of RocketMQ's levels; 0 stands for no level."""
     value = count(argument)
     if value > MAX_DELAY_LEVEL:
         raise argparse.ArgumentTypeError(f"must be 0 to {MAX_DELAY_LEVEL}, not {argument}")

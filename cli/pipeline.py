@@ -15,7 +15,7 @@ from aerobee.pipeline.launch.words import split
 
 
 def run_pipeline(parsed: argparse.Namespace) -> int:
-    """Run the job; its exit code. What it cannot do ends it with a text."""
+    """Run the job; its exit code. A job that cannot be done ends with a text."""
     try:
         result = run_job(parsed, parse_time, say)
     except JobFailed as error:

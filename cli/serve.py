@@ -88,7 +88,7 @@ def _supervises(parsed: argparse.Namespace) -> bool:
 
 
 def _of_shard(parsed: argparse.Namespace, flags: Mapping[str, object]) -> dict[str, object]:
-    """What is different in this process because it is a shard."""
+    """Settings that differ in this process because it is a shard."""
     if parsed.as_shard is None:
         return {}
     settings = _load(parsed, None, flags).settings

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
-from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import (
     CallerError,
@@ -24,7 +23,7 @@ from aerobee.client.errors import (
 from aerobee.client.message import Inflater, ReceivedMessage, received
 from aerobee.client.message_ids import find_by_offset_id
 from aerobee.client.options import Addresses, ClientOptions, checked_options, split_address
-from aerobee.client.queue_offsets import commit_offset, max_offset, min_offset, offset_at
+from aerobee.client.queue_offsets import OffsetsRole, commit_offset
 from aerobee.protocol.bodies.common import (
     MessageQueue,
     parse_kv_table,
@@ -68,6 +67,8 @@ from aerobee.protocol.headers.client import (
 from aerobee.protocol.message.record import iterate_records
 from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_topic
 
+T = TypeVar("T")
+
 FAR_FUTURE_MS: Final = 2**63 - 1
 #: The time that means the ends of queues, in a reset.
 END_OF_QUEUE: Final = -1
@@ -78,10 +79,16 @@ _TOLD_OR_NOT: Final = (
     ResponseCode.NO_PERMISSION,
     ResponseCode.SYSTEM_ERROR,
 )
+_ONLINE_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+_MEMBERS: Final = RequestCode.GET_CONSUMER_CONNECTION_LIST
+_CONSUME_STATS: Final = RequestCode.GET_CONSUME_STATS
+_TOPIC_STATS: Final = RequestCode.GET_TOPIC_STATS_INFO
+_GROUPS_OF_TOPIC: Final = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+_GROUP_NAMES: Final = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 _TEMPLATE_TOPIC: Final = "TBW102"
 
 
-class Admin(Role):
+class Admin(OffsetsRole):
     """Administers brokers and looks into them. Belongs to the loop it was started on."""
 
     def __init__(
@@ -110,8 +117,8 @@ class Admin(Role):
         await self._administered(masters(one for name, one in found if name in names))
 
     async def _administered(self, masters: dict[str, str]) -> dict[str, str]:
-        """Where these are administered, by the same names. Of several each is asked first, as
-        `check_administered` has it."""
+        """Where these are administered, by the same names. Where there are several, each is asked
+        first, as `check_administered` says."""
         ports = self._admin_ports
         if ports is None:
             ports = self._admin_ports = {
@@ -142,6 +149,33 @@ class Admin(Role):
         lines = answer.body.decode("utf-8", "replace").splitlines()
         pairs = (line.partition("=") for line in lines)
         return {key: value for key, separator, value in pairs if separator}
+
+    async def _ask_each(
+        self,
+        addresses: Mapping[str, str],
+        code: RequestCode,
+        parse: Callable[[bytes], T],
+        ext: dict[str, str] | None = None,
+        *,
+        accept: tuple[ResponseCode, ...] = (ResponseCode.SUCCESS,),
+    ) -> dict[str, T]:
+        """The parsed answers of these brokers, by their names, without those of other codes in
+        `accept` than success. The first broker that refuses ends it."""
+        found: dict[str, T] = {}
+        for name, address in addresses.items():
+            answer = await self._session.call(address, code, ext, accept=accept)
+            if answer.code == ResponseCode.SUCCESS:
+                with reading(address):
+                    found[name] = parse(answer.body)
+        return found
+
+    async def _all_masters(self) -> dict[str, str]:
+        return _masters(await self.cluster(), None, None)
+
+    async def _administered_at(self, broker: str) -> str:
+        """Where the master of that broker is administered."""
+        found = await self._administered(_masters(await self.cluster(), None, broker))
+        return found[broker]
 
     # Clusters and topics
 
@@ -236,44 +270,38 @@ class Admin(Role):
     async def topic_settings(
         self, topic: str, *, cluster: str | None = None, broker: str | None = None
     ) -> dict[str, TopicConfig | None]:
-        """What a topic is like on every master, by broker name; None where it does not exist.
+        """The settings of a topic on every master, by broker name; None where it does not exist.
 
         The brokers are asked themselves: name servers hear of a change a moment later. `cluster`
         and `broker` choose as in `create_topic`. Brokers send their whole topic table for this.
         """
         self._session.check_running()
-        found: dict[str, TopicConfig | None] = {}
-        for name, address in _masters(await self.cluster(), cluster, broker).items():
-            answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-            with reading(address):
-                settings = parse_topic_table(answer.body).topics.get(topic)
-                if settings is not None:
-                    check_queue_count([max(settings.read_queues, settings.write_queues)])
-            found[name] = settings
-        return found
+
+        def settings_of(body: bytes) -> TopicConfig | None:
+            settings = parse_topic_table(body).topics.get(topic)
+            if settings is not None:
+                check_queue_count([max(settings.read_queues, settings.write_queues)])
+            return settings
+
+        chosen = _masters(await self.cluster(), cluster, broker)
+        return await self._ask_each(chosen, RequestCode.GET_ALL_TOPIC_CONFIG, settings_of)
 
     async def waiting_messages(
         self, topic: str, brokers: Iterable[str]
     ) -> dict[str, WaitingMessages | None]:
-        """What waits for a topic on these masters, by broker name: messages that were accepted and
+        """Messages that wait for a topic on these masters, by broker name: they were accepted and
         are not in its queues yet. None where the broker does not tell: RocketMQ's do not, and ours
         tell administrators alone."""
         self._session.check_running()
-        found: dict[str, WaitingMessages | None] = {}
-        ext = TopicHeader(topic).to_ext()
-        masters_of_all, wanted = _masters(await self.cluster(), None, None), frozenset(brokers)
-        chosen = {name: one for name, one in masters_of_all.items() if name in wanted}
+        wanted = frozenset(brokers)
+        chosen = {name: one for name, one in (await self._all_masters()).items() if name in wanted}
         if self._admin_addresses:
             chosen = await self._administered(chosen)
-        for name, address in chosen.items():
-            answer = await self._session.call(
-                address, RequestCode.WAITING_MESSAGES, ext, accept=_TOLD_OR_NOT
-            )
-            found[name] = None
-            if answer.code == ResponseCode.SUCCESS:
-                with reading(address):
-                    found[name] = WaitingMessages.parse(answer.body)
-        return found
+        ext = TopicHeader(topic).to_ext()
+        found = await self._ask_each(
+            chosen, RequestCode.WAITING_MESSAGES, WaitingMessages.parse, ext, accept=_TOLD_OR_NOT
+        )
+        return {name: found.get(name) for name in chosen}
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic on every broker that has it, then at every name server."""
@@ -296,14 +324,14 @@ class Admin(Role):
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueOffsets]:
         """The offsets at both ends of each queue, and the time of its last message."""
-        route = await self.route(topic)
-        stats: dict[MessageQueue, QueueOffsets] = {}
-        ext = TopicHeader(topic).to_ext()
-        for address in masters(route.brokers).values():
-            answer = await self._session.call(address, RequestCode.GET_TOPIC_STATS_INFO, ext)
-            with reading(address):
-                stats |= parse_topic_stats(answer.body)
-        return dict(sorted(stats.items()))
+        return _merged(await self._of_topic(topic, _TOPIC_STATS, parse_topic_stats))
+
+    async def _of_topic(
+        self, topic: str, code: RequestCode, parse: Callable[[bytes], T]
+    ) -> Iterable[T]:
+        """The answers of a topic's masters to a question about it."""
+        chosen = masters((await self.route(topic)).brokers)
+        return (await self._ask_each(chosen, code, parse, TopicHeader(topic).to_ext())).values()
 
     # Groups
 
@@ -315,94 +343,69 @@ class Admin(Role):
 
         The group is found by the route of its retry topic, which exists once it was online.
         """
-        progress: dict[MessageQueue, GroupProgress] = {}
+        return (await self._stats_at(await self._masters_of_group(group), group, topic)).queues
+
+    async def _stats_at(
+        self, addresses: Mapping[str, str], group: str, topic: str | None
+    ) -> ConsumeStats:
         ext = ConsumeStatsHeader(group, topic or "").to_ext()
-        for address in (await self._masters_of_group(group)).values():
-            answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
-            with reading(address):
-                progress |= ConsumeStats.parse(answer.body).queues
-        return dict(sorted(progress.items()))
+        found = await self._ask_each(addresses, _CONSUME_STATS, ConsumeStats.parse, ext)
+        return ConsumeStats(
+            _merged(one.queues for one in found.values()),
+            sum((one.tps for one in found.values()), 0.0),
+            sum(one.waiting_retries for one in found.values()),
+        )
 
     async def consumers(self, group: str) -> list[ConnectionData]:
         """The members of a consumer group that are online, sorted by client id."""
-        found: dict[str, ConnectionData] = {}
-        for address in (await self._masters_of_group(group)).values():
-            answer = await self._session.call(
-                address,
-                RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                ConsumerListHeader(group).to_ext(),
-                accept=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                with reading(address):
-                    found |= {data.client_id: data for data in parse_connections(answer.body)}
-        return [found[client_id] for client_id in sorted(found)]
+        found = await self._members_at(
+            await self._masters_of_group(group), group, parse_connections
+        )
+        members = {member.client_id: member for part in found.values() for member in part}
+        return [members[client_id] for client_id in sorted(members)]
+
+    async def _members_at(
+        self, addresses: Mapping[str, str], group: str, parse: Callable[[bytes], T]
+    ) -> dict[str, T]:
+        ext = ConsumerListHeader(group).to_ext()
+        return await self._ask_each(addresses, _MEMBERS, parse, ext, accept=_ONLINE_OR_NOT)
 
     async def _masters_of_group(self, group: str) -> dict[str, str]:
         """The masters where the group was online; all of them for one whose name is too long for a
         retry topic to find it by."""
         retry = retry_topic(group)
         if why_no_group_topic(retry):
-            return _masters(await self.cluster(), None, None)
+            return await self._all_masters()
         return masters((await self.route(retry)).brokers)
 
     async def groups(self) -> dict[str, list[str]]:
         """The consumer groups that masters know, and the names of the brokers that know them."""
         found: dict[str, list[str]] = {}
-        for name, address in _masters(await self.cluster(), None, None).items():
-            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-            answer = await self._session.call(address, code)
-            with reading(address):
-                for group in parse_group_names(answer.body):
-                    found.setdefault(group, []).append(name)
+        chosen = await self._all_masters()
+        by_broker = await self._ask_each(chosen, _GROUP_NAMES, parse_group_names)
+        for name, groups in by_broker.items():
+            for group in groups:
+                found.setdefault(group, []).append(name)
         return dict(sorted(found.items()))
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that subscribe to a topic now, or have offsets in it."""
-        route = await self.route(topic)
-        found: set[str] = set()
-        ext = TopicHeader(topic).to_ext()
-        for address in masters(route.brokers).values():
-            answer = await self._session.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ext)
-            with reading(address):
-                found.update(parse_group_list(answer.body))
-        return sorted(found)
+        found = await self._of_topic(topic, _GROUPS_OF_TOPIC, parse_group_list)
+        return sorted({group for groups in found for group in groups})
 
     async def group_state(self, group: str) -> dict[str, GroupState]:
-        """Who is online in a group, by the names of the masters where somebody is."""
-        found: dict[str, GroupState] = {}
-        ext = ConsumerListHeader(group).to_ext()
-        for name, address in _masters(await self.cluster(), None, None).items():
-            answer = await self._session.call(
-                address,
-                RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                ext,
-                accept=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                with reading(address):
-                    found[name] = GroupState.parse(answer.body)
-        return found
+        """The members of a group that are online, by the names of the masters where somebody is."""
+        return await self._members_at(await self._all_masters(), group, GroupState.parse)
 
     async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """How far a group is in its queues, as `group_progress`, and how many messages that it has
         failed on wait for their next try, in none of them. RocketMQ's brokers do not tell those."""
-        progress: dict[MessageQueue, GroupProgress] = {}
-        tps, waiting = 0.0, 0
-        ext = ConsumeStatsHeader(group, topic or "").to_ext()
-        for address in _masters(await self.cluster(), None, None).values():
-            answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
-            with reading(address):
-                stats = ConsumeStats.parse(answer.body)
-            progress |= stats.queues
-            tps += stats.tps
-            waiting += stats.waiting_retries
-        return ConsumeStats(dict(sorted(progress.items())), tps, waiting)
+        return await self._stats_at(await self._all_masters(), group, topic)
 
     async def group_progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, GroupProgress]:
-        """As `consume_progress`, of a group that may never have been online too: all masters are
+        """How far a group has consumed each queue, also one that was never online: all masters are
         asked.
 
         Where the group has no offset in a queue, Aerobee says where it would start there, which is
@@ -419,13 +422,12 @@ class Admin(Role):
 
         The offsets told, or None when no member is online there. Then they can be committed.
         """
-        found = await self._administered(_masters(await self.cluster(), None, broker))
-        [address] = found.values()
+        address = await self._administered_at(broker)
         answer = await self._session.call(
             address,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             ResetOffsetHeader(topic, group, timestamp_ms, force).to_ext(),
-            accept=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
+            accept=_ONLINE_OR_NOT,
         )
         if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
             return None
@@ -437,9 +439,8 @@ class Admin(Role):
     ) -> str:
         """Give a group the offsets that another one has at a broker, in one topic or in all; what
         the broker has to say about it, "" for nothing."""
-        found = await self._administered(_masters(await self.cluster(), None, broker))
-        [address] = found.values()
-        # What its members do not subscribe to any more too, as its progress has it.
+        address = await self._administered_at(broker)
+        # Also topics that its members do not subscribe to any more, as its progress has it.
         ext = CloneOffsetHeader(source, group, topic or "", offline=True).to_ext()
         answer = await self._session.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
         return answer.remark or ""
@@ -448,21 +449,6 @@ class Admin(Role):
         """Set a group's next offset in a queue; members that are online commit over it."""
         self._session.check_running()
         await commit_offset(self._session, group, queue, offset)
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset that can still be read."""
-        self._session.check_running()
-        return await min_offset(self._session, queue)
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset the next message will get."""
-        self._session.check_running()
-        return await max_offset(self._session, queue)
-
-    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset whose store time is nearest to `timestamp_ms`."""
-        self._session.check_running()
-        return await offset_at(self._session, queue, timestamp_ms)
 
     # Messages
 
@@ -570,8 +556,16 @@ def _property(text: str) -> str:
     return "".join(parts)
 
 
+def _merged(parts: Iterable[Mapping[MessageQueue, T]]) -> dict[MessageQueue, T]:
+    """All of them, in the order of the queues."""
+    found: dict[MessageQueue, T] = {}
+    for part in parts:
+        found |= part
+    return dict(sorted(found.items()))
+
+
 def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """Addresses of the masters meant, by broker name; NoMaster when there is none."""
+    """Addresses of the masters meant, by broker name; NoMaster when nobody is meant."""
     names = info.brokers if cluster is None else info.clusters.get(cluster, [])
     chosen = [info.brokers[name] for name in names if name in info.brokers]
     if broker is not None:

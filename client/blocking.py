@@ -1,4 +1,4 @@
-"""The same roles for programs without an event loop: every call returns when it is done.
+"""Roles for programs without an event loop: every call returns when it is done.
 
     with Producer("127.0.0.1:9876", "orders") as producer:
         producer.send(Message("orders", b"one more"))
@@ -198,7 +198,7 @@ class Admin(_Role[AsyncAdmin]):
         *,
         admin_address: str | Sequence[str] | None = None,
     ) -> None:
-        """As the asynchronous one."""
+        """See the asynchronous one."""
         super().__init__(AsyncAdmin(name_servers, options, admin_address=admin_address))
 
     cluster = _blocking(AsyncAdmin.cluster)

@@ -1,4 +1,4 @@
-"""What can go wrong in a client, named by whose fault it is.
+"""Errors of a client, named by whose fault they are.
 
 Every error of this folder is a `ClientError`; anything else that escapes is a bug. The tree answers
 the one question a caller has, "what do I do now":
@@ -21,7 +21,7 @@ the one question a caller has, "what do I do now":
       NetworkError         nothing was answered; the peer may or may not have acted
         ConnectFailed      surely not acted
           NoNameServer     no name server could be reached
-          Untrusted        TLS: its certificate is none that is trusted, now and next time
+          Untrusted        TLS: its certificate is not trusted, now and next time
         CallTimeout
         ConnectionLost
       ClientBusy           too much is in flight already on one connection; nothing was sent

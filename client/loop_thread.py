@@ -41,7 +41,7 @@ class LoopThread:
 
     _lock = threading.Lock()
     _current: LoopThread | None = None
-    # Of the process that this one was forked from: kept, so that nothing of them is finalized here.
+    # Threads of the process that this one was forked from: kept, so that nothing is finalized here.
     _inherited: list[LoopThread] = []  # noqa: RUF012  of the class, on purpose
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class LoopThread:
 
     @classmethod
     def acquire(cls) -> LoopThread:
-        """The process's loop thread, started if there is none; pair with `release`."""
+        """The process's loop thread, started if it does not run; pair with `release`."""
         with cls._lock:
             if cls._current is None:
                 cls._current = cls()

@@ -29,8 +29,8 @@ from aerobee.protocol.names import check_topic_name
 
 COMPRESS_FROM_BYTES: Final = 4096
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-#: What the compressed bodies of one answer may become, one or all together: a compressed 4 MiB body
-#: of plain text seldom exceeds ten times.
+#: Most bytes that the compressed bodies of one answer may become, one or all together: a compressed
+#: 4 MiB body of plain text seldom exceeds ten times.
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 MAX_DELAY_LEVEL: Final = 18
 #: The most that our broker takes; it may be set to less.

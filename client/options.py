@@ -153,7 +153,7 @@ def checked_timeout(timeout_s: object) -> float:
 
 
 def parse_addresses(addresses: Addresses) -> tuple[str, ...]:
-    """The addresses one by one, in order and without repeats; CallerError when there is none."""
+    """The addresses one by one, in order and without repeats; CallerError for no address at all."""
     texts = [addresses] if isinstance(addresses, str) else list(addresses)
     if not all(isinstance(text, str) for text in texts):
         raise CallerError(f"name server addresses must be texts, got {addresses!r}")

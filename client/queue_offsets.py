@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.client.connections.session import Session
+from aerobee.client.connections.session import Role, Session
 from aerobee.client.errors import reading
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -12,7 +12,6 @@ from aerobee.protocol.headers.client import (
     QueryConsumerOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
-    TimestampResponse,
     UpdateConsumerOffsetHeader,
 )
 from aerobee.protocol.headers.fields import Header
@@ -55,15 +54,6 @@ async def offset_at(session: Session, queue: MessageQueue, timestamp_ms: int) ->
     return await _offset(session, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
 
-async def earliest_store_time(session: Session, queue: MessageQueue) -> int:
-    """The store time in ms of the oldest message, or -1 when there is none."""
-    header = QueueHeader(queue.topic, queue.queue_id)
-    address = await _master(session, queue)
-    answer = await session.call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext())
-    with reading(address):
-        return TimestampResponse.from_ext(answer.ext).timestamp
-
-
 async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
     """The group's stored offset, or None when the broker has none (code 22).
 
@@ -96,5 +86,24 @@ async def commit_offset(session: Session, group: str, queue: MessageQueue, offse
 
 
 def commits_key(group: str, queue: MessageQueue) -> tuple[str, str, str]:
-    """What a broker keeps one table of offsets for."""
+    """Names the table of offsets that a broker keeps."""
     return queue.broker_name, group, queue.topic
+
+
+class OffsetsRole(Role):
+    """A role whose callers may ask for the offsets of any queue."""
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that can still be read."""
+        self._session.check_running()
+        return await min_offset(self._session, queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset the next message will get."""
+        self._session.check_running()
+        return await max_offset(self._session, queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset whose store time is nearest to `timestamp_ms`."""
+        self._session.check_running()
+        return await offset_at(self._session, queue, timestamp_ms)

@@ -60,7 +60,8 @@ BOUNDED: Final[Containers] = {
         "store/message_store.py": "MessageStore._kept_arrivals",
         "store/queues/consume_queue_ext.py": "ConsumeQueueExt._staged",
     },
-    "waiting sends": {"broker/messages/acks.py": "Acks._waiting"},
+    # The ends of transactions and the intents of staged batches too, each in a queue of its own.
+    "waiting sends": {"broker/messages/answers.py": "WhenKept._waiting"},
     "limits.held_pulls": {
         "broker/messages/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving "
         "_Lane._restated",
@@ -85,7 +86,6 @@ BOUNDED: Final[Containers] = {
         "TransactionTable._owed TransactionTable._passed TransactionTable._pending",
     },
     "decided transactions": {"broker/transactions/table.py": "TransactionTable._decided"},
-    "waiting ends of transactions": {"broker/transactions/requests.py": "EndAnswers._waiting"},
     # --- topics, groups, queues
     "limits.max_topics": {
         "broker/tables/retries_waiting.py": "_Level.counts",
@@ -190,21 +190,20 @@ BOUNDED: Final[Containers] = {
         "RouteCache._routes RouteCache._write_queues",
         "client/consuming/assignment.py": "Assignment._held Assignment._loops "
         "Assignment._releasing",
-        "client/consuming/offset_store.py": "BrokerOffsets._changed BrokerOffsets._offsets "
-        "LocalOffsets._offsets",
+        "client/consuming/offset_store.py": "OffsetStore._changed OffsetStore._offsets",
         "client/consuming/order_lock.py": "LockResult.held LockResult.refused",
         "client/consuming/puller.py": "Puller._suggested",
         "client/producing/queue_choice.py": "QueueChooser._failed_until",
     },
     "client, messages held": {
-        "client/consuming/concurrent.py": "ConcurrentConsumeService._batches",
-        "client/consuming/orderly.py": "OrderlyConsumeService._waiting",
+        "client/consuming/consume_services.py": "ConcurrentConsumeService._batches "
+        "OrderlyConsumeService._waiting",
         "client/consuming/process_queue.py": "ProcessQueue._held "
         "ProcessQueue._finished ProcessQueue._waiting",
         "client/consuming/puller.py": "PullResult.messages",
         "client/message.py": "Message.properties ReceivedMessage.properties",
     },
-    "client, trace": {"client/producing/tracing.py": "MessageTrace._waiting"},
+    "client, trace": {"client/producing/message_trace.py": "MessageTrace._waiting"},
     "files of accounts": {
         "native/guard.pyx": "Guard.signers",
         "access/service.py": "_Changed.lines",
@@ -221,7 +220,7 @@ BOUNDED: Final[Containers] = {
     },
     "waiting questions for batches": {
         "broker/staging/answers.py": "StageAnswers._by_batch StageAnswers._by_deadline "
-        "StageAnswers._by_end StageAnswers._done_ends StageAnswers._due",
+        "StageAnswers._done_ends StageAnswers._due",
     },
     "limits.stage_state_bytes": {
         "broker/staging/table.py": "Decision.names Decision.others Decision.own Decision.topics "
@@ -254,7 +253,8 @@ OTHERS: Final[Containers] = {
     },
     "one a delay level": {
         "broker/tables/retries_waiting.py": "RetriesWaiting._levels",
-        "broker/delay/progress.py": "DelayProgress._places DelayProgress._saved",
+        "broker/delay/progress.py": "DurableProgress._positions DurableProgress._saved "
+        "DurableProgress._stored",
         "broker/delay/service.py": "ScheduleMessageService._levels",
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",
     },
@@ -268,7 +268,7 @@ OTHERS: Final[Containers] = {
         "nameserver/requests.py": "Requests._handlers",
         "nameserver/server.py": "NameServer._request_counts NameServer._shown "
         "NameServerCounts.requests NameServerOptions.shown",
-        "native/sends.pyx": "Sends.asking",
+        "native/sends.pyx": "Sends.not_plain",
         "remoting/stats.py": "ServerStats.closed TlsStats.failed",
         "store/disk/health.py": "Health._reasons",
         "store/stats.py": "StoreStats.damage_found StoreStats.put_failures",
@@ -289,7 +289,7 @@ OTHERS: Final[Containers] = {
         "protocol/filters/sql_filter.py": "_parser()",
         "protocol/filters/sql_values.py": "readers() sameness()",
         "protocol/hashing.py": "_power()",
-        "protocol/headers/fields.py": "_fields_of()",
+        "protocol/headers/fields.py": "fields_of()",
     },
     "as many places as the histogram has": {
         "broker/stats.py": "Buckets.counts",

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from aerobee.address_list import address_list
+from aerobee.config.settings.access import AccessSettings
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
 from aerobee.config.settings.delivery import DeliverySettings, StageSettings
 from aerobee.config.settings.filters import FilterSettings
-from aerobee.config.settings.later import AccessSettings, ReplicationSettings
+from aerobee.config.settings.later import ReplicationSettings
 from aerobee.config.settings.legacy import LegacySettings
 from aerobee.config.settings.limits import LimitSettings
 from aerobee.config.settings.retention import RetentionSettings, ScrubSettings
@@ -35,7 +36,7 @@ from aerobee.config.settings.setting import Section, Setting, Value
 from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES, StoreSettings
 from aerobee.config.settings.tls import TlsSettings
 
-# Consume queue units are 20 bytes, so their files are too (store/FORMAT.md 1.2).
+# Consume queue entries have 20 bytes, so their files are too (store/FORMAT.md 1.2).
 _UNIT_BYTES: Final = 20
 # An empty address would mean "every interface" to the sockets below; an omission must not do that.
 _LOOPBACK: Final = "127.0.0.1"

@@ -22,6 +22,9 @@ cdef extern from *:
     # record or none.
     void publish32 "aerobee_publish32"(uint8_t *to, uint32_t value) noexcept nogil
 
+cdef extern from "zlib.h":
+    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
+
 
 cdef inline void put32(uint8_t *to, uint32_t value) noexcept nogil:
     to[0] = value >> 24
@@ -96,6 +99,7 @@ cdef inline int decimal(uint8_t *out, int size, int64_t value) noexcept nogil:
     return size
 
 
+# Twin: protocol/hashing.py java_hash
 cdef inline int32_t java_hash(uint32_t value, const uint8_t *at, Py_ssize_t size) noexcept nogil:
     """Java's hash of ASCII text behind a text with the hash `value`."""
     cdef Py_ssize_t index

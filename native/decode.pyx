@@ -11,18 +11,19 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 
-from aerobee.native.bytes cimport get16, get32, get64, is_ascii
+from aerobee.native.bytes cimport c_crc32, get16, get32, get64, is_ascii
 
+from aerobee.protocol import checksum
 from aerobee.protocol.message import properties
 from aerobee.protocol.message import record_layout as layout
-
-cdef extern from "zlib.h":
-    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
 
 cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef int MAGIC_AT = layout.MAGIC_POSITION
 cdef int SYS_FLAG_AT = layout.SYS_FLAG_POSITION
 cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
+cdef int PROPERTIES_SIZE_BYTES = layout.PROPERTIES_LENGTH.size
+cdef int BODY_SIZE_BYTES = layout.BODY_LENGTH_BYTES
+cdef uint32_t CRC_MASK = checksum.CRC_MASK
 cdef uint32_t HOST_BITS = layout.SYS_BORN_HOST_V6 | layout.SYS_STORE_HOST_V6
 cdef int NAME_END = ord(properties.NAME_SEPARATOR)
 cdef int ENTRY_END = ord(properties.PROPERTY_SEPARATOR)
@@ -42,6 +43,7 @@ cdef inline bytes room(Py_ssize_t size):
 # --- records --------------------------------------------------------------------------------------
 
 
+# Twin: pipeline/decode/record_starts.py record_starts
 def record_starts(const uint8_t[::1] buffer, int64_t position, int64_t limit, tuple magics):
     """Positions of the records from `position` on that end at or before `limit` (int64 each), up to
     what is none, and the position behind the last of them."""
@@ -79,6 +81,7 @@ def record_starts(const uint8_t[::1] buffer, int64_t position, int64_t limit, tu
         PyMem_RawFree(found)
 
 
+# Twin: pipeline/decode/decode.py _by_kind
 def kind(const uint8_t[::1] buffer, const int64_t[::1] starts):
     """The magic that all records have, and the bits for their hosts."""
     cdef Py_ssize_t row
@@ -97,6 +100,7 @@ def kind(const uint8_t[::1] buffer, const int64_t[::1] starts):
     return magic, bits & HOST_BITS
 
 
+# Twin: pipeline/decode/decode.py _Rows._cut
 def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
            int topic_length_bytes, log_offset):
     """Where the parts of records of one kind lie: after each other all beginnings of bodies, their
@@ -106,7 +110,7 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
     cdef int64_t size = buffer.shape[0]
     cdef uint64_t base = 0 if log_offset is None else <int64_t> log_offset
     cdef bint has_place = log_offset is not None
-    cdef int tail_bytes = topic_length_bytes + 2
+    cdef int tail_bytes = topic_length_bytes + PROPERTIES_SIZE_BYTES
     cdef int64_t start, total, length, body_end, topic_end
     cdef bytes made = room(5 * count * sizeof(int64_t))
     cdef int64_t *to = <int64_t *> PyBytes_AS_STRING(made)
@@ -118,7 +122,7 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
             return None
         total = <int32_t> get32(&buffer[start])
         # The last field of a head is the length of the body.
-        length = <int32_t> get32(&buffer[start + head_bytes - 4])
+        length = <int32_t> get32(&buffer[start + head_bytes - BODY_SIZE_BYTES])
         if length < 0 or length > total - head_bytes - tail_bytes or total > size - start:
             return None
         # As numbers without a sign, which cannot overflow.
@@ -130,9 +134,9 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
             topic_end += buffer[body_end]
         else:
             topic_end += get16(&buffer[body_end])
-        if topic_end + 2 > start + total:
+        if topic_end + PROPERTIES_SIZE_BYTES > start + total:
             return None
-        if topic_end + 2 + get16(&buffer[topic_end]) != start + total:
+        if topic_end + PROPERTIES_SIZE_BYTES + get16(&buffer[topic_end]) != start + total:
             return None
         to[row] = start + head_bytes
         to[count + row] = body_end
@@ -142,6 +146,7 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
     return made
 
 
+# Twin: pipeline/decode/decode.py numbers
 def numbers(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, int width):
     """The number of 4 or 8 bytes that is `position` bytes behind each start."""
     cdef Py_ssize_t row, count = starts.shape[0]
@@ -166,6 +171,7 @@ def numbers(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, 
     return made
 
 
+# Twin: pipeline/decode/arrow_values.py times
 def microseconds(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, int64_t first,
                  int64_t last):
     """The time in ms behind each start, in us; each is in [first, last], which times 1000 is a
@@ -183,6 +189,7 @@ def microseconds(const uint8_t[::1] buffer, const int64_t[::1] starts, int posit
     return made
 
 
+# Twin: pipeline/decode/decode.py _Rows._crcs
 def crcs(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end):
     """The CRC of each [begin, end), without its highest bit, as an int32."""
     cdef Py_ssize_t row, count = begin.shape[0]
@@ -192,11 +199,12 @@ def crcs(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1]
         return None
     for row in range(count):
         to[row] = <int32_t> (
-            c_crc32(0, &buffer[0] + begin[row], <unsigned int> (end[row] - begin[row])) & 0x7FFFFFFF
+            c_crc32(0, &buffer[0] + begin[row], <unsigned int> (end[row] - begin[row])) & CRC_MASK
         )
     return made
 
 
+# Twin: pipeline/decode/arrow_values.py slices
 def slices(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end):
     """Offsets and data of an Arrow array of the bytes [begin, end)."""
     cdef Py_ssize_t row, count = begin.shape[0]
@@ -222,6 +230,7 @@ def slices(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::
     return offsets, data
 
 
+# Twin: pipeline/decode/arrow_values.py slices
 cdef bint are_within(int64_t size, const int64_t[::1] begin, const int64_t[::1] end):
     """Whether each [begin, end) lies in a buffer of that size, and has a length of 31 bits."""
     cdef Py_ssize_t row
@@ -233,6 +242,7 @@ cdef bint are_within(int64_t size, const int64_t[::1] begin, const int64_t[::1] 
     return True
 
 
+# Twin: pipeline/decode/arrow_values.py hex_texts
 def hexadecimal(const uint8_t[::1] buffer, const int64_t[::1] starts, tuple fields):
     """Data of an Arrow array of strings of the same length: of each record the bytes of some fields,
     (position, width) each, in digits."""
@@ -273,6 +283,7 @@ def hexadecimal(const uint8_t[::1] buffer, const int64_t[::1] starts, tuple fiel
 # --- properties -----------------------------------------------------------------------------------
 
 
+# Twin: pipeline/decode/properties.py _cut
 cdef inline int64_t cut_entry(
     const uint8_t *text, int64_t begin, int64_t end, int64_t *middle
 ) noexcept:
@@ -325,6 +336,7 @@ cdef class Entries:
         self.count += 1
         return True
 
+    # Twin: pipeline/decode/properties.py _cut
     cdef int kind_of(self, const uint8_t *at, Py_ssize_t size, int guess) noexcept:
         """The number of a name; -1 if there are too many."""
         cdef int kind
@@ -340,6 +352,7 @@ cdef class Entries:
         self.kinds += 1
         return self.kinds - 1
 
+    # Twin: pipeline/decode/properties.py _cut
     cdef bint cut(self, int32_t row, int64_t begin, int64_t end) except -1:
         """Take in the entries of a text; False: it is not plain."""
         cdef const uint8_t *text = &self.text[0]
@@ -358,6 +371,7 @@ cdef class Entries:
             begin = stop + 1
         return True
 
+    # Twin: pipeline/decode/properties.py Properties.as_map
     def map(self, dropped):
         """Offsets of an Arrow map, then offsets and data of its names, and those of its values;
         without the names that are `dropped` (a set of bytes)."""
@@ -383,6 +397,7 @@ cdef class Entries:
             row += 1
         return lists, count, *self.copied(kept, count, names_bytes, values_bytes)
 
+    # Twin: pipeline/decode/properties.py Properties.as_map
     cdef tuple copied(self, bint *kept, Py_ssize_t count, int64_t names_bytes, int64_t values_bytes):
         cdef bytes name_offsets = room((count + 1) * sizeof(int32_t))
         cdef bytes value_offsets = room((count + 1) * sizeof(int32_t))
@@ -410,6 +425,7 @@ cdef class Entries:
             name_offset[0], value_offset[0] = names_size, values_size
         return name_offsets, names, value_offsets, values
 
+    # Twin: pipeline/decode/properties.py Properties.value
     def value(self, tuple alternatives):
         """Of each text the value of the first of these names (bytes) that it has, as `value_array`
         gives them."""
@@ -432,6 +448,7 @@ cdef class Entries:
         return value_array(&self.text[0], at, until, self.rows)
 
 
+# Twin: pipeline/decode/properties.py Properties.value
 cdef tuple value_array(
     const uint8_t *text, const int32_t *at, const int32_t *until, Py_ssize_t rows
 ):
@@ -459,6 +476,7 @@ cdef tuple value_array(
     return missing, bits, offsets, values
 
 
+# Twin: pipeline/decode/properties.py Properties.value
 def values(
     const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end, tuple names
 ):
@@ -492,6 +510,7 @@ def values(
         PyMem_RawFree(found)
 
 
+# Twin: pipeline/decode/properties.py Properties.value
 cdef bint find_values(
     const uint8_t *text, int64_t begin, int64_t end, const Name *wanted, int count, int32_t *found,
     Py_ssize_t step
@@ -515,6 +534,7 @@ cdef bint find_values(
     return True
 
 
+# Twin: pipeline/decode/properties.py _cut
 def entries(const uint8_t[::1] text, const int32_t[::1] offsets):
     """The properties in texts, [offsets[n], offsets[n + 1]) each."""
     cdef Py_ssize_t row, count = offsets.shape[0] - 1

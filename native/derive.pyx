@@ -18,24 +18,30 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 
-from aerobee.native.bytes cimport get16, get32, get64, java_hash, put32, put64
+from aerobee.native.bytes cimport c_crc32, get16, get32, get64, java_hash, put32, put64
 from aerobee.native.steps cimport step
 
+from aerobee.protocol import checksum
 from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_check, record_layout as layout
 from aerobee.store import compiled
 from aerobee.store.index import file as index_file
 from aerobee.store.queues import queue_view
 
-cdef extern from "zlib.h":
-    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
-
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
+cdef int PLACE_AT, SIZE_AT, TAGS_AT
+PLACE_AT, SIZE_AT, TAGS_AT = queue_view.ENTRY_POSITIONS
 cdef int HASHED_BYTES = index_file.HASHED_BYTES
+cdef int HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT
+HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_file.HASHED_POSITIONS
 cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
 cdef int MAGIC_AT = layout.MAGIC_POSITION
 cdef int CRC_AT = layout.BODY_CRC_POSITION
+cdef uint32_t CRC_MASK = checksum.CRC_MASK
+cdef int TOPIC_SIZE_BYTES = layout.TOPIC_LENGTH_BYTES
+# The lengths of topic and properties, which stand behind the body.
+cdef int TAIL_BYTES = TOPIC_SIZE_BYTES + layout.PROPERTIES_LENGTH.size
 cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
 cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
 cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
@@ -58,12 +64,14 @@ cdef bytes KEYS = names.PROPERTY_KEYS.encode()
 cdef bytes TAGS = names.PROPERTY_TAGS.encode()
 cdef bytes FURTHER_OFFSETS = names.PROPERTY_MULTI_QUEUE_OFFSET.encode()
 
-# By the two bits of the hosts: where the body begins, and where the store time is.
+# By the two bits of the hosts: where the body begins, where its length is, and the store time.
 cdef int HEAD_BYTES[4]
+cdef int BODY_SIZE_AT[4]
 cdef int STORE_MS_AT[4]
 for _bits in range(4):
     _flag = (BORN_V6 if _bits & 1 else 0) | (STORE_V6 if _bits & 2 else 0)
     HEAD_BYTES[_bits] = layout.HEADS[_flag].size
+    BODY_SIZE_AT[_bits] = HEAD_BYTES[_bits] - layout.BODY_LENGTH_BYTES
     STORE_MS_AT[_bits] = layout.store_timestamp_position(_flag)
 
 # Places that are found without asking a dictionary. A power of two.
@@ -100,6 +108,7 @@ cdef class Place:
     cdef int first, last
 
 
+# Twin: protocol/message/record_check.py scan_records
 cdef inline bint is_plain_text(const uint8_t *at, Py_ssize_t size) noexcept nogil:
     """Whether all bytes are ASCII, and none is zero."""
     cdef uint64_t word
@@ -122,6 +131,7 @@ cdef inline bint is_name(const uint8_t *at, Py_ssize_t size, bytes name) noexcep
     return size == PyBytes_GET_SIZE(name) and memcmp(at, PyBytes_AS_STRING(name), size) == 0
 
 
+# Twin: protocol/message/properties.py tags_and_keys
 cdef bint read_properties(const uint8_t *at, Py_ssize_t size, Record *record) noexcept:
     """Find tags and keys, as `decode_properties` does; False if further queues are listed."""
     cdef const uint8_t *end = at + size
@@ -153,6 +163,7 @@ cdef bint read_properties(const uint8_t *at, Py_ssize_t size, Record *record) no
     return True
 
 
+# Twin: protocol/message/record_check.py scan_records
 cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint check_body,
                       Record *record) noexcept:
     """Whether a sound and plain record of at most `room` bytes is at `at`; it is in `record`."""
@@ -169,11 +180,11 @@ cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint 
     bits = (1 if record.sys_flag & BORN_V6 else 0) | (2 if record.sys_flag & STORE_V6 else 0)
     head = HEAD_BYTES[bits]
     # The lengths of topic and properties have to fit behind the body.
-    if head + 3 > record.size:
+    if head + TAIL_BYTES > record.size:
         return False
-    body_size = <int32_t> get32(at + head - 4)
+    body_size = <int32_t> get32(at + BODY_SIZE_AT[bits])
     rest = record.size - head - <int64_t> body_size
-    if body_size < 0 or rest < 3:
+    if body_size < 0 or rest < TAIL_BYTES:
         return False
     record.log_offset = get64(at + LOG_OFFSET_AT)
     record.queue_id = <int32_t> get32(at + QUEUE_ID_AT)
@@ -183,18 +194,18 @@ cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint 
     record.store_ms = get64(at + STORE_MS_AT[bits])
     tail = at + head + body_size
     topic_size = tail[0]
-    properties_size = rest - 3 - topic_size
+    properties_size = rest - TAIL_BYTES - topic_size
     if not 0 < topic_size <= MOST_TOPIC or not 0 <= properties_size <= MOST_PROPERTIES:
         return False
-    if get16(tail + 1 + topic_size) != properties_size:
-        return False
-    record.topic.at = tail + 1
+    record.topic.at = tail + TOPIC_SIZE_BYTES
     record.topic.size = topic_size
-    tail += 3 + topic_size
+    if get16(record.topic.at + topic_size) != properties_size:
+        return False
+    tail += TAIL_BYTES + topic_size
     if not is_plain_text(tail, properties_size) or not read_properties(tail, properties_size, record):
         return False
     return not check_body or (
-        <int32_t> (c_crc32(0, at + head, body_size) & 0x7FFFFFFF) == <int32_t> get32(at + CRC_AT)
+        <int32_t> (c_crc32(0, at + head, body_size) & CRC_MASK) == <int32_t> get32(at + CRC_AT)
     )
 
 
@@ -229,6 +240,7 @@ cdef class Deriver:
         free(self.claims)
         free(self.hashed)
 
+    # Twin: store/dispatch/derived.py Derivation.entries
     def take(self, const uint8_t[::1] buffer, Py_ssize_t position, int64_t log_offset,
              Py_ssize_t stop, int64_t passed_below, int64_t asked_up_to):
         """Take the run that begins at `position` of `buffer`, which is `log_offset`, and ends at or
@@ -274,6 +286,7 @@ cdef class Deriver:
         step(b"run derived")
         return compiled.Derived(records, log_offset, store_ms, self._claimed(), keys, hashed)
 
+    # Twin: store/dispatch/derived.py keys_of
     cdef int64_t _words(self, Record *record) noexcept:
         """How many keys a record is indexed under; none below `derive_from`."""
         cdef int64_t found = 1 if record.unique.size else 0
@@ -330,6 +343,7 @@ cdef class Deriver:
         self.places[topic, queue_id] = place
         return place
 
+    # Twin: store/dispatch/derived.py Derivation.entries
     cdef int _claim(self, Place place, Record *record) except -1:
         cdef Claim *claim = self.claims + self.count
         claim.queue_offset = record.queue_offset
@@ -346,6 +360,7 @@ cdef class Deriver:
         self.count += 1
         return 0
 
+    # Twin: store/dispatch/derived.py keys_of
     cdef int _put_keys(self, uint32_t prefix, Record *record, int64_t words) except -1:
         """Hash the record's keys: UNIQ_KEY first, then each word of KEYS."""
         cdef Py_ssize_t wanted = self.hashed_size + words * HASHED_BYTES
@@ -368,13 +383,15 @@ cdef class Deriver:
         assert self.hashed_size == wanted
         return 0
 
+    # Twin: store/dispatch/derived.py keys_of
     cdef void _put_key(self, int32_t key_hash, Record *record) noexcept:
         cdef uint8_t *to = self.hashed + self.hashed_size
-        put32(to, <uint32_t> key_hash)
-        put64(to + 4, record.log_offset)
-        put64(to + 12, record.store_ms)
+        put32(to + HASHED_AT, <uint32_t> key_hash)
+        put64(to + HASHED_OFFSET_AT, record.log_offset)
+        put64(to + HASHED_MS_AT, record.store_ms)
         self.hashed_size += HASHED_BYTES
 
+    # Twin: store/dispatch/derived.py by_queue
     cdef list _claimed(self):
         """Queues with their runs of claims: first slots, and the entries from there on."""
         cdef Place place
@@ -390,6 +407,7 @@ cdef class Deriver:
         self.touched = []
         return found
 
+    # Twin: store/dispatch/derived.py by_queue
     cdef int _add_run(self, int number, list runs) except -2:
         """Add the run that begins with a claim; the number of the claim behind it."""
         cdef int64_t first = self.claims[number].queue_offset
@@ -403,9 +421,9 @@ cdef class Deriver:
         packed = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES)
         to = <uint8_t *> PyBytes_AS_STRING(packed)
         while number != behind:
-            put64(to, self.claims[number].log_offset)
-            put32(to + 8, self.claims[number].size)
-            put64(to + 12, self.claims[number].tags_code)
+            put64(to + PLACE_AT, self.claims[number].log_offset)
+            put32(to + SIZE_AT, self.claims[number].size)
+            put64(to + TAGS_AT, self.claims[number].tags_code)
             to += ENTRY_BYTES
             number = self.claims[number].following
         runs.append((first, packed))

@@ -17,10 +17,17 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
+cdef int PLACE_AT, SIZE_AT, TAGS_AT
+PLACE_AT, SIZE_AT, TAGS_AT = queue_view.ENTRY_POSITIONS
 cdef int HEADER_BYTES = index_file.HEADER_BYTES
 cdef int SLOT_BYTES = index_file.SLOT_BYTES
 cdef int INDEX_ENTRY_BYTES = index_file.INDEX_ENTRY_BYTES
+cdef int HASH_AT, OFFSET_AT, SECONDS_AT, PREVIOUS_AT
+HASH_AT, OFFSET_AT, SECONDS_AT, PREVIOUS_AT = index_file.ENTRY_POSITIONS
+cdef int64_t I32_MAX = index_file.I32_MAX
 cdef int HASHED_BYTES = index_file.HASHED_BYTES
+cdef int HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT
+HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_file.HASHED_POSITIONS
 
 
 cdef struct Index:
@@ -37,6 +44,7 @@ cdef Index index_of(uint8_t *memory, object file):
     return index
 
 
+# Twin: store/index/file.py IndexFile.put
 cdef int note_header(Index *index, object file, int64_t log_offset, int64_t store_ms) except -1:
     """Have a file's attributes say what was put; the last key is that of this record."""
     file.count, file.used_slots = index.count, index.used
@@ -45,13 +53,14 @@ cdef int note_header(Index *index, object file, int64_t log_offset, int64_t stor
     return 0
 
 
+# Twin: store/index/file.py IndexFile.put
 cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t store_ms) except -1:
     """As `IndexFile.put`, for a hash that may be negative."""
     cdef int64_t key_hash = -java_hash if java_hash < 0 else java_hash
     cdef int64_t seconds = 0, previous
     cdef uint8_t *slot
     cdef uint8_t *to
-    if key_hash > 0x7FFFFFFF:
+    if key_hash > I32_MAX:
         key_hash = 0
     slot = index.memory + HEADER_BYTES + SLOT_BYTES * (key_hash % index.slots)
     previous = <int32_t> get32(slot)
@@ -59,12 +68,12 @@ cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t st
         previous = 0
         index.used += 1
     if index.begin_ms > 0 and store_ms > index.begin_ms:
-        seconds = min((store_ms - index.begin_ms) // 1000, <int64_t> 0x7FFFFFFF)
+        seconds = min((store_ms - index.begin_ms) // 1000, I32_MAX)
     to = index.memory + HEADER_BYTES + SLOT_BYTES * index.slots + INDEX_ENTRY_BYTES * index.count
-    put32(to, <uint32_t> key_hash)
-    put64(to + 4, log_offset)
-    put32(to + 12, <uint32_t> seconds)
-    put32(to + 16, <uint32_t> previous)
+    put32(to + HASH_AT, <uint32_t> key_hash)
+    put64(to + OFFSET_AT, log_offset)
+    put32(to + SECONDS_AT, <uint32_t> seconds)
+    put32(to + PREVIOUS_AT, <uint32_t> previous)
     step(b"index entry written")
     put32(slot, <uint32_t> index.count)
     step(b"index slot written")
@@ -75,6 +84,7 @@ cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t st
     return 0
 
 
+# Twin: store/dispatch/reput.py Reput._gather
 def gather(list entries, object arrival):
     """What has arrived, as `arrival` makes it (nothing, for None), how many have a queue, and the
     entries of each queue that was touched: (queue, first queue offset, bytes)."""
@@ -102,15 +112,16 @@ def gather(list entries, object arrival):
         to = <uint8_t *> PyBytes_AS_STRING(packed)
         for number in range(len(of_queue)):
             entry = of_queue[number]
-            put64(to, <int64_t> entry[2])
-            put32(to + 8, <int32_t> entry[3])
-            put64(to + 12, <int64_t> entry[4])
+            put64(to + PLACE_AT, <int64_t> entry[2])
+            put32(to + SIZE_AT, <int32_t> entry[3])
+            put64(to + TAGS_AT, <int64_t> entry[4])
             to += ENTRY_BYTES
         touched.append((queue, (<tuple> of_queue[0])[1], packed))
         step(b"entries made")
     return arrivals, count, touched
 
 
+# Twin: store/index/file.py IndexFile.put_all
 def put_keys(list entries, object file, dict prefixes, object prefix_of, object hash_of):
     """Put the keys of all entries into one file, which has room for them. `prefixes` has the hash
     of `topic#`, and `hash_of(prefix hash, key)` is asked for keys beyond ASCII."""
@@ -144,6 +155,7 @@ def put_keys(list entries, object file, dict prefixes, object prefix_of, object 
         note_header(&index, file, log_offset, store_ms)
 
 
+# Twin: store/index/file.py IndexFile.put_all
 def put_hashed(bytes hashed, Py_ssize_t first, Py_ssize_t most, object file):
     """Put `most` keys from the `first` on into one file, which has room for them; `hashed` has
     their Java hashes, log offsets and store times (`HASHED`)."""
@@ -154,6 +166,10 @@ def put_hashed(bytes hashed, Py_ssize_t first, Py_ssize_t most, object file):
     assert 0 <= first and 0 < most and (first + most) * HASHED_BYTES <= PyBytes_GET_SIZE(hashed)
     assert index.count + most <= file.entries
     while at < end:
-        put_key(&index, <int32_t> get32(at), get64(at + 4), get64(at + 12))
+        put_key(
+            &index, <int32_t> get32(at + HASHED_AT), get64(at + HASHED_OFFSET_AT),
+            get64(at + HASHED_MS_AT),
+        )
         at += HASHED_BYTES
-    note_header(&index, file, get64(end - HASHED_BYTES + 4), get64(end - HASHED_BYTES + 12))
+    at = end - HASHED_BYTES
+    note_header(&index, file, get64(at + HASHED_OFFSET_AT), get64(at + HASHED_MS_AT))

@@ -12,25 +12,34 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.ref cimport PyObject
 
-from aerobee.native.header cimport MOST_FIELDS, Header, Text, is_text, unescape
+from aerobee.native.header cimport (
+    MOST_FIELDS, Header, Name, Text, bytes_of, is_name, name_of, unescape,
+)
 from aerobee.native.sha1 cimport DIGEST_BYTES, Key
 
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames import signature
+from aerobee.protocol.headers import fields as header_fields, send as send_headers
+from aerobee.protocol.headers.client import PullMessageHeader
+from aerobee.protocol.message import record_layout as layout
 
 cdef enum:
     SIGNATURE_BYTES = 28
     MOST_KNOWN = 20_000
-    PORT_BYTES = 4
 
+cdef int PORT_BYTES = layout.PORT_BYTES
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
-cdef bytes ACCESS_KEY = signature.ACCESS_KEY.encode()
-cdef bytes SIGNATURE = signature.SIGNATURE.encode()
-cdef bytes NOT_ALWAYS_SIGNED = signature.UNIQUE_KEY_QUERY.encode()
+cdef Name ACCESS_KEY = name_of(signature.ACCESS_KEY)
+cdef Name SIGNATURE = name_of(signature.SIGNATURE)
+cdef Name NOT_ALWAYS_SIGNED = name_of(signature.UNIQUE_KEY_QUERY)
 # Where a send or a pull names what it reaches.
-cdef bytes TOPIC = b"topic", SHORT_TOPIC = b"b", GROUP = b"consumerGroup"
+cdef dict _keys = {one.attribute: one.key for one in header_fields.fields_of(PullMessageHeader)}
+cdef Name TOPIC = name_of(_keys["topic"]), GROUP = name_of(_keys["consumer_group"])
+cdef Name SHORT_TOPIC = name_of(
+    send_headers.SHORT_KEYS[send_headers.LONG_KEYS.index(_keys["topic"])]
+)
 cdef const uint8_t *LETTERS = (
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 )
@@ -53,6 +62,7 @@ cdef class Guard:
         self.last_name = self.last_question = b""
         self.last_key = None
 
+    # Twin: access/control.py AccessControl._judge
     cdef bint passes(self, Header *header, const uint8_t *body, int size, bytes host) except -1:
         """Whether a request is certainly allowed; `host` is its sender, packed with the port."""
         cdef uint8_t order[MOST_FIELDS]
@@ -62,7 +72,7 @@ cdef class Guard:
         cdef Text *given = NULL
         cdef int field, length, count = 0
         cdef bint sends = header.code == SEND or header.code == SEND_V2 or header.code == SEND_BATCH
-        cdef bytes topic_key = SHORT_TOPIC if sends and header.code != SEND else TOPIC
+        cdef const Name *topic_key = &SHORT_TOPIC if sends and header.code != SEND else &TOPIC
         if self.any_white and self._is_white(host):
             return True
         topic.at = group.at = b""
@@ -70,19 +80,19 @@ cdef class Guard:
         topic.escaped = group.escaped = False
         for field in range(header.count):
             key = &header.keys[field]
-            if is_bytes(key, SIGNATURE):
+            if is_name(key, &SIGNATURE):
                 if given != NULL:
                     return False
                 given = &header.values[field]
                 continue
-            if is_bytes(key, NOT_ALWAYS_SIGNED) or not put_in_order(header, field, order, count):
+            if is_name(key, &NOT_ALWAYS_SIGNED) or not put_in_order(header, field, order, count):
                 return False
             count += 1
-            if is_bytes(key, topic_key):
+            if is_name(key, topic_key):
                 topic = header.values[field]
-            elif is_bytes(key, ACCESS_KEY):
+            elif is_name(key, &ACCESS_KEY):
                 account = &header.values[field]
-            elif not sends and is_bytes(key, GROUP):
+            elif not sends and is_name(key, &GROUP):
                 group = header.values[field]
         if (
             account == NULL or not account.size or account.escaped or given == NULL
@@ -96,6 +106,7 @@ cdef class Guard:
             return False
         return self._may_do(header.code, &topic, &group)
 
+    # Twin: protocol/frames/signature.py signed_values
     cdef int _lay_out(self, Header *header, const uint8_t *order, int count) noexcept nogil:
         """The values in the order of their keys into `scratch`; how many bytes, -1: not plain."""
         cdef int place, text_size, length = 0
@@ -135,7 +146,11 @@ cdef class Guard:
         cdef PyObject *known
         cdef bytes name
         cdef Key key
-        if self.last_key is not None and is_bytes(account, self.last_name):
+        if (
+            self.last_key is not None
+            and account.size == PyBytes_GET_SIZE(self.last_name)
+            and memcmp(account.at, PyBytes_AS_STRING(self.last_name), account.size) == 0
+        ):
             return True
         name = bytes_of(account)
         known = PyDict_GetItem(self.signers, name)
@@ -150,6 +165,7 @@ cdef class Guard:
         self.last_name, self.last_key = name, key
         return True
 
+    # Twin: access/control.py AccessControl.may
     cdef bint _may_do(self, int code, Text *topic, Text *group) except -1:
         """Whether the account has the right, remembered when it has."""
         # With their sizes, so that no two questions are the same bytes.
@@ -181,6 +197,7 @@ cdef class Guard:
         return True
 
 
+# Twin: protocol/frames/signature.py signed_values
 cdef inline bint put_in_order(Header *header, int field, uint8_t *order, int count) noexcept nogil:
     """Put a field among the `count` that `order` has by their keys; False if its key is there."""
     cdef int found
@@ -196,6 +213,7 @@ cdef inline bint put_in_order(Header *header, int field, uint8_t *order, int cou
     return True
 
 
+# Twin: protocol/frames/signature.py Signer.has_signed
 cdef inline bint has_signature(Key key, const uint8_t *fields, int length, const uint8_t *body,
                                int size, const uint8_t *given) except -1:
     """Whether the fields' values and the body have this signature by that key."""
@@ -210,20 +228,14 @@ cdef inline bint has_signature(Key key, const uint8_t *fields, int length, const
     return differs == 0
 
 
-cdef inline bytes bytes_of(Text *text):
-    return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
-
-
-cdef inline bint is_bytes(Text *text, bytes wanted):
-    return is_text(text, PyBytes_AS_STRING(wanted), <int> PyBytes_GET_SIZE(wanted))
-
-
+# Twin: protocol/frames/signature.py signed_values
 cdef inline int compare(Text *left, Text *right) noexcept nogil:
     cdef int size = left.size if left.size < right.size else right.size
     cdef int found = memcmp(left.at, right.at, size)
     return found if found else left.size - right.size
 
 
+# Twin: protocol/frames/signature.py Signer.sign
 cdef inline void base64(const uint8_t *digest, uint8_t *out) noexcept nogil:
     """The 28 characters of a digest of 20 bytes."""
     cdef int group, three

@@ -1,15 +1,13 @@
 """Request headers, found but not built: where in the read each field lies (WIRE.md 1.2, 1.3).
 
-A header is gone through once; who asks for rights and who serves look at what was found.
-
-Only what is written as all clients write it is taken: JSON without blanks, whose texts are ASCII,
-and the binary form. Whatever else there is, is for `protocol/frames`.
+`requests.pyx` goes through a header once; the guard and the processors look at what it found. Here
+is the part of JSON that all clients write: no blanks, texts in ASCII. `protocol/frames` reads any
+other header.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
-
-from aerobee.native.bytes cimport get16, get32, is_ascii
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 cdef extern from "<endian.h>" nogil:
     uint64_t le64toh(uint64_t word)
@@ -29,6 +27,13 @@ cdef struct Text:
     bint escaped
 
 
+cdef struct Name:
+    # A name of the wire or the files, copied at the import from the module that owns it: comparing
+    # with it touches no object.
+    int size
+    char at[32]
+
+
 cdef struct Header:
     int code
     int32_t opaque
@@ -39,10 +44,37 @@ cdef struct Header:
     int count
 
 
-cdef inline bint is_text(Text *text, const char *wanted, int size) noexcept nogil:
-    return text.size == size and memcmp(text.at, wanted, size) == 0
+cdef inline bytes bytes_of(const Text *text):
+    return PyBytes_FromStringAndSize(<const char *> text.at, text.size)
 
 
+cdef inline Name name_of(str text):
+    cdef Name name
+    cdef bytes encoded = text.encode()
+    name.size = <int> PyBytes_GET_SIZE(encoded)
+    assert name.size <= <int> sizeof(name.at)
+    memcpy(name.at, PyBytes_AS_STRING(encoded), name.size)
+    return name
+
+
+cdef inline bint is_name(const Text *text, const Name *name) noexcept nogil:
+    # A call of memcmp takes longer than the few bytes that names have.
+    cdef uint64_t left, right
+    cdef int at = 0, size = name.size
+    if text.size != size:
+        return False
+    while size - at >= 8:
+        memcpy(&left, text.at + at, 8)
+        memcpy(&right, name.at + at, 8)
+        if left != right:
+            return False
+        at += 8
+    while at < size and text.at[at] == <uint8_t> name.at[at]:
+        at += 1
+    return at == size
+
+
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int plain_end(const uint8_t *at, int position, int size) noexcept nogil:
     """The next place, from `position` on, of what does not stand for itself in a JSON text of ASCII:
     a quote, a backslash, a control character, more than ASCII; `size` if there is none."""
@@ -68,6 +100,7 @@ cdef inline int plain_end(const uint8_t *at, int position, int size) noexcept no
     return position
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text) noexcept nogil:
     """The JSON text that begins at `position`; the place behind it, -1 if there is none, or if it
     escapes anything but what separates properties, U+0001 and U+0002: nothing else is known of
@@ -92,6 +125,7 @@ cdef inline int scan_text(const uint8_t *at, int position, int size, Text *text)
         position += 6
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
     """The bytes of a JSON text, as `scan_text` takes it; -1: it has more than `most`."""
     cdef int position = 0, size = 0
@@ -109,7 +143,8 @@ cdef inline int unescape(Text *text, uint8_t *to, int most) noexcept nogil:
     return size
 
 
-cdef inline bint number(Text *text, int64_t *value, bint narrow) noexcept nogil:
+# Twin: protocol/headers/fields.py parse_int
+cdef inline bint number(const Text *text, int64_t *value, bint narrow) noexcept nogil:
     """A decimal number without sign `+`, of 32 bits if `narrow`."""
     cdef int position = 0
     cdef int64_t found = 0
@@ -127,6 +162,27 @@ cdef inline bint number(Text *text, int64_t *value, bint narrow) noexcept nogil:
     return not narrow or value[0] == <int32_t> value[0]
 
 
+# Twin: protocol/headers/fields.py parse_int
+cdef inline bint read_numbers(
+    const Text *fields, int count, const bint *needed, const int *bits, int text, int64_t *numbers
+) noexcept nogil:
+    """Whether the `count` fields that are needed are there, and those with `bits` are plain numbers;
+    none but the field `text` has escapes. A field that is absent is 0."""
+    cdef int index
+    for index in range(count):
+        numbers[index] = 0
+        if fields[index].at == NULL:
+            if needed[index]:
+                return False
+            continue
+        if index != text and fields[index].escaped:
+            return False
+        if bits[index] and not number(&fields[index], &numbers[index], bits[index] == 32):
+            return False
+    return True
+
+
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int scan_number(const uint8_t *at, int position, int size, int64_t *value) noexcept nogil:
     """The JSON number of 32 bits that begins at `position`; the place behind it, or -1."""
     cdef Text text
@@ -141,6 +197,7 @@ cdef inline int scan_number(const uint8_t *at, int position, int size, int64_t *
     return position if number(&text, value, True) else -1
 
 
+# Twin: protocol/frames/header_decode.py _decode_json
 cdef inline int scan_fields(const uint8_t *at, int position, int size, Header *header) noexcept nogil:
     """The fields from behind their opening brace on; the place behind the closing one, -1 if they
     are not plain."""
@@ -163,89 +220,3 @@ cdef inline int scan_fields(const uint8_t *at, int position, int size, Header *h
             return -1
         position += 1
     return -1
-
-
-cdef inline bint read_json(const uint8_t *at, int size, Header *header) noexcept nogil:
-    cdef int position = 1
-    cdef Text key, text
-    cdef int64_t value
-    cdef bint has_code = False, has_opaque = False, has_fields = False
-    if size < 2 or at[0] != 123 or at[size - 1] != 125:
-        return False
-    while True:
-        position = scan_text(at, position, size, &key)
-        if position < 0 or key.escaped or position >= size - 1 or at[position] != 58:
-            return False
-        position += 1
-        if is_text(&key, b"extFields", 9):
-            if at[position] != 123 or has_fields:
-                return False
-            position = scan_fields(at, position + 1, size, header)
-            if position < 0:
-                return False
-            has_fields = True
-        elif at[position] == 34:
-            position = scan_text(at, position, size, &text)
-            if position < 0 or text.escaped:
-                return False
-            if not (
-                is_text(&key, b"language", 8) or is_text(&key, b"serializeTypeCurrentRPC", 23)
-            ):
-                return False
-        else:
-            position = scan_number(at, position, size, &value)
-            if position < 0:
-                return False
-            if is_text(&key, b"code", 4):
-                if has_code:
-                    return False
-                header.code = <int> value
-                has_code = True
-            elif is_text(&key, b"opaque", 6):
-                if has_opaque:
-                    return False
-                header.opaque = <int32_t> value
-                has_opaque = True
-            elif is_text(&key, b"flag", 4):
-                # An answer, or a request that wants none.
-                if value != 0:
-                    return False
-            elif not is_text(&key, b"version", 7):
-                return False
-        if position >= size:
-            return False
-        if at[position] == 125:
-            return position == size - 1 and has_code and has_opaque and has_fields
-        if at[position] != 44:
-            return False
-        position += 1
-
-
-cdef inline bint read_binary(const uint8_t *at, int size, Header *header) noexcept nogil:
-    cdef int position = 21, count = 0
-    cdef Text *key
-    cdef Text *value
-    # code i16, language i8, version i16, opaque i32, flag i32, remark i32, fields i32
-    if size < 21 or get32(at + 9) != 0 or get32(at + 13) != 0 or get32(at + 17) != <unsigned> size - 21:
-        return False
-    header.code = get16(at)
-    header.opaque = <int32_t> get32(at + 5)
-    while position < size:
-        if size - position < 6 or count == MOST_FIELDS:
-            return False
-        key, value = &header.keys[count], &header.values[count]
-        key.at = at + position + 2
-        key.size = get16(at + position)
-        key.escaped = value.escaped = False
-        if key.size > size - position - 6:
-            return False
-        position += 2 + key.size
-        value.size = <int32_t> get32(at + position)
-        position += 4
-        value.at = at + position
-        if value.size < 0 or value.size > size - position or not is_ascii(value.at, value.size):
-            return False
-        position += value.size
-        count += 1
-    header.count = count
-    return True

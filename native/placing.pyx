@@ -18,6 +18,7 @@ cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
 cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
 
 
+# Twin: store/log/prepared_batch.py PreparedBatch.placed
 def place(uint8_t[::1] records, list sizes, uint8_t[::1] memory, Py_ssize_t at,
           int64_t queue_offset, int64_t log_offset, int64_t store_ms, int time_at):
     """Copy records of these sizes to byte `at` of `memory`, where the first is at `log_offset`, in

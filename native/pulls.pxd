@@ -5,7 +5,7 @@ from aerobee.native.header cimport Header, Text
 from aerobee.native.reads cimport Scan
 
 cdef enum:
-    # Names of a pull's fields, as `Pulls` is given them.
+    # Fields of a pull.
     FIELDS = 12
 
 
@@ -21,8 +21,8 @@ cdef class Pulls:
     cdef dict routes
     # Bytes that these take, at most.
     cdef Py_ssize_t route_bytes
-    cdef object log, find_route, checked_below, served, commit
-    cdef list names, json_parts, binary_parts
+    cdef object log, marks, find_route, checked_below, served, commit
+    cdef list json_parts, binary_parts
     cdef int64_t memory_bytes, recent_bytes, recent_count, old_bytes, old_count
     cdef int most_messages, least_entries, reply_bytes
     cdef Scan scan

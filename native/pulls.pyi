@@ -28,7 +28,6 @@ class Pulls:
         served: Callable[[str, str, int, int, int, int, float], None],
         commit: Callable[[str, str, int, int], Any],
         *,
-        names: list[bytes],
         json_parts: list[bytes],
         binary_parts: list[bytes],
         memory_bytes: int,

@@ -14,25 +14,12 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
 from aerobee.native.bytes cimport Output, append, decimal, get64, put32, space
-from aerobee.native.header cimport Header, Text, number
+from aerobee.native.header cimport Header, Text, read_numbers
 from aerobee.native.reads cimport Scan, begin, look
 
+from aerobee.protocol.frames import header_encode
 from aerobee.protocol.headers import client as pull_headers
-
-# Fields of a pull, in the order of `names`.
-cdef enum:
-    GROUP = 0
-    TOPIC = 1
-    QUEUE_ID = 2
-    QUEUE_OFFSET = 3
-    MOST = 4
-    SYS_FLAG = 5
-    COMMIT_OFFSET = 6
-    SUSPEND = 7
-    SUB_VERSION = 8
-    SUBSCRIPTION = 9
-    KIND = 10
-    MOST_BYTES = 11
+from aerobee.protocol.headers import fields as header_fields
 
 cdef enum:
     KEY_BYTES = 1024
@@ -45,6 +32,31 @@ cdef enum:
     TAG_BYTES = 256
 
 cdef int COMMITS = pull_headers.PULL_COMMIT_OFFSET
+cdef int FRAME_BYTES = header_encode.FRAME_WORDS.size
+cdef int TOTAL_BYTES = header_encode.TOTAL_BYTES
+cdef int KIND_SHIFT = header_encode.SERIALIZATION_SHIFT
+cdef int SIZE_BYTES = header_encode.LENGTH.size
+cdef int OPAQUE_AT = header_encode.BINARY_POSITIONS[3]
+
+# The fields of a pull: their places, whether each has to be there, and how wide numbers are.
+cdef list NAMES = [one.key.encode() for one in header_fields.fields_of(pull_headers.PullMessageHeader)]
+cdef dict _places = {name: at for at, name in enumerate(pull_headers.PullMessageHeader.__struct_fields__)}
+cdef int GROUP = _places["consumer_group"], TOPIC = _places["topic"]
+cdef int QUEUE_ID = _places["queue_id"], QUEUE_OFFSET = _places["queue_offset"]
+cdef int MOST = _places["max_msg_nums"], SYS_FLAG = _places["sys_flag"]
+cdef int COMMIT_OFFSET = _places["commit_offset"], MOST_BYTES = _places["max_msg_bytes"]
+cdef bint NEEDED[FIELDS]
+cdef int BITS[FIELDS]
+# What tells one route from another.
+cdef enum:
+    ROUTE_FIELDS = 7
+cdef int[ROUTE_FIELDS] ROUTE = [
+    GROUP, TOPIC, QUEUE_ID, SYS_FLAG, _places["sub_version"], _places["subscription"],
+    _places["expression_type"],
+]
+assert len(NAMES) == FIELDS
+for _at, _field in enumerate(header_fields.fields_of(pull_headers.PullMessageHeader)):
+    NEEDED[_at], BITS[_at] = _field.required, _field.bits
 
 
 cdef class PullRoute:
@@ -60,6 +72,7 @@ cdef class PullRoute:
         self.topic = queue.topic
         self.broker_id, self.slow_broker_id = broker_id, slow_broker_id
 
+    # Twin: broker/messages/pull.py PullProcessor._live_subscription
     cdef bint holds(self) except -1:
         """Whether the group still wants what it wanted."""
         live = self.live
@@ -75,34 +88,33 @@ cdef class PullRoute:
 cdef class Pulls:
     """Serves plain pulls of one store. Loop thread only."""
 
-    def __init__(self, log, find_route, checked_below, served, commit, *, names, json_parts,
-                 binary_parts, memory_bytes, recent, old, most_messages, least_entries):
+    def __init__(self, log, find_route, checked_below, served, commit, *, json_parts, binary_parts,
+                 memory_bytes, recent, old, most_messages, least_entries):
         """`find_route` is asked with the fields of a pull and gives its PullRoute, or None: not
         plain. `checked_below` as `Reader` has it. `served` is told what was given: the route's
         group, topic, queue id, next offset, messages, bytes, seconds. `commit` is told a group's next
         offset: group, topic, queue id, offset.
 
-        `names`: of the fields, in the order of this module. `json_parts`, `binary_parts`: the
-        answer's header, cut where what varies goes (`PullReply`). `recent` and `old`: bytes and
-        messages that an answer holds.
+        `json_parts`, `binary_parts`: the answer's header, cut where what varies goes (`PullReply`).
+        `recent` and `old`: bytes and messages that an answer holds.
         """
-        self.log, self.find_route, self.checked_below = log, find_route, checked_below
+        self.log, self.marks, self.checked_below = log, log.marks, checked_below
+        self.find_route = find_route
         self.served, self.commit = served, commit
         self.forget_routes()
-        self.names = names
         self.json_parts, self.binary_parts = json_parts, binary_parts
         self.reply_bytes = 160 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
         self.memory_bytes = memory_bytes
         self.recent_bytes, self.recent_count = recent
         self.old_bytes, self.old_count = old
         self.most_messages, self.least_entries = most_messages, least_entries
-        assert len(names) == FIELDS
 
     def forget_routes(self):
         """A topic, a group or a queue has changed."""
         self.routes = {}
         self.route_bytes = 0
 
+    # Twin: broker/messages/pull.py PullProcessor.handle
     cdef bint serve(self, Header *header, Output *out) except -1:
         """Put the answer to a pull behind what `out` has; False if it is not plain, and nothing
         changed."""
@@ -118,13 +130,15 @@ cdef class Pulls:
         for place in range(header.count):
             key = &header.keys[place]
             for index in range(FIELDS):
-                name = self.names[index]
+                name = NAMES[index]
                 if PyBytes_GET_SIZE(name) == key.size and (
                     memcmp(PyBytes_AS_STRING(name), key.at, key.size) == 0
                 ):
                     fields[index] = header.values[place]
                     break
-        if fields[MOST_BYTES].at != NULL or not read_numbers(fields, numbers):
+        if fields[MOST_BYTES].at != NULL or not read_numbers(
+            fields, FIELDS, NEEDED, BITS, -1, numbers
+        ):
             return False
         cdef PullRoute route = self._route(fields, numbers)
         if route is None:
@@ -141,14 +155,16 @@ cdef class Pulls:
         """The route for these fields, found anew if it does not hold any more."""
         cdef uint8_t key[KEY_BYTES]
         cdef int size = 0, index
+        cdef uint32_t field_size
         cdef Text *field
-        for index in (GROUP, TOPIC, QUEUE_ID, SYS_FLAG, SUB_VERSION, SUBSCRIPTION, KIND):
-            field = &fields[index]
+        for index in range(ROUTE_FIELDS):
+            field = &fields[ROUTE[index]]
             # What is absent is not what is empty, and no text runs into the next one.
-            if size + 4 > KEY_BYTES:
+            if size + <int> sizeof(field_size) > KEY_BYTES:
                 return None
-            put32(key + size, 0xFFFFFFFF if field.at == NULL else <uint32_t> field.size)
-            size += 4
+            field_size = 0xFFFFFFFF if field.at == NULL else <uint32_t> field.size
+            memcpy(key + size, &field_size, sizeof(field_size))
+            size += sizeof(field_size)
             if field.at != NULL:
                 if field.size > KEY_BYTES - size:
                     return None
@@ -161,7 +177,7 @@ cdef class Pulls:
         ext = {}
         for index in range(FIELDS):
             if fields[index].at != NULL:
-                ext[(<bytes> self.names[index]).decode()] = text_of(&fields[index])
+                ext[(<bytes> NAMES[index]).decode()] = text_of(&fields[index])
         cdef PullRoute made = self.find_route(ext)
         if made is not None:
             if len(self.routes) >= MOST_ROUTES or self.route_bytes >= MOST_ROUTE_BYTES:
@@ -172,6 +188,7 @@ cdef class Pulls:
                 self.route_bytes += TAG_BYTES * len(made.codes)
         return made
 
+    # Twin: store/reading/reader.py Reader.get
     cdef bint _read(self, PullRoute route, Header *header, int64_t offset, int64_t most,
                     Output *out) except -1:
         """Answer with messages from `offset` on; False if they are not plain."""
@@ -204,7 +221,7 @@ cdef class Pulls:
             (self.old_bytes, min(self.old_count, most)),
         )
         base = segment.start
-        limit = self.log.written
+        limit = self.marks.written
         scan.old_below = limit - self.memory_bytes
         scan.slot, scan.queue_id, scan.any_queue = offset, queue.queue_id, route.any_queue
         scan.count = scan.size = 0
@@ -229,6 +246,7 @@ cdef class Pulls:
         )
         return True
 
+    # Twin: broker/messages/pull.py PullProcessor._answer
     cdef bint _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest,
                       Output *answers) except -1:
         """Put the frame with what was found behind what `answers` has."""
@@ -244,28 +262,28 @@ cdef class Pulls:
             return False
         values[0], values[1], values[2] = highest, lowest, scan.slot
         values[3] = route.slow_broker_id if scan.last < scan.old_below else route.broker_id
-        size = append(head, 8, parts[0])
+        size = append(head, FRAME_BYTES, parts[0])
         if header.binary:
-            put32(head + 8 + 5, header.opaque)
-            size += 4
+            put32(head + FRAME_BYTES + OPAQUE_AT, header.opaque)
+            size += SIZE_BYTES
             entries_at = size
             size = append(head, size, parts[1])
         for index in range(4):
             if header.binary:
                 put32(head + size, decimal(digits, 0, values[index]))
-                size += 4
+                size += SIZE_BYTES
             size = decimal(head, size, values[index])
             if not header.binary:
                 size = append(head, size, parts[index + 1])
             elif index < 3:
                 size = append(head, size, parts[index + 2])
         if header.binary:
-            put32(head + entries_at - 4, size - entries_at)
+            put32(head + entries_at - SIZE_BYTES, size - entries_at)
         else:
             size = decimal(head, size, header.opaque)
             size = append(head, size, parts[5])
-        put32(head + 4, header.binary << 24 | (size - 8))
-        put32(head, <int32_t> (size - 4 + scan.size))
+        put32(head + TOTAL_BYTES, header.binary << KIND_SHIFT | (size - FRAME_BYTES))
+        put32(head, <int32_t> (size - TOTAL_BYTES + scan.size))
         out = space(answers, size + scan.size)
         memcpy(out, head, size)
         out += size
@@ -275,25 +293,6 @@ cdef class Pulls:
             out += run
         answers.size += size + scan.size
         return True
-
-
-cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
-    """Whether the fields that have to be there are, and those that are numbers are plain ones."""
-    cdef int index
-    for index in range(FIELDS):
-        numbers[index] = 0
-        if fields[index].at == NULL:
-            if index <= SUB_VERSION:
-                return False
-            continue
-        if fields[index].escaped:
-            return False
-        if index >= QUEUE_ID and index <= SUB_VERSION:
-            if not number(
-                &fields[index], &numbers[index], index in (QUEUE_ID, MOST, SYS_FLAG)
-            ):
-                return False
-    return True
 
 
 cdef inline str text_of(Text *text):

@@ -14,6 +14,8 @@ from aerobee.protocol.message import record_layout as layout
 from aerobee.store.queues import consume_queue_ext, queue_view
 
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
+cdef int PLACE_AT, SIZE_AT, TAGS_AT
+PLACE_AT, SIZE_AT, TAGS_AT = queue_view.ENTRY_POSITIONS
 cdef int64_t MOST_ADDRESS = consume_queue_ext.MOST_ADDRESS
 cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
@@ -22,6 +24,7 @@ cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
 cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
 
 
+# Twin: store/reading/reader.py _matches
 cdef bint matches(int64_t tags_code, object codes) except -1:
     """Whether an entry is one that is asked for, as `_matches` says."""
     if tags_code in codes:
@@ -45,6 +48,7 @@ cdef bint begin(Scan *scan, tuple room, const uint8_t *records, int64_t base, in
     return True
 
 
+# Twin: store/reading/reader.py Reader._scan_closely
 cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, object codes) except? NULL:
     """Look at the entries of [at, end), up to one that is not plain, to a full answer, or to a
     table of runs that is full; where that is."""
@@ -52,8 +56,8 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
     cdef int64_t log_offset, size, tags_code, number
     cdef bint chosen = codes is not None and len(codes) > 0
     while end - at >= ENTRY_BYTES:
-        log_offset = get64(at)
-        size = <int32_t> get32(at + 8)
+        log_offset = get64(at + PLACE_AT)
+        size = <int32_t> get32(at + SIZE_AT)
         if (
             log_offset < scan.low
             or log_offset >= scan.high
@@ -67,7 +71,7 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
                 scan.full = scan.count >= scan.recent_count or scan.size + size > scan.recent_bytes
             if scan.full:
                 break
-        tags_code = get64(at + 12)
+        tags_code = get64(at + TAGS_AT)
         if not chosen or matches(tags_code, codes):
             record = scan.records + (log_offset - scan.base)
             number = get64(record + QUEUE_OFFSET_AT)
@@ -93,6 +97,7 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
     return at
 
 
+# Twin: store/reading/reader.py Reader._scan_closely
 def scan(bytes entries, Py_ssize_t position, int64_t slot, int32_t queue_id, bint any_queue,
          object codes, const uint8_t[::1] memory, int64_t base, int64_t low, int64_t high,
          int64_t old_below, tuple room, int64_t count, int64_t size, list runs):

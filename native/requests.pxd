@@ -15,7 +15,7 @@ cdef class Requests:
     cdef Guard guard
     cdef Sends sends
     cdef Pulls pulls
-    cdef bint syncs, claimed
+    cdef bint answers_wait, claimed
     # How many requests were answered since the last `take_counts`, by code.
     cdef int64_t counts[CODES]
     # Answers that have not been taken.

@@ -6,7 +6,7 @@ from aerobee.native.sends import Sends
 
 class Requests:
     def __init__(
-        self, sends: Sends | None, pulls: Pulls | None, syncs: bool, guard: Guard | None = None, /
+        self, sends: Sends | None, pulls: Pulls | None, answers_wait: bool, guard: Guard | None = None, /
     ) -> None: ...
     def take(
         self,

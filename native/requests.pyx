@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The requests at the head of a read, as far as they are plain."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from aerobee.native.bytes cimport get32
+from aerobee.native.bytes cimport get16, get32, is_ascii
 from aerobee.native.guard cimport Guard
-from aerobee.native.header cimport Header, read_binary, read_json
+from aerobee.native.header cimport (
+    MOST_FIELDS, Header, Name, Text, is_name, name_of, scan_fields, scan_number, scan_text,
+)
 from aerobee.native.pulls cimport Pulls
 from aerobee.native.sends cimport Sends
 from aerobee.native.steps cimport step
@@ -17,6 +19,18 @@ from aerobee.protocol.frames import header_encode
 
 cdef int JSON = header_encode.JSON
 cdef int ROCKETMQ = header_encode.ROCKETMQ
+cdef int FRAME_BYTES = header_encode.FRAME_WORDS.size
+cdef int TOTAL_BYTES = header_encode.TOTAL_BYTES
+cdef int KIND_SHIFT = header_encode.SERIALIZATION_SHIFT
+cdef int SIZE_BYTES = header_encode.LENGTH.size
+cdef int KEY_SIZE_BYTES = header_encode.KEY_LENGTH.size
+cdef int HEAD_BYTES = header_encode.BINARY_HEAD.size
+cdef int CODE_AT, OPAQUE_AT, FLAG_AT, REMARK_SIZE_AT, FIELDS_SIZE_AT
+CODE_AT, _, _, OPAQUE_AT, FLAG_AT, REMARK_SIZE_AT, FIELDS_SIZE_AT = header_encode.BINARY_POSITIONS
+cdef Name CODE, EXT_FIELDS, FLAG, LANGUAGE, OPAQUE, SERIALIZATION, VERSION
+_code, _fields, _flag, _language, _opaque, _, _serialization, _version = header_encode.JSON_MEMBERS
+CODE, OPAQUE, FLAG, VERSION = name_of(_code), name_of(_opaque), name_of(_flag), name_of(_version)
+EXT_FIELDS, LANGUAGE, SERIALIZATION = name_of(_fields), name_of(_language), name_of(_serialization)
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -31,13 +45,13 @@ cdef int PULLS_FROM = 3
 cdef class Requests:
     """Serves what it can of the reads of a server's connections. Loop thread only."""
 
-    def __init__(self, Sends sends, Pulls pulls, bint syncs, Guard guard=None):
-        """None for what is not to be served here. `syncs`: answers to sends wait for the sync.
+    def __init__(self, Sends sends, Pulls pulls, bint answers_wait, Guard guard=None):
+        """None for what is not to be served here. `answers_wait`: those to sends do.
         `guard` lets requests in where accounts are asked for."""
         self.guard = guard
         self.sends = sends
         self.pulls = pulls
-        self.syncs = syncs
+        self.answers_wait = answers_wait
         self.waiting = []
 
     def __dealloc__(self):
@@ -46,10 +60,10 @@ cdef class Requests:
     def take(self, const uint8_t[::1] read, bytes born_host, bint may_pull, Py_ssize_t may_wait,
              int64_t room, object clock, double until):
         """Serve requests from the beginning of `read` on, until answers of more than `room` bytes
-        are made, `may_wait` sends wait for the sync, or `clock` has passed `until`.
+        are made, `may_wait` answers to sends wait, or `clock` has passed `until`.
 
         How many bytes of it were served; the answers in order; those that are to wait, as
-        `Acks.wait_made` takes them; and the codes that were answered with how often.
+        `WhenKept.wait_made` takes them; and the codes that were answered with how often.
         """
         cdef Py_ssize_t taken
         try:
@@ -63,6 +77,7 @@ cdef class Requests:
             self.settle()
         return taken, answers, waiting, self.take_counts()
 
+    # Twin: protocol/frames/frame.py FrameDecoder.cut
     cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
                           bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,
                           double until) except -1:
@@ -71,28 +86,35 @@ cdef class Requests:
         cdef Py_ssize_t position = 0
         cdef const uint8_t *at
         cdef int64_t total, header_size, full = self.out.size + room
+        cdef uint32_t word
+        cdef int kind
         cdef Header header
         cdef int count = 0
         self.over = False
-        while size - position >= 8 and self.out.size <= full:
+        while size - position >= FRAME_BYTES and self.out.size <= full:
             at = read + position
             total = get32(at)
-            header_size = get32(at + 4) & 0xFFFFFF
-            if total < 4 or total > size - position - 4 or header_size > total - 4:
+            word = get32(at + TOTAL_BYTES)
+            kind = <int> (word >> KIND_SHIFT)
+            header_size = word & ((<uint32_t> 1 << KIND_SHIFT) - 1)
+            # The second word counts in the total, the first one does not.
+            total -= FRAME_BYTES - TOTAL_BYTES
+            if total < 0 or total > size - position - FRAME_BYTES or header_size > total:
                 break
-            header.binary = at[4] == ROCKETMQ
+            at += FRAME_BYTES
+            header.binary = kind == ROCKETMQ
             if header.binary:
-                if not read_binary(at + 8, <int> header_size, &header):
+                if not read_binary(at, <int> header_size, &header):
                     break
-            elif at[4] != JSON or not read_json(at + 8, <int> header_size, &header):
+            elif kind != JSON or not read_json(at, <int> header_size, &header):
                 break
             if not self._answer(
-                &header, at + 8 + header_size, <int> (total - 4 - header_size), born_host,
-                may_pull, may_wait,
+                &header, at + header_size, <int> (total - header_size), born_host, may_pull,
+                may_wait,
             ):
                 break
             self.code = header.code
-            position += 4 + total
+            position += FRAME_BYTES + total
             count += 1
             if header.code == PULL or header.code == LITE_PULL or not count & 15:
                 if clock() >= until:
@@ -103,6 +125,7 @@ cdef class Requests:
             self.over = True
         return position
 
+    # Twin: remoting/serving.py Serving.commands_received
     cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,
                       bint may_pull, Py_ssize_t may_wait) except -1:
         """Serve one request; False if it is not plain, and nothing changed."""
@@ -115,7 +138,7 @@ cdef class Requests:
         if self.guard is not None and not self.guard.passes(header, body, size, born_host):
             return False
         if place < PULLS_FROM:
-            if self.syncs and len(self.waiting) >= may_wait:
+            if self.answers_wait and len(self.waiting) >= may_wait:
                 return False
             if not self.claimed:
                 self.claimed = self.sends is not None and self.sends.claim()
@@ -124,7 +147,7 @@ cdef class Requests:
             if not self.sends.serve(header, body, size, born_host, &self.out):
                 return False
             step(b"answer made")
-            if self.syncs and self.sends.waits:
+            if self.answers_wait and self.sends.waits:
                 self.waiting.append((
                     self.sends.waits_for, header.code, header.opaque,
                     ROCKETMQ if header.binary else JSON,
@@ -161,3 +184,92 @@ cdef class Requests:
                 found.append((codes[place], self.counts[place]))
                 self.counts[place] = 0
         return found
+
+
+# Twin: protocol/frames/header_decode.py _decode_json
+cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept nogil:
+    cdef int position = 1
+    cdef Text key, text
+    cdef int64_t value
+    cdef bint has_code = False, has_opaque = False, has_fields = False
+    if size < 2 or at[0] != 123 or at[size - 1] != 125:
+        return False
+    while True:
+        position = scan_text(at, position, size, &key)
+        if position < 0 or key.escaped or position >= size - 1 or at[position] != 58:
+            return False
+        position += 1
+        if is_name(&key, &EXT_FIELDS):
+            if at[position] != 123 or has_fields:
+                return False
+            position = scan_fields(at, position + 1, size, header)
+            if position < 0:
+                return False
+            has_fields = True
+        elif at[position] == 34:
+            position = scan_text(at, position, size, &text)
+            if position < 0 or text.escaped:
+                return False
+            if not (is_name(&key, &LANGUAGE) or is_name(&key, &SERIALIZATION)):
+                return False
+        else:
+            position = scan_number(at, position, size, &value)
+            if position < 0:
+                return False
+            if is_name(&key, &CODE):
+                if has_code:
+                    return False
+                header.code = <int> value
+                has_code = True
+            elif is_name(&key, &OPAQUE):
+                if has_opaque:
+                    return False
+                header.opaque = <int32_t> value
+                has_opaque = True
+            elif is_name(&key, &FLAG):
+                # An answer, or a request that wants none.
+                if value != 0:
+                    return False
+            elif not is_name(&key, &VERSION):
+                return False
+        if position >= size:
+            return False
+        if at[position] == 125:
+            return position == size - 1 and has_code and has_opaque and has_fields
+        if at[position] != 44:
+            return False
+        position += 1
+
+
+# Twin: protocol/frames/header_decode.py _read_binary
+cdef bint read_binary(const uint8_t *at, int size, Header *header) noexcept nogil:
+    cdef int position = HEAD_BYTES, count = 0
+    cdef Text *key
+    cdef Text *value
+    # An answer, a request that wants none, and a remark are not plain.
+    if (
+        size < HEAD_BYTES or get32(at + FLAG_AT) != 0 or get32(at + REMARK_SIZE_AT) != 0
+        or get32(at + FIELDS_SIZE_AT) != <uint32_t> (size - HEAD_BYTES)
+    ):
+        return False
+    header.code = get16(at + CODE_AT)
+    header.opaque = <int32_t> get32(at + OPAQUE_AT)
+    while position < size:
+        if size - position < KEY_SIZE_BYTES + SIZE_BYTES or count == MOST_FIELDS:
+            return False
+        key, value = &header.keys[count], &header.values[count]
+        key.at = at + position + KEY_SIZE_BYTES
+        key.size = get16(at + position)
+        key.escaped = value.escaped = False
+        if key.size > size - position - KEY_SIZE_BYTES - SIZE_BYTES:
+            return False
+        position += KEY_SIZE_BYTES + key.size
+        value.size = <int32_t> get32(at + position)
+        position += SIZE_BYTES
+        value.at = at + position
+        if value.size < 0 or value.size > size - position or not is_ascii(value.at, value.size):
+            return False
+        position += value.size
+        count += 1
+    header.count = count
+    return True

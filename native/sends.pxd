@@ -4,7 +4,7 @@ from aerobee.native.bytes cimport Output
 from aerobee.native.header cimport Header, Text
 
 cdef enum:
-    # Names of a send's fields, in the order of the letters of code 310.
+    # Fields of a send, in the order of the letters of code 310.
     FIELDS = 13
     # Messages of a batch that is taken whole.
     MOST_ITEMS = 128
@@ -47,8 +47,9 @@ cdef class Sends:
     cdef dict routes
     cdef object find_route, find_queue, log, count
     cdef bytes cluster, store_host, id_prefix
-    cdef list json_parts, binary_parts, long_keys, size_bounds, dirty
-    cdef set asking
+    cdef list json_parts, binary_parts, size_bounds, dirty
+    cdef set not_plain
+    cdef int64_t not_plain_flags
     cdef int max_message_bytes, safe_properties, reply_bytes
     # The properties of the request that is served: as they came, and as they are stored.
     cdef uint8_t raw[MOST_PROPERTIES]

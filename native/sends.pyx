@@ -12,65 +12,91 @@ A send is looked at as a whole before anything of it is stored: until `_append` 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy, memset
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 
 from aerobee.native.bytes cimport (
-    Output, append, decimal, get16, get32, java_hash, publish32, put32, put64, space,
+    Output, append, c_crc32, decimal, get16, get32, java_hash, publish32, put32, put64, space,
 )
-from aerobee.native.header cimport Header, Text, is_text, number, unescape
+from aerobee.native.header cimport (
+    Header, Name, Text, bytes_of, is_name, name_of, read_numbers, unescape,
+)
 from aerobee.native.steps cimport step
 
+from aerobee.protocol import checksum
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames import header_encode
+from aerobee.protocol.headers import fields as header_fields
+from aerobee.protocol.headers import send as send_headers
+from aerobee.protocol.message import batch as batches
+from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_layout as layout
-
-cdef extern from "zlib.h":
-    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
-
-# Fields of a send by the letters of code 310: a is 0.
-cdef enum:
-    GROUP = 0
-    TOPIC = 1
-    DEFAULT_TOPIC = 2
-    DEFAULT_QUEUES = 3
-    QUEUE_ID = 4
-    SYS_FLAG = 5
-    BORN = 6
-    USER_FLAG = 7
-    PROPERTIES = 8
-    TIMES = 9
-    UNIT = 10
-    MOST_TIMES = 11
-    BATCH = 12
 
 cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
+# The fields of a send: their places, whether each has to be there, how wide numbers are, and the
+# place that a name of one letter has.
+cdef list LONG_KEYS = [key.encode() for key in send_headers.LONG_KEYS]
+cdef dict _places = {
+    name: at for at, name in enumerate(send_headers.SendMessageHeader.__struct_fields__)
+}
+cdef int TOPIC = _places["topic"], QUEUE_ID = _places["queue_id"]
+cdef int SYS_FLAG = _places["sys_flag"], BORN = _places["born_timestamp"]
+cdef int USER_FLAG = _places["flag"], PROPERTIES = _places["properties"]
+cdef int TIMES = _places["reconsume_times"], UNIT = _places["unit_mode"], BATCH = _places["batch"]
+cdef bint NEEDED[FIELDS]
+cdef int BITS[FIELDS]
+cdef int BY_LETTER[256]
+for _at in range(256):
+    BY_LETTER[_at] = -1
+assert len(LONG_KEYS) == len(_places) == FIELDS
+for _at, (_short, _long) in enumerate(zip(send_headers.SHORT_KEYS, send_headers.LONG_KEYS)):
+    BY_LETTER[<int> ord(_short)] = _at
+    NEEDED[_at] = _at < send_headers.REQUIRED_FIELDS
+    BITS[_at] = send_headers.NUMBER_BITS.get(_long, 0)
+cdef Name TRUE = name_of(header_fields.TRUE), FALSE = name_of(header_fields.FALSE)
+cdef frozenset BATCH_MARKS = frozenset([mark.encode() for mark in send_headers.BATCH_MARKS])
+
+cdef Name UNIQUE_KEY = name_of(names.PROPERTY_UNIQUE_KEY), WAIT = name_of(names.PROPERTY_WAIT)
+cdef Name TAGS = name_of(names.PROPERTY_TAGS), KEYS = name_of(names.PROPERTY_KEYS)
+cdef int NAME_END = ord(names.NAME_SEPARATOR)
+cdef int ENTRY_END = ord(names.PROPERTY_SEPARATOR)
+cdef int KEY_END = ord(names.KEY_SEPARATOR)
+assert MOST_PROPERTIES == names.MAX_PROPERTIES_BYTES
+
+cdef int MAGIC_AT, CRC_AT, QUEUE_ID_AT, FLAG_AT, QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
+cdef int BORN_AT, BORN_HOST_AT, STORE_TIME_AT, STORE_HOST_AT, TIMES_AT, PREPARED_AT, BODY_SIZE_AT
+(
+    _, MAGIC_AT, CRC_AT, QUEUE_ID_AT, FLAG_AT, QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT,
+    BORN_AT, BORN_HOST_AT, STORE_TIME_AT, STORE_HOST_AT, TIMES_AT, PREPARED_AT, BODY_SIZE_AT,
+) = layout.V4_POSITIONS
 cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
-cdef int MAGIC_AT = layout.MAGIC_POSITION
-cdef int CRC_AT = layout.BODY_CRC_POSITION
-cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
-cdef int FLAG_AT = layout.FLAG_POSITION
-cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
-cdef int LOG_OFFSET_AT = layout.LOG_OFFSET_POSITION
-cdef int SYS_FLAG_AT = layout.SYS_FLAG_POSITION
-cdef int BORN_AT = layout.BORN_TIMESTAMP_POSITION
+cdef uint32_t CRC_MASK = checksum.CRC_MASK
 cdef int HOST_BYTES = layout.V4_HOST_BYTES
-cdef int BORN_HOST_AT = layout.BORN_HOST_POSITION
-cdef int STORE_TIME_AT = BORN_HOST_AT + HOST_BYTES
-cdef int STORE_HOST_AT = STORE_TIME_AT + 8
-cdef int TIMES_AT = STORE_HOST_AT + HOST_BYTES
-cdef int PREPARED_AT = TIMES_AT + 4
-cdef int BODY_SIZE_AT = PREPARED_AT + 8
-cdef int BODY_AT = BODY_SIZE_AT + 4
-cdef int FIXED_BYTES = layout.MIN_RECORD_BYTES
+cdef int BODY_AT = layout.HEADS[0].size
+cdef int PROPERTIES_SIZE_BYTES = layout.PROPERTIES_LENGTH.size
+# All of a record but body, properties, and topic with its length.
+cdef int FIXED_BYTES = layout.MIN_RECORD_BYTES - layout.TOPIC_LENGTH_BYTES
 cdef int BLANK_BYTES = layout.BLANK_BYTES
-# Bits of a sysFlag that ask for more than to be stored, or that only the broker may set.
-cdef int64_t UNUSUAL = (
-    layout.SYS_TRANSACTION_MASK | layout.SYS_BORN_HOST_V6 | layout.SYS_STORE_HOST_V6
-)
+
+cdef int ITEM_FLAG_AT, ITEM_BODY_SIZE_AT
+_, _, _, ITEM_FLAG_AT, ITEM_BODY_SIZE_AT = batches.ITEM_POSITIONS
+cdef int ITEM_HEAD_BYTES = batches.ITEM_HEAD_BYTES
+cdef int MIN_ITEM_BYTES = batches.MIN_ITEM_BYTES
+
+cdef int FRAME_BYTES = header_encode.FRAME_WORDS.size
+cdef int TOTAL_BYTES = header_encode.TOTAL_BYTES
+cdef uint32_t BINARY_KIND = header_encode.ROCKETMQ << header_encode.SERIALIZATION_SHIFT
+cdef int SIZE_BYTES = header_encode.LENGTH.size
+cdef int HEAD_BYTES = header_encode.BINARY_HEAD.size
+cdef int OPAQUE_AT = header_encode.BINARY_POSITIONS[3]
+cdef int ID_END = ord(send_headers.ID_SEPARATOR)
+# Digits of a log offset in an id.
+cdef enum:
+    OFFSET_DIGITS = 16
 
 
 cdef class Route:
@@ -95,6 +121,7 @@ cdef class Route:
     def __dealloc__(self):
         free(self.messages)
 
+    # Twin: broker/stats.py BrokerStats.stored
     cdef void note(self, int64_t queue_id, int64_t messages, int64_t stored_bytes, int kind):
         if not self.messages[queue_id]:
             self.touched.append(queue_id)
@@ -102,6 +129,7 @@ cdef class Route:
         self.stored_bytes[queue_id] += stored_bytes
         self.sizes[kind] += messages
 
+    # Twin: broker/stats.py BrokerStats.stored
     def take_counts(self):
         """What was stored since the last time: (queue id, messages, bytes) of each queue, and
         messages by size."""
@@ -121,15 +149,15 @@ cdef class Sends:
     """Serves plain sends of one store. Loop thread only."""
 
     def __init__(self, log, find_route, find_queue, count, *, cluster, store_host, json_parts,
-                 binary_parts, long_keys, not_plain, size_bounds, max_message_bytes,
+                 binary_parts, not_plain, not_plain_flags, size_bounds, max_message_bytes,
                  safe_properties):
         """`log` is claimed for what is stored (`CommitLog.claim`). `find_route` gives the Route of
         a topic's name, `find_queue` the queue of a topic's name and a queue id, or None: not plain.
         `count` is told a topic's name and what `Route.take_counts` gives, after each claim.
 
         `json_parts`, `binary_parts`: the answer's header, cut where what varies goes
-        (`SendReply`). `long_keys`: the fields' names of code 10, in the order of the letters.
-        `not_plain`: names of properties that ask for more than to be stored.
+        (`SendReply`). `not_plain` and `not_plain_flags`: the names of properties and the bits of a
+        sysFlag that a plain message has none of (`protocol/message/demands.py`).
         """
         self.log, self.find_route, self.find_queue, self.count = log, find_route, find_queue, count
         self.routes = {}
@@ -140,13 +168,13 @@ cdef class Sends:
         self.json_parts, self.binary_parts = json_parts, binary_parts
         # What an answer takes at most, besides its ids.
         self.reply_bytes = 128 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
-        self.long_keys = long_keys
-        self.asking = set(not_plain)
+        self.not_plain = set(not_plain)
+        self.not_plain_flags = not_plain_flags
         self.size_bounds = list(size_bounds)
         self.max_message_bytes = max_message_bytes
         self.safe_properties = min(safe_properties, MOST_PROPERTIES)
         self.segment = None
-        assert len(store_host) == HOST_BYTES and len(long_keys) == FIELDS
+        assert len(store_host) == HOST_BYTES
 
     def forget_routes(self):
         """A topic has changed."""
@@ -186,6 +214,7 @@ cdef class Sends:
 
     # --- one request ------------------------------------------------------------------------
 
+    # Twin: broker/messages/send.py SendProcessor.handle
     cdef bint serve(self, Header *header, const uint8_t *body, int size, bytes born_host,
                     Output *out) except -1:
         """Store a send under the claim, and put its answer behind what `out` has; False if it is
@@ -203,16 +232,19 @@ cdef class Sends:
             index = self._field(header.code, &header.keys[place])
             if index >= 0:
                 fields[index] = header.values[place]
-        if not read_numbers(fields, numbers):
+        if (
+            not read_numbers(fields, FIELDS, NEEDED, BITS, PROPERTIES, numbers)
+            or (fields[UNIT].at != NULL and not is_name(&fields[UNIT], &FALSE))
+        ):
             return False
         batch = False
         if fields[BATCH].at != NULL:
-            batch = is_text(&fields[BATCH], b"true", 4) or is_text(&fields[BATCH], b"1", 1)
-            if not batch and not is_text(&fields[BATCH], b"false", 5):
+            batch = not is_name(&fields[BATCH], &FALSE)
+            if batch and bytes_of(&fields[BATCH]) not in BATCH_MARKS:
                 return False
         if (
             (header.code == SEND_BATCH) != batch
-            or numbers[SYS_FLAG] & UNUSUAL
+            or numbers[SYS_FLAG] & self.not_plain_flags
             or size > self.max_message_bytes
             or PyBytes_GET_SIZE(born_host) != HOST_BYTES
         ):
@@ -250,14 +282,15 @@ cdef class Sends:
         self.waits_for = self.start + self.wrote
         return self._answer(header, places, count, queue_id, queue_offset, out)
 
+    # Twin: protocol/headers/send.py SendMessageHeader.from_command
     cdef int _field(self, int code, Text *key) except -2:
         """Which field of a send has this name; -1: none that is looked at."""
         cdef int index
         cdef bytes known
         if code != SEND:
-            return key.at[0] - 97 if key.size == 1 and 97 <= key.at[0] < 97 + FIELDS else -1
+            return BY_LETTER[key.at[0]] if key.size == 1 else -1
         for index in range(FIELDS):
-            known = self.long_keys[index]
+            known = LONG_KEYS[index]
             if PyBytes_GET_SIZE(known) == key.size and (
                 memcmp(PyBytes_AS_STRING(known), key.at, key.size) == 0
             ):
@@ -265,7 +298,7 @@ cdef class Sends:
         return -1
 
     cdef Route _route(self, Text *topic):
-        cdef bytes name = PyBytes_FromStringAndSize(<const char *> topic.at, topic.size)
+        cdef bytes name = bytes_of(topic)
         cdef PyObject *found = PyDict_GetItem(self.routes, name)
         if found != NULL:
             return <Route> found
@@ -283,6 +316,7 @@ cdef class Sends:
 
     # --- properties -------------------------------------------------------------------------
 
+    # Twin: broker/messages/properties.py stored_properties
     cdef bint _take_properties(self, Text *text, bint batch, Stored *out) except -1:
         """The request's properties as they are stored, with the cluster, into `scratch`; False if
         they are not plain."""
@@ -299,6 +333,7 @@ cdef class Sends:
         out.size += cluster
         return True
 
+    # Twin: broker/messages/properties.py stored_properties
     cdef bint _read(self, const uint8_t *at, int size, bint keep_wait, uint8_t *to, Stored *out) except -1:
         """What properties say of their message; with `to`, those that are stored, each with what
         separates it from the next. False if they are not plain."""
@@ -315,39 +350,40 @@ cdef class Sends:
         cdef uint8_t *begin = to
         while at < end:
             entry = at
-            at = <const uint8_t *> memchr(entry, 2, end - entry)
+            at = <const uint8_t *> memchr(entry, ENTRY_END, end - entry)
             length = <int> ((end if at == NULL else at) - entry)
             at = end if at == NULL else at + 1
-            mark = <const uint8_t *> memchr(entry, 1, length)
+            mark = <const uint8_t *> memchr(entry, NAME_END, length)
             if mark == NULL or mark == entry or mark + 1 == entry + length:
                 continue
             name.at = entry
             name.size = <int> (mark - entry)
             value.at = mark + 1
             value.size = length - name.size - 1
-            if is_text(&name, b"UNIQ_KEY", 8):
+            if is_name(&name, &UNIQUE_KEY):
                 out.unique = value
-            elif is_text(&name, b"WAIT", 4):
-                out.waits = is_text(&value, b"true", 4)
-                if not out.waits and not is_text(&value, b"false", 5):
+            elif is_name(&name, &WAIT):
+                out.waits = is_name(&value, &TRUE)
+                if not out.waits and not is_name(&value, &FALSE):
                     return False
                 if not keep_wait:
                     continue
-            elif is_text(&name, b"TAGS", 4):
+            elif is_name(&name, &TAGS):
                 out.tags_code = java_hash(0, value.at, value.size)
-            elif is_text(&name, b"KEYS", 4):
+            elif is_name(&name, &KEYS):
                 out.words = value
-            elif PyBytes_FromStringAndSize(<const char *> name.at, name.size) in self.asking:
+            elif bytes_of(&name) in self.not_plain:
                 return False
             if to != NULL:
                 memcpy(to, entry, length)
-                to[length] = 2
+                to[length] = ENTRY_END
                 to += length + 1
         if to != NULL:
             out.at = begin
             out.size = <int> (to - begin)
         return True
 
+    # Twin: protocol/message/batch.py batch_items
     cdef int _items(self, const uint8_t *body, int size) except -1:
         """Read the messages of a batch into `items`; how many, 0 if they are not plain."""
         cdef int count = 0, position = 0
@@ -361,21 +397,22 @@ cdef class Sends:
         # A large batch is taken in steps.
         return count if count < MOST_ITEMS else 0
 
+    # Twin: protocol/message/batch.py batch_items
     cdef int _item(self, const uint8_t *body, int size, int position, Item *item) except -2:
         """Read the message of a batch that begins there; where the next one does, -1 if this one is
         not plain."""
         cdef int own, index
-        # total size i32, magic i32, CRC i32, flag i32, body size i32, body, properties size i16
-        if size - position < 22:
+        if size - position < MIN_ITEM_BYTES:
             return -1
-        item.flag = <int32_t> get32(body + position + 12)
-        item.body_size = <int32_t> get32(body + position + 16)
-        position += 20
-        if not 0 <= item.body_size <= size - position - 2:
+        item.flag = <int32_t> get32(body + position + ITEM_FLAG_AT)
+        item.body_size = <int32_t> get32(body + position + ITEM_BODY_SIZE_AT)
+        position += ITEM_HEAD_BYTES
+        if not 0 <= item.body_size <= size - position - PROPERTIES_SIZE_BYTES:
             return -1
         item.body = body + position
-        position += item.body_size + 2
-        own = get16(body + position - 2)
+        position += item.body_size
+        own = get16(body + position)
+        position += PROPERTIES_SIZE_BYTES
         if own > size - position:
             return -1
         for index in range(own):
@@ -387,6 +424,7 @@ cdef class Sends:
 
     # --- rows of a staged batch ---------------------------------------------------------------
 
+    # Twin: broker/staging/rows.py ChunkCheck._check_row
     def plain_rows(self, const uint8_t[::1] body not None, int most_body, int most_properties):
         """How many messages a batch body holds; -1 if one is not plain, or larger than that."""
         cdef Item item
@@ -398,6 +436,7 @@ cdef class Sends:
             count += 1
         return count
 
+    # Twin: broker/staging/publish.py Publisher._put_rows
     def put_rows(self, bytes topic not None, int64_t queue_id, const uint8_t[::1] body not None,
                  int skip, int most, int64_t born_ms, bytes born_host not None):
         """Store up to `most` messages of a batch body, behind the first `skip`; how many. 0: they
@@ -438,6 +477,7 @@ cdef class Sends:
             self.release()
         return count
 
+    # Twin: broker/staging/rows.py ChunkCheck._check_row
     cdef int _row(self, const uint8_t *body, int size, int position, Item *item) except -2:
         """As `_item`; and its properties are stored as they are, nothing of them is dropped."""
         cdef Stored kept
@@ -451,6 +491,7 @@ cdef class Sends:
 
     # --- storing and answering --------------------------------------------------------------
 
+    # Twin: protocol/message/record.py encode_record
     cdef bint _append(self, Route route, object queue, int64_t queue_id, int count, int64_t *numbers,
                       Stored *shared, bytes born_host, int64_t *places) except -1:
         """Write the records of `items`; False if they do not fit, and nothing changed."""
@@ -467,8 +508,7 @@ cdef class Sends:
             properties = stored_size(&item.properties, shared)
             if properties > self.safe_properties:
                 return False
-            # The topic's length is part of its field.
-            size = FIXED_BYTES - 1 + item.body_size + topic_size + properties
+            size = FIXED_BYTES + item.body_size + topic_size + properties
             places[index] = self.start + self.wrote + total
             entries.append((
                 queue, queue_offset + index, places[index], size, item.properties.tags_code,
@@ -483,9 +523,9 @@ cdef class Sends:
             item = &self.items[index]
             log_offset = places[index]
             properties = stored_size(&item.properties, shared)
-            size = FIXED_BYTES - 1 + item.body_size + topic_size + properties
+            size = FIXED_BYTES + item.body_size + topic_size + properties
             put32(record + MAGIC_AT, MAGIC)
-            put32(record + CRC_AT, c_crc32(0, item.body, item.body_size) & 0x7FFFFFFF)
+            put32(record + CRC_AT, c_crc32(0, item.body, item.body_size) & CRC_MASK)
             put32(record + QUEUE_ID_AT, <uint32_t> queue_id)
             put32(record + FLAG_AT, <uint32_t> item.flag)
             put64(record + QUEUE_OFFSET_AT, queue_offset + index)
@@ -506,11 +546,11 @@ cdef class Sends:
             to += topic_size
             to[0] = properties >> 8
             to[1] = properties & 0xFF
-            to += 2
+            to += PROPERTIES_SIZE_BYTES
             memcpy(to, item.properties.at, item.properties.size)
             to += item.properties.size
             if needs_separator(&item.properties):
-                to[0] = 2
+                to[0] = ENTRY_END
                 to += 1
             memcpy(to, shared.at, shared.size)
             step(b"record copied")
@@ -529,77 +569,65 @@ cdef class Sends:
         route.note(queue_id, count, total, kind)
         return True
 
+    # Twin: protocol/headers/send.py SendReply.encode
     cdef bint _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
                       int64_t queue_offset, Output *answers) except -1:
         """Put the frame that tells where the messages went behind what `answers` has."""
         cdef list parts = self.binary_parts if header.binary else self.json_parts
-        cdef int ids = 33 * count - 1, size = 8, index, entries_at = 0
+        cdef int id_bytes = <int> PyBytes_GET_SIZE(self.id_prefix) + OFFSET_DIGITS
+        cdef int ids = (id_bytes + 1) * count - 1, size = FRAME_BYTES, index, entries_at = 0
         cdef uint8_t *out = space(answers, ids + self.reply_bytes)
         cdef uint8_t digits[20]
         size = append(out, size, parts[0])
         if header.binary:
             # The entries' length is the head's last field.
-            put32(out + 8 + 5, header.opaque)
-            entries_at = 8 + 21
+            put32(out + FRAME_BYTES + OPAQUE_AT, header.opaque)
+            entries_at = FRAME_BYTES + HEAD_BYTES
             put32(out + size, ids)
-            size += 4
+            size += SIZE_BYTES
         for index in range(count):
             if index:
-                out[size] = 44
+                out[size] = ID_END
                 size += 1
             size = append(out, size, self.id_prefix)
             size = hexadecimal(out, size, places[index])
         size = append(out, size, parts[1])
         if header.binary:
             put32(out + size, decimal(digits, 0, queue_id))
-            size += 4
+            size += SIZE_BYTES
         size = decimal(out, size, queue_id)
         size = append(out, size, parts[2])
         if header.binary:
             put32(out + size, decimal(digits, 0, queue_offset))
-            size += 4
+            size += SIZE_BYTES
         size = decimal(out, size, queue_offset)
         if header.binary:
-            put32(out + entries_at - 4, size - entries_at)
-            put32(out + 4, 1 << 24 | (size - 8))
+            put32(out + entries_at - SIZE_BYTES, size - entries_at)
+            put32(out + TOTAL_BYTES, BINARY_KIND | (size - FRAME_BYTES))
         else:
             size = append(out, size, parts[3])
             size = decimal(out, size, header.opaque)
             size = append(out, size, parts[4])
-            put32(out + 4, size - 8)
-        put32(out, size - 4)
+            put32(out + TOTAL_BYTES, size - FRAME_BYTES)
+        put32(out, size - TOTAL_BYTES)
         answers.size += size
         return True
 
 
+# Twin: protocol/message/batch.py join_properties
 cdef inline bint needs_separator(Stored *own) noexcept nogil:
-    return own.size > 0 and own.at[own.size - 1] != 2
+    return own.size > 0 and own.at[own.size - 1] != ENTRY_END
 
 
+# Twin: protocol/message/record.py record_size
 cdef inline int64_t stored_size(Stored *own, Stored *shared) noexcept nogil:
     return own.size + needs_separator(own) + shared.size
 
 
-cdef bint read_numbers(Text *fields, int64_t *numbers) noexcept nogil:
-    """Whether the fields that have to be there are, and those that are numbers are plain ones."""
-    cdef int index
-    for index in range(FIELDS):
-        numbers[index] = 0
-        if fields[index].at == NULL:
-            if index <= USER_FLAG:
-                return False
-            continue
-        if index != PROPERTIES and fields[index].escaped:
-            return False
-        if index in (DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN, USER_FLAG, TIMES, MOST_TIMES):
-            if not number(&fields[index], &numbers[index], index != BORN):
-                return False
-    return fields[UNIT].at == NULL or is_text(&fields[UNIT], b"false", 5)
-
-
+# Twin: protocol/message/ids.py offset_msg_id
 cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:
     """`value` in 16 digits behind what `out` has."""
-    cdef int shift = 60, digit
+    cdef int shift = 4 * (OFFSET_DIGITS - 1), digit
     while shift >= 0:
         digit = (value >> shift) & 15
         out[size] = digit + (48 if digit < 10 else 55)
@@ -608,6 +636,7 @@ cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogi
     return size
 
 
+# Twin: protocol/message/properties.py key_words
 cdef tuple keys_of(Text *unique, Text *words):
     """The words a message is found by, as `key_words` (protocol/message/properties.py)."""
     cdef int begin = 0, position
@@ -616,7 +645,7 @@ cdef tuple keys_of(Text *unique, Text *words):
         return () if unique.at == NULL else (text_of(unique.at, unique.size),)
     found = [] if unique.at == NULL else [text_of(unique.at, unique.size)]
     for position in range(words.size + 1):
-        if position == words.size or words.at[position] == 32:
+        if position == words.size or words.at[position] == KEY_END:
             if position > begin:
                 found.append(text_of(words.at + begin, position - begin))
             begin = position + 1

@@ -48,6 +48,7 @@ cdef class Key:
         begin(self.outer)
         update(self.outer, PyBytes_AS_STRING(outer), BLOCK_BYTES)
 
+    # Twin: protocol/frames/signature.py Signer.sign
     cdef int sign(self, const uint8_t *head, int head_size, const uint8_t *body, int body_size,
                   uint8_t *digest) except -1:
         """The code of `head` and `body`, one behind the other, into DIGEST_BYTES at `digest`."""
@@ -63,6 +64,7 @@ cdef class Key:
         final(digest, state)
         return 0
 
+    # Twin: protocol/frames/signature.py Signer.sign
     cdef int _sign_by_objects(self, bytes text, uint8_t *digest) except -1:
         inner, outer = self.inner_object.copy(), self.outer_object.copy()
         inner.update(text)

@@ -280,6 +280,7 @@ cdef class TlsSocket(Socket):
         if not self.owing:
             Socket.resume_reading(self)
 
+    # Twin: remoting/tls_session.py TlsSession.read
     cdef int readable(self) except -1:
         cdef Py_ssize_t size = 0, asked = UNSEEN_BYTES, part, taken, opened
         if self.told:
@@ -320,6 +321,7 @@ cdef class TlsSocket(Socket):
                 self._ended()
         return <int> size
 
+    # Twin: remoting/tls_session.py TlsSession._part
     cdef Py_ssize_t part(self, Py_ssize_t room) noexcept:
         """What the kernel may be asked for, so that its data finds room."""
         if not self.body_left:
@@ -327,6 +329,7 @@ cdef class TlsSocket(Socket):
         # The rest of a record may bring all that a record can have.
         return room - RECORD_BYTES + self.body_left if room >= RECORD_BYTES else 0
 
+    # Twin: remoting/tls_session.py TlsSession._take
     cdef Py_ssize_t take(self, Py_ssize_t part) except -1:
         """Hand OpenSSL what is there, `part` bytes and `records` records at most; how many bytes
         the kernel gave."""
@@ -372,6 +375,7 @@ cdef class TlsSocket(Socket):
                 return 0
         return Socket.writable(self)
 
+    # Twin: remoting/tls_session.py TlsSession.send
     cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
         cdef Py_ssize_t sent, part
         if self.told:
@@ -392,6 +396,7 @@ cdef class TlsSocket(Socket):
             return -1
         return sent
 
+    # Twin: remoting/tls_session.py TlsSession.send
     cdef bint flush(self) except -1:
         """Send what is sealed; whether all of it has left."""
         cdef Py_ssize_t sent
@@ -412,6 +417,7 @@ cdef class TlsSocket(Socket):
             if self.sealed_at == len(self.sealed):
                 self.sealed = None
 
+    # Twin: remoting/tls_session.py TlsSession.is_owing
     cdef int look_at_debts(self) except -1:
         """Read no more while TLS itself has something to say for which there is no room."""
         cdef bint owing = bool(
@@ -426,6 +432,7 @@ cdef class TlsSocket(Socket):
             self.watch(self.watched | EPOLLIN)
         return 0
 
+    # Twin: remoting/tls_session.py TlsSession.say_goodbye
     cdef int say_goodbye(self) except -1:
         """Send the alert that says that nothing was cut off; the peer's own is not waited for."""
         try:
@@ -522,6 +529,7 @@ cdef class Sockets:
                     self.ready.append(one)
         return 0
 
+    # Twin: remoting/turns.py Turns.share
     cdef double begin(self, Py_ssize_t wanted) except -1:
         """Begin slices in which so many sockets are served; the time then."""
         cdef double began = self.clock()
@@ -599,6 +607,7 @@ cdef class Sockets:
             self.let_go()
             self.count_round(began)
 
+    # Twin: remoting/connection.py Connection.buffer_updated
     cdef Py_ssize_t serve(self, Socket one, const uint8_t *data, Py_ssize_t size,
                           double began) except -1:
         """Serve what is plain at the head of a read; how many bytes of it that is."""
@@ -609,7 +618,7 @@ cdef class Sockets:
             taken = requests.serve(
                 data, size, one.born_host,
                 self.may_pull and not (self.overloaded and connection.overloaded),
-                self.plain.may_wait if requests.syncs else 0,
+                self.plain.may_wait if requests.answers_wait else 0,
                 self.high_water - <int64_t> connection.unwritten,
                 self.clock, min(began + self.slice_s, self.until),
             )

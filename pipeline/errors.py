@@ -16,7 +16,7 @@ from aerobee.nearest_name import nearest_name
 # Our own errors as the JVM tells them, from a planning process or a task: the name with its module.
 _OURS: Final = re.compile(r"\baerobee\.pipeline\.(?:\w+\.)*([A-Z]\w*): (.+)")
 
-# Of PySpark: they write what is raised besides, with all frames of Java, as one line of JSON.
+# These loggers of PySpark write each error a second time, with all frames of Java, as JSON.
 _LOUD: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
@@ -25,7 +25,7 @@ class OptionError(ValueError):
 
 
 class PipelineError(Exception):
-    """What brokers or files refuse, while a plan is made or a partition is read."""
+    """Brokers or files refuse something while a plan is made or a partition is read."""
 
 
 class NoSuchTopic(PipelineError):
@@ -53,7 +53,7 @@ class StoreReadError(PipelineError):
 
 
 def no_name_server(names: str, cause: object) -> str:
-    """What is said when none of the name servers answered, of reading and writing alike."""
+    """The text of the error that no name server answered, for reads and writes alike."""
     return (
         f"no name server answers ({names}): {cause}; is it running, and is nameServer its address "
         "as seen from here?"
@@ -68,9 +68,9 @@ def known_names(given: str, known: Iterable[str]) -> str:
 
 
 def sentence_in(text: str) -> str | None:
-    """What an error of ours says, out of the text that Spark makes of it; None if none is in it."""
+    """The sentence of an error of ours in the text of Spark; None if there is none."""
     found = _OURS.findall(text)
-    # Of several the last: a traceback tells the cause first.
+    # The last of several counts, because a traceback tells the cause first.
     return found[-1][1].strip() if found else None
 
 

@@ -1,13 +1,16 @@
-"""What users of other connectors type, and what it is called here.
+"""Words of other connectors, and what to use here in their place.
 
 Spark hands the names of options over in small letters, so an answer shows them as their own manual
-writes them. Options that mean the same under the same name are in no table.
+writes them. The tables leave out options that mean the same under the same name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
+
+from aerobee.pipeline.decode.columns import TOPIC_COLUMNS
 
 _KAFKA: Final = "Kafka's connector"
 _PULSAR: Final = "Pulsar's connector"
@@ -76,7 +79,7 @@ SINK_WORDS: Final[_Words] = {
     "rocketmq.sink.delivery.guarantee": (_ROCKETMQ_FLINK, "use guarantee"),
     "rocketmq.sink.send.timeout": (_ROCKETMQ_FLINK, "use sendTimeoutMs"),
 }
-#: What Kafka's source calls its columns -> a topic's column here.
+#: A column of Kafka's source -> the column of a topic here.
 COLUMN_WORDS: Final = {
     "key": "keys",
     "value": "body",
@@ -85,15 +88,17 @@ COLUMN_WORDS: Final = {
     "timestamp": "storeTimestamp",
 }
 _KAFKA_CLIENT: Final = "kafka."
+_NO_COLUMN: Final = re.compile(r"\[UNRESOLVED_COLUMN\b.*?\] (.*?with name `(.*?)` .*)")
+_STATE: Final = re.compile(r" SQLSTATE: \w+;?$")
 
 
 def source_word(name: str) -> str | None:
-    """What to say of a reader's option that another connector has; None if none does."""
+    """The advice for a reader's option of another connector; None if no other has it."""
     return _said(name, SOURCE_WORDS)
 
 
 def sink_word(name: str) -> str | None:
-    """The same of a writer's option."""
+    """The advice for a writer's option of another connector; None if no other has it."""
     return _said(name, SINK_WORDS)
 
 
@@ -108,3 +113,17 @@ def _said(name: str, words: Mapping[str, tuple[str, str]]) -> str | None:
             "what there is stands in docs/spark-source.md and docs/spark-sink.md"
         )
     return None
+
+
+def missing_column(text: str) -> str | None:
+    """One sentence of an error of Spark about a column it cannot find; None of any other error."""
+    found = _NO_COLUMN.match(text.partition("\n")[0])
+    if found is None:
+        return None
+    said, name = _STATE.sub("", found[1]), found[2].lower()
+    if name in COLUMN_WORDS:
+        return f"{said} A topic's column is {COLUMN_WORDS[name]}."
+    for column in TOPIC_COLUMNS:
+        if column.name.lower() == name and not column.standard:
+            return f"{said} A topic has it when option columns names it (columns=* takes all)."
+    return said

@@ -30,7 +30,7 @@ _DAEMON = "pyspark.daemon"
 _WORKERS = "pyspark."
 _HIDE_FRAMES = "SPARK_HIDE_TRACEBACK"
 _OURS = "aerobee.pipeline."
-#: What Spark calls of a source, a reader or a writer.
+#: The methods of a source, a reader or a writer that Spark calls.
 _CALLS: Final = frozenset(
     {"schema", "reader", "streamReader", "writer", "streamWriter", "pushFilters", "partitions"}
     | {"read", "write", "commit", "abort", "initialOffset", "latestOffset", "stop"}

@@ -10,12 +10,14 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 
+#: Leaves 31 bits of a CRC.
+CRC_MASK = 0x7FFFFFFF
 _crc32 = zlib.crc32
 
 
 def body_crc(body: bytes | memoryview) -> int:
     """CRC-32 of a stored body, masked to 31 bits; 0 for an empty one (protocol/WIRE.md 6.1)."""
-    return _crc32(body) & 0x7FFFFFFF
+    return _crc32(body) & CRC_MASK
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:

@@ -2,6 +2,7 @@
 
     put -> CommitLog -> (written) -> flush thread -> (durable) -> listener
               `-> pending -> dispatch -> consume queues, index -> (dispatched) -> get, query
+    the marks in brackets: `marks.py`
     get -> Reader -> (record does not check out) -> DamageReports -> log, counters, offsets file
     Scrub (own thread) -> Findings -> QueueRepair (store's caller) -> consume queues, DamageReports
 
@@ -12,9 +13,9 @@ Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and 
 entries. What deletes, `retention` by time and space and `cleaning` on request, shares one lock (one
 thread removes files at a time), one way of removing files, and one trimmer.
 
-Threads: one thread (in the broker: the event loop's) calls everything except `wait_durable` and the
-listener's side; flushing, allocation of segments and the scrub, nothing else, happen on threads of
-the store.
+Threads: one thread (in the broker: the event loop's) calls everything except `wait_durable`;
+flushing, allocation of segments and the scrub, nothing else, happen on threads of the store, and so
+the listener is called there.
 """
 
 import logging
@@ -31,17 +32,18 @@ from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
-from aerobee.store.errors import StoreBroken, StoreError
+from aerobee.store.errors import StoreError
 from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
     CommitLogSync,
     ConsumeQueueFlushService,
     FlushRealTimeService,
-    log_flusher,
+    GroupCommitService,
 )
-from aerobee.store.log.commit_log import CommitLog, CommitMark
+from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.encoding import crc_checks
+from aerobee.store.marks import Marks, PooledMarks, StoreListener
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
@@ -66,36 +68,35 @@ log = logging.getLogger("aerobee.store")
 _RETRY_S = 1.0
 
 
-def _nobody(*_heard: object) -> None:
-    """Stands where no listener is."""
-
-
 class MessageStore:
     """An open store. Made by `open`; see the module's story."""
 
     def __init__(
-        self, settings: Settings, parts: StoreParts, compiled: Compiled | None = None
+        self,
+        settings: Settings,
+        parts: StoreParts,
+        compiled: Compiled | None = None,
+        listener: StoreListener | None = None,
     ) -> None:
         self._settings = settings
         self._parts = parts
+        self._listener = listener or StoreListener()
+        #: How far the log has got.
+        self.marks = (Marks if parts.pool is None else PooledMarks)(
+            settings, parts.recovery.log_end, parts.last_store_ms, self._listener
+        )
         self._compiled = compiled
         self._clock = parts.clock
         #: Told of filters by whoever knows them; None where no bit maps are made.
         self.bit_maps = parts.maps
         self._queues = parts.queues
         self._health = parts.health
-        self._sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self._retried_at = 0.0
         self._kept_arrivals: list[Arrival] = []
         # How closing went, None before it.
         self._closed: bool | None = None
-        self._on_durable: Callable[[int], None] = _nobody
-        self._on_committed: Callable[[int], None] = _nobody
-        self._on_broken: Callable[[StoreBroken], None] = _nobody
-        self._on_closing: Callable[[], None] = _nobody
-        self.stats = parts.stats
+        self.stats, self.recovery = parts.stats, parts.recovery
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
-        self.recovery = parts.recovery
         self.log_directories = parts.segments.paths.writable
         self.queue_directory = parts.queues.directory
         self._disk = DiskWatch(
@@ -108,9 +109,8 @@ class MessageStore:
         )
         self._place = self._watch_place()
         self._log = self.commit_log = self._make_log(settings)
-        self._log.resume(parts.recovery.log_end, parts.last_store_ms)
-        self._build_flushing(settings)
         self._reput = self._make_reput(settings)
+        self._build_flushing(settings)
         self._build_reading(settings)
         self._build_deletion(settings)
         # What callers ask of the parts themselves, each of which says how.
@@ -130,8 +130,7 @@ class MessageStore:
         self.offset_by_time = search.offset_by_time
         self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
         self.queue_entries, self.has_queue = search.entries, search.has_queue
-        self._queue_flusher = self._make_queue_flusher(settings)
-        self._watch_health()
+        self._health.watch(self._before_breaking, self._listener.broken, self._place.look)
 
     @classmethod
     def open(
@@ -141,9 +140,10 @@ class MessageStore:
         clock: Clock | None = None,
         progress: Progress | None = None,
         compiled: Compiled | None = None,
+        listener: StoreListener | None = None,
     ) -> "MessageStore":
         """Lock, recover and start the store below `settings.store_path`; `compiled` serves what is
-        plain.
+        plain, `listener` hears of marks that move and of a failure.
 
         Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say
         what to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
@@ -151,32 +151,14 @@ class MessageStore:
         """
         parts = open_parts(settings, files or Files(), clock or Clock(), progress, compiled)
         parts.open_pool()
-        store = cls(settings, parts, compiled)
+        store = cls(settings, parts, compiled, listener)
         store._start()
         return store
-
-    def listen(
-        self,
-        *,
-        durable: Callable[[int], None] = _nobody,
-        committed: Callable[[int], None] = _nobody,
-        broken: Callable[[StoreBroken], None] = _nobody,
-        closing: Callable[[], None] = _nobody,
-    ) -> None:
-        """Name the one listener of the store, before the first put.
-
-        `durable` and `committed` are called with a mark that has moved, on the thread that moved
-        it; the committed mark is of interest only where a pool holds messages back. `broken` is
-        called once, on the thread that saw the failure; `closing` by `close`, when all that can be
-        is durable and the directory is still ours.
-        """
-        self._on_durable, self._on_committed = durable, committed
-        self._on_broken, self._on_closing = broken, closing
 
     @property
     def frozen(self) -> bool:
         """Whether reading stops at a mark of before a failure."""
-        return self._reader.frozen
+        return self.marks.frozen_at is not None
 
     # --- building ---------------------------------------------------------------------------
 
@@ -185,14 +167,10 @@ class MessageStore:
         directories = parts.root, *self.log_directories, self.queue_directory
         return PlaceWatch(parts.files, self._health, directories, self._open_files)
 
-    def _watch_health(self) -> None:
-        self._health.watch(
-            self._before_breaking, lambda error: self._on_broken(error), self._place.look
-        )
-
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts
         return (MultiDispatchLog if settings.multi_dispatch else CommitLog)(
+            self.marks,
             parts.segments,
             parts.allocator,
             parts.queues,
@@ -207,22 +185,16 @@ class MessageStore:
 
     def _build_flushing(self, settings: Settings) -> None:
         """What moves the committed and the durable mark, and what keeps the offsets file."""
-        parts = self._parts
-        self._mark: CommitMark = self._log
-        self._commits = None
-        if parts.pool is not None:
-            self._mark = self._commits = CommitRealTimeService(
-                settings, self._log, self._health, self._clock, self._committed
-            )
+        parts, marks = self._parts, self.marks
         self._sync = CommitLogSync(
-            self._log,
-            self._mark,
-            parts.checkpoint,
-            self._health,
-            parts.stats,
-            lambda mark: self._on_durable(mark),
+            marks, parts.segments, parts.checkpoint, self._health, parts.stats
         )
         self._flusher = self._make_flusher(settings)
+        self._commits = None
+        if isinstance(marks, PooledMarks):
+            self._commits = CommitRealTimeService(
+                settings, marks, parts.segments, self._health, self._clock, self._flusher
+            )
         assert parts.offsets is not None
         self._time = SteadyTime(
             parts.clock,
@@ -231,14 +203,17 @@ class MessageStore:
             parts.last_store_ms,
         )
         self._offsets = OffsetsKeeper(
-            parts.offsets_file,
-            parts.offsets,
-            parts.index,
-            lambda: (self._sync.durable, parts.checkpoint.physic_ms),
-            lambda: self._reput.mark,
-            self._time.note,
-            lambda: (parts.segments.min_offset, parts.queues.beginnings()),
+            file=parts.offsets_file,
+            start=parts.offsets,
+            index=parts.index,
+            marks=marks,
+            checkpoint=parts.checkpoint,
+            reput=self._reput,
+            time=self._time,
+            segments=parts.segments,
+            queues=parts.queues,
         )
+        self._queue_flusher = self._make_queue_flusher(settings)
 
     def _make_reput(self, settings: Settings) -> Reput:
         parts = self._parts
@@ -255,7 +230,8 @@ class MessageStore:
         return Reput(*given, self._compiled)
 
     def _make_flusher(self, settings: Settings) -> FlushRealTimeService:
-        return log_flusher(settings, self._sync, self._clock)
+        kind = GroupCommitService if settings.sync_flush else FlushRealTimeService
+        return kind(settings, self._sync, self._clock)
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
         return ConsumeQueueFlushService(
@@ -267,8 +243,8 @@ class MessageStore:
             self._health,
             self.stats,
             self._clock,
-            lambda: self._reput.dispatched_ms,
-            self._disk.look,
+            self.marks,
+            self._disk,
         )
 
     def _build_reading(self, settings: Settings) -> None:
@@ -284,8 +260,8 @@ class MessageStore:
             judge.is_sound,
             self._health,
             parts.stats,
-            lambda: self._reader.end,
-            lambda: self._offsets.gaps,
+            self.marks,
+            self._offsets,
         )
         scrubs = settings.scrub_bytes_per_second > 0
         self._damage = DamageReports(
@@ -297,8 +273,8 @@ class MessageStore:
             self._scrub_segment if scrubs else None,
         )
         self._reader = Reader(
-            self._log,
-            self._mark,
+            self.marks,
+            parts.segments,
             parts.queues,
             parts.stats,
             limits,
@@ -320,10 +296,10 @@ class MessageStore:
             self._health,
             parts.stats,
             parts.clock,
-            lambda: self._offsets.gaps,
+            self._offsets,
+            self._queue_flusher,
             self._scrub_segment,
             self._scrub_all,
-            lambda: self._queue_flusher.hurry(),
         )
         # Closing and repairing may come from two threads.
         self._repair_lock = threading.Lock()
@@ -342,8 +318,8 @@ class MessageStore:
             self._queue_repair,
             self._health,
             parts.stats,
-            lambda: min(self.durable, self.dispatched),
-            lambda: self._log.written - limits.memory_bytes,
+            self.marks,
+            limits.memory_bytes,
             self._crc_check,
             settings,
             parts.index,
@@ -361,9 +337,9 @@ class MessageStore:
                 parts.segments,
                 parts.queues,
                 parts.index,
-                lambda: min(self.durable, self.dispatched, self._offsets.synced_to),
-                self._save_beginnings,
-                lambda: self._disk.look(at_once=True),
+                self.marks,
+                self._offsets,
+                self._disk,
             ),
         )
         self.cleaning = QueueCleaner(
@@ -387,22 +363,22 @@ class MessageStore:
     @property
     def written(self) -> int:
         """Log offset behind the last appended byte."""
-        return self._log.written
+        return self.marks.written
 
     @property
     def committed(self) -> int:
         """Log offset up to which the bytes are in the files: all, unless a pool holds some back."""
-        return self._mark.committed
+        return self.marks.committed
 
     @property
     def durable(self) -> int:
         """Log offset up to which a completed sync has reached."""
-        return self._sync.durable
+        return self.marks.durable
 
     @property
     def dispatched(self) -> int:
         """Log offset up to which messages are visible."""
-        return self._reput.dispatched
+        return self.marks.dispatched
 
     @property
     def min_log_offset(self) -> int:
@@ -416,11 +392,6 @@ class MessageStore:
     def sync_soon(self) -> None:
         """Somebody waits for what is in the files now: sync without waiting for the interval."""
         self._flusher.hurry()
-
-    def _committed(self) -> None:
-        """The commit thread has moved the committed mark."""
-        self._flusher.wake()
-        self._on_committed(self._mark.committed)
 
     def dispatch(self) -> list[Arrival]:
         """Make visible what may be: everything committed, under SYNC_FLUSH everything durable.
@@ -437,13 +408,13 @@ class MessageStore:
     def dispatch_round(self, tell: bool = True) -> tuple[list[Arrival], bool]:
         """As `dispatch`, some thousand messages at most; and whether there is more. Without `tell`
         what became visible need not be listed."""
-        limit = self._sync.durable if self._sync_flush else self._mark.committed
-        before = self._reput.dispatched
+        marks = self.marks
+        limit, before = marks.dispatchable, marks.dispatched
         arrivals = self._reput.dispatch(limit, tell)
         if self._kept_arrivals:
             arrivals = self._kept_arrivals + arrivals
             self._kept_arrivals = []
-        return arrivals, before < self._reput.dispatched < limit
+        return arrivals, before < marks.dispatched < limit
 
     def _try_again(self) -> None:
         """Before a put is refused: perhaps the disk has room again."""
@@ -492,7 +463,7 @@ class MessageStore:
         damaged is logged, counted, and from now on one of `known_gaps`."""
         segments = self._parts.segments
         boundaries = CrossCheck(segments, self._queues).boundaries
-        scan = LogScanner(MappedSegments(segments), self._log.written, boundaries, self._crc_check)
+        scan = LogScanner(MappedSegments(segments), self.written, boundaries, self._crc_check)
         for _ in scan.batches(log_offset):
             pass
         known = self.known_gaps
@@ -566,7 +537,7 @@ class MessageStore:
 
     def _before_breaking(self) -> None:
         """A sync or write has failed: stop reading at what is durable, and note it on the disk."""
-        self._reader.freeze(self._sync.durable)
+        self.marks.freeze()
         self._note_broken()
 
     def _note_broken(self) -> None:
@@ -578,18 +549,12 @@ class MessageStore:
         except OSError as error:
             log.error("cannot note that the store is broken path=%s %s", self._parts.root, error)
 
-    def _save_beginnings(self) -> None:
-        """Write down where log and queues begin, before the files in front go."""
-        try:
-            self._offsets.begin_later()
-        except OSError as error:
-            self._health.poison("writing the offsets file", error)
-
     # --- closing ----------------------------------------------------------------------------
 
-    def close(self) -> bool:
+    def close(self, before_release: Callable[[], None] | None = None) -> bool:
         """Stop in order: puts, commit, log and queue flush, allocation, checkpoint, lock.
 
+        `before_release` is called when all that can be is durable and the directory is still ours.
         True if all is durable and dispatched; then the next start trusts it. Otherwise `abort`
         stays and the next start recovers. Once closed, the same answer again.
         """
@@ -609,7 +574,8 @@ class MessageStore:
         self.dispatch()
         self._queue_flusher.stop()
         clean = self._seal()
-        self._on_closing()
+        if before_release is not None:
+            before_release()
         self._parts.close(clean=clean)
         self._closed = clean
         return clean

@@ -1,9 +1,9 @@
 """How much of each random or enumerated suite a run looks at: one table of sizes, quick and full.
 
-`make test` runs the quick sizes: every class of case, every invariant and every kind of control,
-and of the depth a part that the run's seed draws. The seed changes with each run, so the parts add
-up over the runs; it is printed at the head and at the end. `make campaign` sets
-`AEROBEE_CAMPAIGN=full` and runs all.
+`make test` runs the quick sizes: a part of the depth, which the run's seed draws. The seed changes
+with each run, so the parts add up over the runs; it is printed at the head and at the end. The seed
+also draws which dear tests run at all (tests/drawing.py): five runs in a row have every class of
+case, every invariant and every control. `make campaign` sets `AEROBEE_CAMPAIGN=full` and runs all.
 
 A suite asks `size` for its number, `draw` or `strided` for a part of an enumerated list, and `rng`
 for its chance. A negative control looks until it has caught the fault (`enough`), and in full at
@@ -181,9 +181,6 @@ SUITES: dict[str, Suite] = {
     "page commands": Suite(1, 0, "commands", "those of one form differ in their options"),
     "change data": Suite(
         4_000, 100_000, "changes", "each kind of change of both forms, in states of several batches"
-    ),
-    "lake formats": Suite(
-        1, 0, "formats", "of Delta and Iceberg one, beside Parquet: kills and the seed see both"
     ),
     "lake kills": Suite(
         2, 20, "kills", "for each format one of a driver and one of a broker, at a drawn step"

@@ -3,6 +3,9 @@
     python -m tests.parts start     begins to bring all that is not here, and returns at once
     python -m tests.parts wait      waits for the end of it, and fails if a part failed
 
+With `--draw=part --seed N` only what a run with these draws (tests/drawing.py). The scripts run
+under `nice`, so that tests that need no part go first.
+
 Downloads, the clients of other languages and PySpark take minutes, and most suites need none of it.
 So `make test` starts the scripts first and goes on. A test that needs a part asks `lack`, which
 waits while the part is being brought (`need` also skips or fails the test).
@@ -21,23 +24,27 @@ import argparse
 import faulthandler
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from tests import campaign
+from tests import campaign, drawing
 
 TESTS = Path(__file__).parent
 STATE = TESTS.parent / ".cache" / "parts"
 #: Seconds that anybody waits for one part; a download that takes longer has gone wrong.
 PATIENCE_S = 1800
 _POLL_S = 0.1
+#: A third of the weight of a test. With less, what waits for a part would be left for the end.
+_NICE = 5
 #: Pytest's watch over hanging tests: where it reports, after how many seconds, and if it ends them.
 _watch: tuple[int, float, bool] | None = None
 
@@ -75,6 +82,44 @@ def watch(config: pytest.Config) -> None:
         _watch = os.dup(sys.__stderr__.fileno()), timeout_s, ends
 
 
+#: How tests' ids begin, and the parts that they wait for. All that fit count.
+_NEEDS: tuple[tuple[str, str], ...] = (
+    (r"tests/interop/(?!test_hostile)", "java"),
+    (r"tests/contract/test_client.py::\w+\[java", "java"),
+    *((rf"tests/interop/.*\[(.*-)?{part}\]", part) for part in ("cpp", "node", "go", "rust")),
+    (r"tests/interop/test_store_crossing", "go"),
+    (r"tests/spark/", _spark(spark_versions()[0])),
+    (r"tests/spark/test_lake.*delta", "lake-delta"),
+    (r"tests/spark/test_lake.*iceberg", "lake-iceberg"),
+    (r"tests/spark/test_archive_s3", "s3"),
+    (r"tests/service/test_(prometheus|systemd)", "monitors"),
+)
+
+
+@cache
+def parts_of(test: str) -> frozenset[str]:
+    """The parts that a test waits for, by its id."""
+    return frozenset(part for begin, part in _NEEDS if re.match(begin, test))
+
+
+def is_settled(part: str) -> bool:
+    """Whether nobody is bringing the part: it is here, or has failed, or nobody has begun."""
+    try:
+        lock = _path(part, "lock").open("rb")
+    except FileNotFoundError:
+        return True
+    with lock:
+        return _try_lock(lock)
+
+
+def _try_lock(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def lack(part: str) -> str | None:
     """What went wrong while the part was brought, in one line; None if nothing did.
 
@@ -101,9 +146,7 @@ def _free(lock: IO[bytes]) -> bool:
     until = time.monotonic() + PATIENCE_S
     waited = False
     while time.monotonic() < until:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _try_lock(lock):
             if not waited and _watch is not None:
                 faulthandler.cancel_dump_traceback_later()
             waited = True
@@ -138,10 +181,11 @@ def need(part: str, missing: Callable[[], str | None]) -> None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(said)
 
 
-def start() -> list[str]:
-    """Begin to bring all parts, but those that another process is at; which."""
+def start(left_out: Container[str] = ()) -> list[str]:
+    """Begin to bring all other parts, but those that another process is at; which."""
     STATE.mkdir(parents=True, exist_ok=True)
-    chains = [{part: lock for part in chain if (lock := _take(part))} for chain in CHAINS]
+    wanted = [[part for part in chain if part not in left_out] for chain in CHAINS]
+    chains = [{part: lock for part in chain if (lock := _take(part))} for chain in wanted]
     begun = [part for chain in chains for part in chain]
     sys.stdout.flush()
     if begun and os.fork() == 0:
@@ -154,13 +198,15 @@ def start() -> list[str]:
     return begun
 
 
-def wait() -> list[str]:
-    """Wait for all parts; what went wrong, by part."""
-    return [said for chain in CHAINS for part in chain if (said := lack(part)) is not None]
+def wait(left_out: Container[str] = ()) -> list[str]:
+    """Wait for all other parts; what went wrong, by part."""
+    wanted = [part for chain in CHAINS for part in chain if part not in left_out]
+    return [said for part in wanted if (said := lack(part)) is not None]
 
 
 def _bring_all(chains: list[dict[str, IO[bytes]]]) -> None:
     """In the process that is left behind: it has nothing to say to the terminal."""
+    os.nice(_NICE)
     with open(os.devnull, "r+b") as nothing:
         for stream in range(3):
             os.dup2(nothing.fileno(), stream)
@@ -208,11 +254,15 @@ def _path(part: str, kind: str) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.parts", description=__doc__)
     parser.add_argument("command", choices=["start", "wait"])
-    if parser.parse_args().command == "start":
-        begun = start()
+    parser.add_argument("--draw", default=drawing.ALL, choices=[drawing.ALL, drawing.PART])
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    left_out = drawing.Drawn(asked.draw, asked.seed).parts_left_out()
+    if asked.command == "start":
+        begun = start(left_out)
         print(f"peers: bringing {', '.join(begun)} in the background; logs are in {STATE}")
         return 0
-    failures = wait()
+    failures = wait(left_out)
     for said in failures:
         print(f"peers: {said}", file=sys.stderr)
     return 1 if failures else 0

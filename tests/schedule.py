@@ -2,7 +2,8 @@
 
 Tests that share something dear, a broker or a Spark driver, run on one worker one after the other;
 any other test goes to the worker that is free. What takes long begins first, so that no worker is
-left with it at the end, when the others have nothing to do. A few tests measure how long somebody
+left with it at the end, when the others have nothing to do; but what waits for a part that is still
+being brought (tests/parts.py) lets others go first. A few tests measure how long somebody
 waits; they come when all others have ended, on the one worker that is left.
 
 xdist's own groups (`--dist loadgroup`) cannot be used: xdist 3.8 puts the group into a test's id in
@@ -12,13 +13,14 @@ a way that pytest 9.2 does not see, and every test is then a group of its own.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import campaign
-from tests.parts import spark_versions
+from tests import campaign, drawing
+from tests.parts import is_settled, parts_of, spark_versions
 
 #: Versions of PySpark but the newest, as a pattern.
 _OLDER = "|".join(map(re.escape, spark_versions()[1:]))
@@ -53,6 +55,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/spark/test_sql_filter.py", "spark jobs"),
     ("tests/spark/test_lake", "spark lakes"),
     ("tests/spark/", "spark streams"),
+    ("tests/test_checks.py", "alone"),
     ("tests/interop/test_expired_crossing.py", "alone"),
     ("tests/interop/test_store_tools.py", "file"),
     # What mqadmin says of both brokers is asked once.
@@ -94,6 +97,8 @@ def group_of(nodeid: str) -> str:
     group = GROUPS[place][1] if place < len(GROUPS) else "file"
     if group == "alone":
         return nodeid
+    if group == "spark jobs" and drawing.drawn.kind == drawing.PART:
+        return "spark streams"  # few of both are drawn, so one driver does
     return nodeid.partition("::")[0] if group == "file" else group
 
 
@@ -130,7 +135,16 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]
 
     def _assign_work_unit(self, node: Any) -> None:
         if self._may_assign(node):
+            self._put_first_what_is_ready()
             super()._assign_work_unit(node)
+
+    def _put_first_what_is_ready(self) -> None:
+        """Move the first group that waits for no part to the front; quiet ones stay last."""
+        settled = cache(is_settled)
+        for scope, unit in self.workqueue.items():
+            if scope != QUIET and all(settled(part) for test in unit for part in parts_of(test)):
+                self.workqueue.move_to_end(scope, last=False)
+                return
 
     def _may_assign(self, node: Any) -> bool:
         if not self.workqueue:

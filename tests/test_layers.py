@@ -54,7 +54,7 @@ FOLDERS = frozenset(MAY_IMPORT) | {"deploy"}
 # named before it, so no circle between floors can come about.
 ORDER: dict[str, tuple[str, ...]] = {
     "protocol": (
-        *("checksum", "codes", "errors", "hashing", "names"),
+        *("checksum", "codes", "errors", "hashing", "layouts", "names"),
         *("frames", "message", "filters", "bodies", "headers"),
     ),
     "config": (
@@ -70,7 +70,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("handshakes", "arrivals", "server"),
     ),
     "store": (
-        *("errors", "collector", "disk", "stats", "segments", "queues", "log"),
+        *("errors", "marks", "collector", "disk", "stats", "segments", "queues", "log"),
         *("compiled", "scan", "index", "dispatch", "flush", "reading", "inspect"),
         *("recovery", "retention", "scrub"),
         *("opening", "message_store", "audit", "repair"),
@@ -112,12 +112,11 @@ ORDER: dict[str, tuple[str, ...]] = {
         "public",
     ),
     "pipeline": (
-        *("workers", "errors", "foreign_options", "times", "decode", "missing_column"),
-        *("options", "brokers", "listener"),
+        *("workers", "errors", "decode", "foreign_options", "option_map", "brokers", "listener"),
         *("files", "sink", "source", "jobs", "launch"),
     ),
     "cli": (
-        *("imports", "output", "parser_types", "client_arguments", "preview_arguments"),
+        *("imports", "output", "parser_types", "shared_arguments"),
         *("times", "progress", "message_text"),
         *(
             "acl",
@@ -137,7 +136,7 @@ ORDER: dict[str, tuple[str, ...]] = {
 # A folder that shows more wants floors, or modules that belong together put together.
 ENTRIES_MAX = 22
 FUNCTION_LINES_MAX = 60
-# Called once a message or once a unit: a call more for each would cost what it runs.
+# Called once a message or once an entry: a call more for each would cost what it runs.
 HOT_LINES_MAX = 75
 HOT = ("protocol/message/record_check.py check_fields", "store/reading/reader.py _scan_closely")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import drawing
 from tests.schedule import GROUPS, QUIET, group_of
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +34,15 @@ def test_what_shares_a_broker_or_a_driver_is_one_group(test: str, group: str) ->
     assert group_of(test) == group
 
 
+def test_jobs_and_streams_share_a_driver_where_few_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drawing, "drawn", drawing.Drawn(drawing.ALL, 1))
+    assert group_of("tests/spark/test_jobs.py::test_a") == "spark jobs"
+    monkeypatch.setattr(drawing, "drawn", drawing.Drawn(drawing.PART, 1))
+    assert group_of("tests/spark/test_jobs.py::test_a") == "spark streams"
+
+
 def test_every_suite_has_a_line() -> None:
     suites = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert {begin.split("/")[1] for begin, _ in GROUPS} >= suites
@@ -45,7 +56,8 @@ def run(root: Path, workers: int, modules: dict[str, str], code: int = 0) -> lis
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     (root / "conftest.py").write_text(
-        "import os, time, pytest\nfrom tests import schedule\n"
+        "import os, time, pathlib, pytest\nfrom tests import parts, schedule\n"
+        "parts.STATE = pathlib.Path('state').resolve()\n"
         "def pytest_configure(config):\n    config.pluginmanager.register(schedule)\n"
         "@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_call(item):\n"
         "    begun = time.monotonic()\n    yield\n"
@@ -78,6 +90,20 @@ def test_a_group_stays_on_one_worker_and_others_do_not(tmp_path: Path) -> None:
     }
     assert all(len(set(workers[f"test_{number}.py"])) == 1 for number in range(3))
     assert len({worker for on in workers.values() for worker in on}) == 3
+
+
+@pytest.mark.parametrize("is_brought", [True, False])
+def test_what_waits_for_a_part_lets_others_go_first(tmp_path: Path, is_brought: bool) -> None:
+    (tmp_path / "state").mkdir()
+    text = SIX.format("time.sleep(0.02)")
+    modules = {"interop/test_java_features.py": text, "unit/test_other.py": text}
+    with (tmp_path / "state" / "java.lock").open("wb") as lock:
+        if not is_brought:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        ran = run(tmp_path, 1, modules)
+    first, last = ran[0][1], ran[-1][1]
+    order = ["test_java_features.py", "test_other.py"]
+    assert [first, last] == (order if is_brought else order[::-1])
 
 
 @pytest.mark.parametrize("others", [0, 1, 4])

@@ -2,17 +2,17 @@
 
 Nothing is read but a few entries of each hour's queue: its entries lie in the order of the log, and
 the hours that share it come one after the other. So where an hour begins, and where what a *past*
-covers ends, is found by halving, once; the rest is numbering. Of an hour that a past covers in part
-the past may say how many it left; where it does not (the clock was set back), all count until the
-hour is loaded. What is not known is counted: too many is harmless, too few would have an operator
-believe that nothing waits.
+covers ends, is found by halving, once; the rest is numbering. A past that covers a part of an hour
+may say how many records it left there; where it does not (the clock was set back), all count until
+the hour is loaded. A record counts where that is not known: too many is harmless, too few would
+have an operator believe that nothing waits.
 
 Loop thread only.
 """
 
 from __future__ import annotations
 
-from aerobee.broker.delay.timer_progress import Done, Past
+from aerobee.broker.delay.progress import Done, Past
 from aerobee.store.reading.timed_messages import BUCKETS, HOUR_MS, RECALLS_FROM
 from aerobee.store.reading.timer_queues import TimerQueues
 
@@ -21,7 +21,7 @@ _MOST_PLACES = 8 * BUCKETS
 
 
 class TimerBacklog:
-    """Of one broker."""
+    """How many records wait in the timer's queues of one broker."""
 
     def __init__(self, queues: TimerQueues) -> None:
         self._queues = queues
@@ -46,7 +46,7 @@ class TimerBacklog:
         return count - max(0, covered - (newest.left or 0))
 
     def recalls(self, number: int, done: Done, position: int = 0) -> int:
-        """The same of its recalls."""
+        """Recalls of an hour that are not done."""
         queue_id = RECALLS_FROM + number % BUCKETS
         first = self._first(queue_id, number, done, position)
         return self._queues.readable(queue_id, first)
@@ -67,7 +67,7 @@ class TimerBacklog:
             try:
                 place = self._queues.first_from(queue_id, number * HOUR_MS, below)
             except OSError:
-                # Whoever loads the hour says so. A stop goes on, and counts what is there.
+                # Loading the hour logs it. A stop goes on, and counts what is there.
                 return 0
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()

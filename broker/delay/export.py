@@ -4,8 +4,8 @@ others (store/FORMAT.md 12.7).
 Each message that waits and that a level reaches, and whose topic was not deleted meanwhile, is
 stored with the lowest level that is not earlier than its time. Others are named and kept. Then all
 up to what the levels reach counts as done: the timer goes on with the rest when this broker runs
-again. What is stored becomes durable before the progress says so; a run that is broken off in
-between may be done again, and stores what it had stored a second time.
+again. Messages are durable before the progress says that they are stored; a run that is broken off
+in between may be done again, and stores what it had stored a second time.
 
 The caller's own thread, on a store that nobody else uses.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aerobee.broker.delay.timer_progress import Cursor, Done, Past
+from aerobee.broker.delay.progress import Cursor, Done, Past
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
@@ -44,7 +44,7 @@ from aerobee.store.reading.timed_messages import (
 
 _READ_ENTRIES = 2048
 _DISPATCH_EVERY = 512
-# Behind every log offset.
+# No log offset is greater.
 _LAST_OFFSET = (1 << 63) - 1
 
 
@@ -61,12 +61,12 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True)
 class ExportReport:
-    """What was found, and done unless it was a dry run. `exported` counts by level."""
+    """Counts what was found, and done unless it was a dry run. `exported` counts by level."""
 
     exported: dict[int, int] = field(default_factory=dict)
     kept: int = 0
     recalled: int = 0
-    #: Of topics that were deleted after it was stored.
+    #: Messages whose topics were deleted after they were stored.
     dropped: int = 0
     #: Log offsets of what cannot be read, or says of itself no place to go to.
     unusable: list[int] = field(default_factory=list)
@@ -77,13 +77,13 @@ class TimerExport:
 
     def __init__(
         self,
+        *,
         store: MessageStore,
         done: Done,
         now_ms: Callable[[], int],
         window_ms: int,
         listed: Callable[[Kept], None],
         deleted_at: Mapping[str, int],
-        *,
         dry_run: bool,
     ) -> None:
         """`deleted_at`: log offsets of deletions by the topics' names."""
@@ -103,7 +103,7 @@ class TimerExport:
         self._began_ms = now_ms()
         #: Delivery times up to this one are reached.
         self._reach_ms = self._began_ms + self._levels[-1][0]
-        # What was there before anything was stored.
+        # The queues as they were before anything was stored.
         self._spans = {queue_id: self._queues.span(queue_id) for queue_id in self._queues.ids()}
         self._recalled: set[bytes] = set()
         self._stored = 0
@@ -163,7 +163,7 @@ class TimerExport:
         if not is_recall and recalled_digest(message.properties) in self._recalled:
             self.report.recalled += 1
         elif log_offset < self._deleted_at.get(real_queue(message.properties)[0], 0):
-            # What is stored anew would be taken for a message of the topic made anew.
+            # Stored anew, it would be taken for a message of the topic made anew.
             self.report.dropped += 1
         elif deliver_ms > self._reach_ms:
             if not is_recall:

@@ -2,18 +2,16 @@
 
     put -> SCHEDULE_TOPIC_XXXX, queue level-1 -> (due) -> put where they were sent to -> consumers
 
-Levels are served in turns of the loop: one turn delivers some messages of one level, so that a
-level far behind holds up no other. One timer serves all levels. It runs out when the first waiting
-message is due, but never later than `_CHECK_S` from now, because the wall clock may be set forth
-meanwhile; without a waiting message there is no timer, and `put` starts it again.
+One turn (`turns.py`) delivers some messages of one level, so that a level far behind holds up no
+other. One timer serves all levels. It runs out when the first waiting message is due, but never
+later than `_CHECK_S` from now; without a waiting message there is no timer, and `put` starts it
+again.
 
-A message that cannot be put now (disk full) is tried again after `_RETRY_S`, and its level waits
-for it: nothing is lost, nothing overtakes. One that can never be put (its properties or its topic
-break the store's rules) is passed over and named in the log, or its level would stand still for
-ever, as it does in the reference.
+A message that can never be put (its properties or its topic break the store's rules) is passed over
+and named in the log, or its level would stand still for ever, as it does in RocketMQ.
 
 Delivery is at least once: what was delivered shortly before a kill is delivered again
-(`delay/progress.py`). Loop thread only.
+(`progress.py`). Loop thread only.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.turns import DeliveryTurns, Head
 from aerobee.broker.router import Handler
 from aerobee.broker.second_step.place import DELAYED, SecondStep
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
@@ -35,13 +34,7 @@ from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, is_retry_topic
 from aerobee.remoting.connection import Connection
-from aerobee.store.errors import (
-    MessageIllegal,
-    PropertiesTooLarge,
-    StoreBroken,
-    StoreClosed,
-    StoreError,
-)
+from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.delay_queues import Due, Look
 from aerobee.store.reading.delayed_messages import waiting_form
@@ -49,11 +42,8 @@ from aerobee.store.segments.results import PutResult
 
 log = logging.getLogger("aerobee.broker.delay")
 
-# As the reference, which looks at each level so often.
+# RocketMQ looks at each level as often.
 _CHECK_S = 0.1
-_RETRY_S = 0.1
-# After an error that is a bug.
-_LONG_RETRY_S = 10.0
 
 
 class LevelStats(NamedTuple):
@@ -68,55 +58,52 @@ class LevelStats(NamedTuple):
     late_s: float
 
 
-@dataclass(slots=True, eq=False)
-class _Level:
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Level(Head):
     """The message at the head of a level, and what has become of those before it."""
 
     number: int
     offset: int
     # Wall time at which there is something to be done; None when nothing waits.
     due_ms: int | None = None
-    not_before: float = 0.0  # loop time
-    failures: int = 0  # of the message at the head
     delivered: int = 0
     passed_over: int = 0
 
+    @property
+    def shown(self) -> str:
+        return f" delay_level={self.number}"
 
-class ScheduleMessageService:
+
+class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
     """All levels of one broker. `appended` is to be called after puts."""
 
     def __init__(
         self,
+        *,
         loop: asyncio.AbstractEventLoop,
         store: MessageStore,
         progress: DelayProgress,
         stats: BrokerStats,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
-        *,
         second_step: SecondStep,
         retries: RetriesWaiting,
         count_deliveries: bool = True,
     ) -> None:
-        self._loop = loop
+        super().__init__(loop, clock_ms, progress, log, "delayed")
         self._second_step = second_step
         self._retries = retries
         self._store_put = store.put
         self._queues = store.delays
-        self._progress = progress
         self._stats = stats
         self._appended = appended
         self._count_deliveries = count_deliveries
-        self._clock_ms = clock_ms
         # Before anything is put: a place beyond what the queue has would hide new messages.
         self._levels = {level.number: level for level in self._known_levels()}
         for level in self._levels.values():
             retries.begin(level.number, level.offset, self._queues.end(level.number))
-        self._timer: asyncio.Handle | None = None
         self._last_served = 0
-        self._running = self._closed = False
-        #: How often a due message could not be stored; it was or will be tried again.
-        self.put_failures = 0
+        self._closed = False
 
     # --- storing ----------------------------------------------------------------------------
 
@@ -141,7 +128,7 @@ class ScheduleMessageService:
     def _stored(self, number: int, store_ms: int) -> None:
         level = self._levels.get(number)
         if level is None:
-            level = self._levels[number] = _Level(number, 0)
+            level = self._levels[number] = _Level(number=number, offset=0)
             self._progress.moved(number, 0)
         if level.due_ms is None:
             level.due_ms = self._queues.levels.deliver_at_ms(number, store_ms)
@@ -172,7 +159,7 @@ class ScheduleMessageService:
             if known is None and self._progress.from_backup:
                 self._progress.moved(number, offset)
                 added.append(f"{number} (from {offset} of {first}-{end})")
-            yield _Level(number, offset)
+            yield _Level(number=number, offset=offset)
         if added:
             log.warning(
                 "levels added to the delay progress from their queues, because the table is that "
@@ -200,75 +187,39 @@ class ScheduleMessageService:
         self._retries.close()
         self._halt()
 
-    def _halt(self) -> None:
-        self._running = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def save_last(self) -> None:
-        """Write the places that are durable by now. The store calls it at its end; any thread."""
-        text = self._progress.take_changes()
-        if text is None:
-            return
-        try:
-            self._progress.save(text)
-        except OSError as error:
-            log.error("delay progress not saved, messages will come twice why=%s", error)
-
     # --- turns ------------------------------------------------------------------------------
 
-    def _arm(self) -> None:
-        """Have the next turn when the first level is due; none if no level waits."""
-        if not self._running:
-            return
+    def _next_turn(self) -> float | None:
         now, now_ms = self._loop.time(), self._clock_ms()
         waits = [
             self._wait_s(level, level.due_ms, now, now_ms)
             for level in self._levels.values()
             if level.due_ms is not None
         ]
-        if not waits:
-            self._timer = None
-        elif (wait_s := min(waits)) <= 0:
-            self._timer = self._loop.call_soon(self._turn)
-        else:
-            self._timer = self._loop.call_later(min(wait_s, _CHECK_S), self._turn)
+        return now + min(*waits, _CHECK_S) if waits else None
 
     def _wait_s(self, level: _Level, due_ms: int, now: float, now_ms: int) -> float:
         wait_ms = self._queues.levels.wait_ms(level.number, due_ms, now_ms)
         return max(wait_ms / 1000, level.not_before - now)
 
-    def _turn(self) -> None:
-        """Serve the next level that is due, if any."""
-        now, now_ms = self._loop.time(), self._clock_ms()
+    def _due(self, now_ms: int) -> _Level | None:
+        """The next level that is due, if any."""
+        now = self._loop.time()
         ready = [
             level
             for level in self._levels.values()
             if level.due_ms is not None and self._wait_s(level, level.due_ms, now, now_ms) <= 0
         ]
-        if ready:
-            # In turns: the first level behind the one that was served last.
-            level = min(ready, key=lambda one: (one.number <= self._last_served, one.number))
-            self._last_served = level.number
-            self._serve(level, now_ms)
-        self._arm()
-
-    def _serve(self, level: _Level, now_ms: int) -> None:
-        try:
-            self._deliver(level, now_ms)
-        except StoreError as error:
-            log.error("delayed messages wait for a restart why=%s", error)
-            self._halt()
-        except Exception:
-            text = "delayed delivery failed, will be tried again delay_level=%d"
-            log.exception(text, level.number)
-            level.not_before = self._loop.time() + _LONG_RETRY_S
+        if not ready:
+            return None
+        # In turns: the first level behind the one that was served last.
+        level = min(ready, key=lambda one: (one.number <= self._last_served, one.number))
+        self._last_served = level.number
+        return level
 
     # --- delivery ---------------------------------------------------------------------------
 
-    def _deliver(self, level: _Level, now_ms: int) -> None:
-        """Deliver some of what is due. Raises StoreBroken, StoreClosed; OSError from reading."""
+    def _serve(self, level: _Level, now_ms: int) -> None:
         look = self._queues.look(level.number, level.offset, now_ms)
         end: int | None = None
         reached = level.offset
@@ -286,7 +237,7 @@ class ScheduleMessageService:
             elif look.passed_over:
                 self._retries.passed_over(level.number, level.offset, reached, look.passed_over)
         except StoreError as error:
-            self._put_failed(level, reached, error)
+            self._put_failed(level, error, f"{level.shown} queue_offset={reached}")
         finally:
             if reached != level.offset or end is not None:
                 level.offset = reached
@@ -323,18 +274,6 @@ class ScheduleMessageService:
             delivered.bytes_out += result.size
         return result.end
 
-    def _put_failed(self, level: _Level, queue_offset: int, error: StoreError) -> None:
-        self.put_failures += 1
-        level.failures += 1
-        if isinstance(error, StoreBroken | StoreClosed):
-            raise error
-        level.not_before = self._loop.time() + _RETRY_S
-        if level.failures & (level.failures - 1) == 0:  # 1, 2, 4, 8, ...
-            log.error(
-                "delayed message not delivered, will be tried again delay_level=%d queue_offset=%d "
-                "tries=%d why=%s", level.number, queue_offset, level.failures, error,
-            )  # fmt: skip
-
     def _wait_for_next(self, level: _Level, look: Look, now_ms: int) -> None:
         level.due_ms = None if look.wait_ms is None else now_ms + look.wait_ms
         hidden = look.wait_ms is None and look.next_offset < self._queues.end(level.number)
@@ -342,7 +281,7 @@ class ScheduleMessageService:
             level.due_ms = now_ms
         no_step = look.wait_ms == 0 and look.next_offset == level.offset
         if hidden or no_step:
-            level.not_before = self._loop.time() + _RETRY_S
+            self._retry(level)
 
     # --- for administrators -----------------------------------------------------------------
 

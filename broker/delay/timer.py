@@ -6,17 +6,16 @@
                   '--------------------------------'
 
 The hour that is now, and the next one shortly before it begins, are loaded: their entries are read
-into the `Wheel`, eight bytes each. Everything happens in turns of the loop, each of which loads,
-puts in order or delivers a few; one timer serves it all.
+into the `Wheel`, eight bytes each. Everything happens in turns (`turns.py`), each of which loads,
+puts in order or delivers a few.
 
-What is done is one cursor (`timer_progress.py`), which holds because nothing is ever stored with an
+One cursor says what is done (`progress.py`), which holds because nothing is ever stored with an
 action time before it: a put raises it. A record that is stored but not visible yet (SYNC_FLUSH) has
 the cursor wait for it, if its time is earlier than what would be delivered.
 
-A message that cannot be put now (disk full) is tried again after `_RETRY_S`, and all others wait
-for it. One that can never be put, or whose record is gone, is passed over and named in the log.
-Delivery is at least once: what was delivered shortly before a kill is delivered again. Loop thread
-only.
+A message that cannot be put now is tried again, and all others wait for it. A message that can
+never be put, or whose record is gone, is passed over and named in the log. Delivery is at least
+once: what was delivered shortly before a kill is delivered again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -28,10 +27,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from aerobee.broker.delay.backlog import TimerBacklog
-from aerobee.broker.delay.timer_progress import Cursor, Done, TimerProgress
+from aerobee.broker.delay.progress import Cursor, Done, TimerProgress
+from aerobee.broker.delay.turns import DeliveryTurns, Head
 from aerobee.broker.delay.wheel import Wheel
 from aerobee.broker.second_step.place import TIMED, SecondStep
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
+from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.message.properties import (
@@ -47,8 +48,6 @@ from aerobee.protocol.names import TIMER_TOPIC
 from aerobee.store.errors import (
     MessageIllegal,
     PropertiesTooLarge,
-    StoreBroken,
-    StoreClosed,
     StoreError,
     StoreNotWritable,
 )
@@ -81,9 +80,6 @@ _CHECK_S = 0.1
 _IDLE_S = 1.0
 # For a record that is not visible yet.
 _HIDDEN_S = 0.005
-_RETRY_S = 0.1
-# After an error that is a bug.
-_LONG_RETRY_S = 10.0
 # The clock is set back by less than this without anybody taking notice.
 _CLOCK_STEP_MS = 1000
 _FOR_EVER = 1 << 62
@@ -91,14 +87,13 @@ _FOR_EVER = 1 << 62
 
 @dataclass(slots=True)
 class TimerCounts:
-    """What the timer has done since the start."""
+    """Counts of what the timer has done since the start."""
 
     delivered: int = 0
     rolled: int = 0
     recalled: int = 0
     passed_over: int = 0
     lost: int = 0
-    put_failures: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +102,7 @@ class _Hour:
 
     number: int
     position: int
-    #: The same of the recalls, and what they mean.
+    #: The queue offset of the recalls to be read next, and the messages that recalls name.
     recall_position: int
     recalled: set[bytes] = field(default_factory=set)
 
@@ -120,31 +115,19 @@ class _Hour:
         return (self.number + 1) * HOUR_MS
 
 
-class TimerRules:
-    """What the settings say, asked each time because some are live."""
-
-    def __init__(
-        self,
-        enabled: Callable[[], bool],
-        max_delay_ms: Callable[[], int],
-        window_ms: Callable[[], int],
-        messages: Callable[[], int],
-        recalls: Callable[[], int],
-    ) -> None:
-        """`messages`, `recalls`: most of one hour."""
-        self.enabled = enabled
-        self.messages = messages
-        self.recalls = recalls
-        self.max_delay_ms = max_delay_ms
-        self.window_ms = window_ms
+def roll_window_ms(settings: Settings) -> int:
+    """How far ahead a waiting record is left alone: it has to outlive retention by far."""
+    seconds = min(settings.timer_roll_window_seconds, settings.retention_hours * 3600 // 2)
+    return seconds * 1000
 
 
-class TimerService:
+class TimerService(DeliveryTurns[Head, TimerProgress]):
     """The timer of one broker. `appended` is to be called after puts; `put_delayed` stores what
     asks for a delay level or for nothing."""
 
     def __init__(
         self,
+        *,
         loop: asyncio.AbstractEventLoop,
         store: MessageStore,
         progress: TimerProgress,
@@ -152,31 +135,25 @@ class TimerService:
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
         put_delayed: Callable[[StoreMessage], PutResult],
-        rules: TimerRules,
-        *,
+        settings: Settings,
         second_step: SecondStep,
     ) -> None:
-        self._loop = loop
+        super().__init__(loop, clock_ms, progress, log, "timed")
         self._second_step = second_step
         self._store = store
         self._queues = store.timers
         self._backlog = TimerBacklog(store.timers)
-        self._progress = progress
         self._stats = stats
         self._appended = appended
-        self._clock_ms = clock_ms
         self._put_delayed = put_delayed
-        self._rules = rules
+        self._settings = settings
         self._wheel = Wheel()
         self._hours: dict[int, _Hour] = {}
         # Puts that are not visible yet, with growing action times: (log offset behind it, time).
         # The first is the earliest of all; one behind which an earlier one came is left out.
         self._hidden: deque[tuple[int, int]] = deque()
-        self._timer: asyncio.Handle | None = None
-        self._wakes_at = 0.0  # loop time
-        self._not_before = 0.0
-        self._failures = 0  # of the message that is due
-        self._running = self._closed = False
+        self._head = Head()
+        self._closed = False
         self.counts = TimerCounts()
         self._begin()
 
@@ -186,13 +163,14 @@ class TimerService:
         """When a message with these stored properties is to be delivered, if it waits for a time of
         its own; None if not, or if its time has passed.
 
-        Raises MessageIllegal for a time that is none or too far ahead, and where the timer is off.
+        Raises MessageIllegal for a time that cannot be read or is too far ahead, and where the
+        timer is off.
         """
         if not any(mark in properties for mark in _MARKS):
             return None
         values = decode_properties(str(properties, "utf-8", "surrogatepass"))
         now_ms = self._clock_ms()
-        asked = asked_ms(values, now_ms, self._rules.max_delay_ms())
+        asked = asked_ms(values, now_ms, self._settings.timer_max_delay_seconds * 1000)
         if asked is None or asked <= now_ms:
             if PROPERTY_TIMER_DEL_UNIQUE_KEY in values:
                 raise MessageIllegal(
@@ -200,7 +178,7 @@ class TimerService:
                     "whose time has passed or is not named; name the time that it waits for"
                 )
             return None
-        if not self._rules.enabled():
+        if not self._settings.timer_enabled:
             raise MessageIllegal(
                 "timer message refused: arbitrary delivery times are off on this broker "
                 "(timerWheelEnable=false); send it with a delay level, or have it switched on"
@@ -222,8 +200,8 @@ class TimerService:
     def put_at(self, message: StoreMessage, deliver_ms: int) -> PutResult:
         """Store a message, or a recall of one, that waits for the time that `deliver_at` gave.
         Raises a StoreError."""
-        action_ms = next_action_ms(deliver_ms, self._clock_ms(), self._rules.window_ms())
-        held, most = self._queues.readable(bucket_of(action_ms)), self._rules.messages()
+        action_ms = next_action_ms(deliver_ms, self._clock_ms(), roll_window_ms(self._settings))
+        held, most = self._queues.readable(bucket_of(action_ms)), self._settings.timer_messages
         if held >= most:
             raise StoreNotWritable(
                 f"{held} messages wait for that hour, {most} may (limits.timer_messages); choose "
@@ -240,7 +218,7 @@ class TimerService:
     def check_room_for_recall(self, deliver_ms: int) -> None:
         """Raises BadRequest (SYSTEM_BUSY) when an hour has as many recalls as it may have."""
         held = self._queues.readable(RECALLS_FROM + bucket_of(deliver_ms))
-        most = self._rules.recalls()
+        most = self._settings.timer_recalls
         if held >= most:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
@@ -322,20 +300,8 @@ class TimerService:
         self._halt()
 
     def _halt(self) -> None:
-        self._running, self._closed = False, True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def save_last(self) -> None:
-        """The store has closed, what it has is durable: write the last place. Any thread."""
-        text = self._progress.take_changes()
-        if text is None:
-            return
-        try:
-            self._progress.save(text)
-        except OSError as error:
-            log.error("timer progress not saved, messages will come twice why=%s", error)
+        super()._halt()
+        self._closed = True
 
     # --- turns ------------------------------------------------------------------------------
 
@@ -345,23 +311,12 @@ class TimerService:
             return
         at = self._loop.time() + max(0, action_ms - self._clock_ms()) / 1000
         if self._timer is None or at < self._wakes_at:
-            self._arm_at(max(at, self._not_before))
-
-    def _arm(self) -> None:
-        if self._running:
-            self._arm_at(max(self._next_turn(), self._not_before))
-
-    def _arm_at(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        now = self._loop.time()
-        self._wakes_at = at
-        if at <= now:
-            self._timer = self._loop.call_soon(self._turn)
-        else:
-            self._timer = self._loop.call_later(at - now, self._turn)
+            self._arm_at(max(at, self._head.not_before))
 
     def _next_turn(self) -> float:
+        return max(self._next_work(), self._head.not_before)
+
+    def _next_work(self) -> float:
         """When there is something to be done, as loop time."""
         now, now_ms = self._loop.time(), self._clock_ms()
         if any(self._unread(hour) for hour in self._hours.values()):
@@ -379,19 +334,10 @@ class TimerService:
             wait_s = _HIDDEN_S
         return now + min(wait_s, _CHECK_S if len(self._wheel) else _IDLE_S)
 
-    def _turn(self) -> None:
-        self._timer = None
-        try:
-            self._step(self._clock_ms())
-        except StoreError as error:
-            log.error("timed messages wait for a restart why=%s", error)
-            self._halt()
-        except Exception:
-            log.exception("timed delivery failed, will be tried again")
-            self._not_before = self._loop.time() + _LONG_RETRY_S
-        self._arm()
+    def _due(self, _now_ms: int) -> Head:
+        return self._head
 
-    def _step(self, now_ms: int) -> None:
+    def _serve(self, _head: Head, now_ms: int) -> None:
         """Do one thing of those that are to be done."""
         self._follow_back(now_ms)
         hour = self._hour
@@ -511,11 +457,11 @@ class TimerService:
                 # Asked each time: what was rolled a moment ago may be due before the next one.
                 if first is None or first[0] > self._until_ms(now_ms):
                     break
-                end = self._serve(*first, now_ms) or end
+                end = self._deliver_or_roll(*first, now_ms) or end
                 wheel.take()
                 cursor = Cursor(*first)
         except StoreError as error:
-            self._put_failed(error)
+            self._put_failed(self._head, error, "")
         finally:
             if cursor is not None:
                 done = self._progress.done
@@ -523,7 +469,7 @@ class TimerService:
             if end is not None:
                 self._appended()
 
-    def _serve(self, action_ms: int, log_offset: int, now_ms: int) -> int | None:
+    def _deliver_or_roll(self, action_ms: int, log_offset: int, now_ms: int) -> int | None:
         """Deliver or roll one record, or leave out what is recalled, or whose topic was deleted.
         Returns the log offset behind what was stored, None if nothing is to be. Raises StoreError
         when it cannot be now."""
@@ -552,7 +498,7 @@ class TimerService:
                 log_offset, message.properties.get(PROPERTY_REAL_TOPIC), error,
             )  # fmt: skip
             return None
-        self._failures = 0
+        self._head.failures = 0
         return None if result is None else result.end
 
     def _is_dropped(self, message: Message) -> bool:
@@ -564,7 +510,7 @@ class TimerService:
         return self._second_step.drops(TIMED, topic, message)
 
     def _roll(self, message: Message, deliver_ms: int, now_ms: int) -> PutResult:
-        action_ms = next_action_ms(deliver_ms, now_ms, self._rules.window_ms())
+        action_ms = next_action_ms(deliver_ms, now_ms, roll_window_ms(self._settings))
         rolled = rolled_form(message, action_ms)
         result = self._put(rolled)
         if rolled.queue_id >= RECALLS_FROM:
@@ -585,18 +531,6 @@ class TimerService:
         self._stats.stored(self._stats.topic(due.topic, MESSAGE_DELAY), 1, result.size)
         return result
 
-    def _put_failed(self, error: StoreError) -> None:
-        self.counts.put_failures += 1
-        self._failures += 1
-        if isinstance(error, StoreBroken | StoreClosed):
-            raise error
-        self._not_before = self._loop.time() + _RETRY_S
-        if self._failures & (self._failures - 1) == 0:  # 1, 2, 4, 8, ...
-            log.error(
-                "timed message not delivered, will be tried again tries=%d why=%s",
-                self._failures, error,
-            )  # fmt: skip
-
     # --- for administrators -----------------------------------------------------------------
 
     @property
@@ -609,7 +543,7 @@ class TimerService:
         return self._progress.done.has(action_ms, log_offset)
 
     def pending(self) -> int:
-        """How many records wait, of which what is done or was exported is none (`backlog.py`). A
+        """How many records wait, without those that are done or were exported (`backlog.py`). A
         recalled message counts until its time: nobody looks which record a recall means."""
         done, count = self._progress.done, self._backlog.messages
         waiting = len(self._wheel)

@@ -26,17 +26,17 @@ class DelayedWaiting(WaitingRecords):
         self._queues = store.delays
 
     def oldest(self) -> Iterator[int | None]:
-        """As `Waits.oldest`."""
+        """See `Waits.oldest`."""
         for level, offset, _ in self._delays.waiting():
             yield next(self._queues.places(level, offset), None)
 
     def places(self) -> Iterator[int]:
-        """As `Waits.places`."""
+        """See `Waits.places`."""
         for level, offset, _ in self._delays.waiting():
             yield from self._queues.places(level, offset)
 
     def sizes(self) -> Iterator[int]:
-        """As `Waits.sizes`."""
+        """See `Waits.sizes`."""
         for _, offset, end in self._delays.waiting():
             yield max(0, end - offset)
 
@@ -52,7 +52,7 @@ class TimedWaiting(WaitingRecords):
         self._queues = store.timers
 
     def oldest(self) -> Iterator[int | None]:
-        """As `Waits.oldest`; of an hour that has begun what is done is among it."""
+        """See `Waits.oldest`; for an hour that has begun it may be a record that is done."""
         for queue_id in self._queues.ids():
             for log_offset in self._in_queue(queue_id):
                 yield log_offset
@@ -60,13 +60,13 @@ class TimedWaiting(WaitingRecords):
                     break
 
     def places(self) -> Iterator[int | None]:
-        """As `Waits.places`, without recalls that lie by themselves."""
+        """See `Waits.places`; recalls that lie by themselves are left out."""
         for queue_id in self._queues.ids():
             if queue_id < RECALLS_FROM:
                 yield from self._in_queue(queue_id)
 
     def sizes(self) -> Iterator[int]:
-        """As `Waits.sizes`; of an hour that has begun what is done is among it."""
+        """See `Waits.sizes`; for an hour that has begun, records that are done count too."""
         for queue_id in self._queues.ids():
             if queue_id < RECALLS_FROM:
                 first = self._queues.first_from(queue_id, self._timer.begin_ms, 0)

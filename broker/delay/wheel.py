@@ -1,4 +1,4 @@
-"""What waits in the hours that are loaded, in the order of (action time, log offset).
+"""The records that wait in the hours that are loaded, in the order of (action time, log offset).
 
 Eight bytes a message: seconds are kept apart, and within one the millisecond (10 bits) and the log
 offset (54 bits) make up one number. A second is put in order when it is the next one; most arrive
@@ -20,7 +20,7 @@ _STEP = 4096
 
 
 class Wheel:
-    """Of one broker. What is added must not come before what was taken out last."""
+    """The wheel of one broker. Nothing may be added for a time before that taken out last."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, array[int]] = {}

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from aerobee.access.control import AccessControl
-from aerobee.broker.messages.acks import Acks
-from aerobee.broker.messages.properties import NOT_PLAIN
+from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats
@@ -26,11 +25,17 @@ from aerobee.native.form import CompiledForm
 from aerobee.protocol.bodies.topics import MULTI_TAG
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import make_request
-from aerobee.protocol.headers.client import PULL_FIELDS, PullReply
-from aerobee.protocol.headers.send import LONG_KEYS, SendReply
+from aerobee.protocol.headers.client import PullReply
+from aerobee.protocol.headers.send import SendReply
+from aerobee.protocol.message.demands import (
+    NOT_PLAIN_FLAGS,
+    NOT_PLAIN_NAMES,
+    NOT_PLAIN_PREFIXES,
+)
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
-from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, WAITING_TOPICS, is_light
+from aerobee.protocol.names import NO_SEND_TOPICS, WAITING_TOPICS, is_light
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.server import Sockets
 from aerobee.store.message_store import MessageStore
@@ -76,7 +81,7 @@ class CompiledRequests:
         groups: GroupTable,
         offsets: ConsumerOffsets,
         pull: PullProcessor,
-        acks: Acks,
+        answers: AtOnce,
         access: AccessControl | None,
     ) -> None:
         """`access` says who may do what, None where everybody may."""
@@ -84,8 +89,7 @@ class CompiledRequests:
         self._access = access
         self._store = store
         self._groups = groups
-        self._acks = acks
-        self._sync_flush = settings.sync_flush
+        self._answers = answers
         self._pull = pull
         self._topics = topics
         self._stats = stats
@@ -96,11 +100,9 @@ class CompiledRequests:
         if sends_are_plain(settings, identity):
             self._sends = self._made_sends(settings, identity, reply)
         self._pulls = self._made_pulls(offsets)
-        #: Takes answers that were made with the append.
-        self.wait_made = acks.wait_made
         self._guard = None if access is None else self._made_guard(access)
         #: Serves what is plain of a read (`native/requests.pyx`).
-        self.requests = form.requests(self._sends, self._pulls, settings.sync_flush, self._guard)
+        self.requests = form.requests(self._sends, self._pulls, answers.waits, self._guard)
 
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(
@@ -112,8 +114,8 @@ class CompiledRequests:
             store_host=identity.store_host,
             json_parts=reply.json_parts(),
             binary_parts=reply.binary_parts(),
-            long_keys=[key.encode() for key in LONG_KEYS],
-            not_plain=[name.encode() for name in NOT_PLAIN],
+            not_plain=[name.encode() for name in NOT_PLAIN_NAMES],
+            not_plain_flags=NOT_PLAIN_FLAGS,
             size_bounds=MESSAGE_SIZE_BOUNDS,
             max_message_bytes=settings.max_message_bytes,
             safe_properties=self._log.safe_properties,
@@ -127,7 +129,6 @@ class CompiledRequests:
             self._store.checked_below,
             self._pull.plain_served,
             offsets.try_commit,
-            names=[name.encode() for name in PULL_FIELDS],
             json_parts=_PULL_REPLY.json_parts,
             binary_parts=_PULL_REPLY.binary_parts,
             memory_bytes=limits.memory_bytes,
@@ -200,8 +201,15 @@ class CompiledRequests:
 
     @property
     def may_wait(self) -> int:
-        """How many more sends may wait for the sync."""
-        return self._acks.room
+        """How many more sends may wait until they are kept."""
+        return self._answers.room
+
+    def wait_made(
+        self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
+    ) -> None:
+        """Have answers that were made with the append wait until it is kept."""
+        self._answers.wait_made(connection, answers)
+        self._appended()
 
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
         """So many requests of these codes were answered, in so much time altogether: they are
@@ -212,10 +220,7 @@ class CompiledRequests:
             self._stats.requests_served(code, mean_s, times)
             stored = stored or code in _SENDS
         if stored:
-            if self._sync_flush:
-                self._store.request_flush()
-            else:
-                self._appended()
+            self._appended()
 
     # --- routes and counts --------------------------------------------------------------------
 
@@ -238,7 +243,7 @@ class CompiledRequests:
             or topic.order
             or topic.name in NO_SEND_TOPICS
             or topic.name in WAITING_TOPICS
-            or topic.name.startswith(RETRY_PREFIX)
+            or topic.name.startswith(NOT_PLAIN_PREFIXES)
         ):
             return None
         sys_flag = SYS_MULTI_TAGS if topic.filter_type == MULTI_TAG else 0

@@ -1,9 +1,8 @@
 """RECALL_MESSAGE (370): a message that waits for a time of its own is not to be delivered
 (protocol/WIRE.md 3.1, store/FORMAT.md 12.6).
 
-The recall is stored, and answered like a send: under SYNC_FLUSH when it is durable. Whether the
-message is there nobody looks: what has that id, topic and time will not be delivered. Loop thread
-only.
+The recall is stored, and answered like a send: when it is kept. Nobody looks whether the message is
+there: what has that id, topic and time will not be delivered. Loop thread only.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.topics import TopicTable
@@ -45,7 +44,7 @@ class RecallProcessor:
         identity: Identity,
         timer: TimerService,
         topics: TopicTable,
-        acks: Acks,
+        answers: AtOnce,
         reply: SendReply,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
@@ -54,7 +53,7 @@ class RecallProcessor:
         self._identity = identity
         self._timer = timer
         self._topics = topics
-        self._acks = acks
+        self._answers = answers
         self._reply = reply.encode
         self._appended = appended
         self._clock_ms = clock_ms
@@ -64,7 +63,7 @@ class RecallProcessor:
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
     def recall(self, connection: Connection, command: Command) -> bytes | None:
-        """Store the recall; None when its answer waits for the durable mark. Raises BadRequest."""
+        """Store the recall; None when its answer waits until it is kept. Raises BadRequest."""
         header = RecallMessageHeader.from_ext(command.ext)
         settings = self._settings
         if not settings.broker_permission & PERM_WRITE:
@@ -72,21 +71,13 @@ class RecallProcessor:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "recall refused: the broker's brokerPermission does not allow writing",
             )
-        if settings.sync_flush and self._acks.full:
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync; try again "
-                "later",
-            )
+        if self._answers.full:
+            raise self._answers.overload()
         handle = self._handle(header)
         result = self._timer.put_at(self._record(connection, handle), handle.deliver_ms)
-        if settings.sync_flush and not command.is_oneway:
-            self._acks.wait(
-                result.end, connection, command, handle.unique_id, 0, result.queue_offset
-            )
-            return None
         self._appended()
-        return self._reply(command, 0, handle.unique_id, 0, result.queue_offset)
+        made = self._reply(command, 0, handle.unique_id, 0, result.queue_offset)
+        return self._answers.when_kept(connection, command, result.end, made)
 
     def _handle(self, header: RecallMessageHeader) -> RecallHandle:
         """What is to be recalled, if it can be here and now. Raises BadRequest."""

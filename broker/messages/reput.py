@@ -1,18 +1,16 @@
 """What follows an append: dispatch to consume queues and index, and the pulls that wait for it.
 
 The store does the work; this decides when: after the turn of the loop in which messages were
-appended (ASYNC_FLUSH), or after the durable mark moved (SYNC_FLUSH, where dispatch stays at or
-behind durable). Many messages of one turn cost one pass. A queue or index that cannot be written is
-the store's affair: it refuses sends, or becomes read-only, and says so.
+appended, or, where dispatch ends at a mark that a thread of the store moves (SYNC_FLUSH, a
+transient pool), when that has moved. Many messages of one turn cost one pass. A queue or index that
+cannot be written is the store's affair: it refuses sends, or becomes read-only, and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from aerobee.broker.messages.held_pulls import HeldPulls
-from aerobee.config.model import Settings
 from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
 
@@ -26,24 +24,38 @@ class ReputService:
         store: MessageStore,
         held: HeldPulls,
         turns: Turns,
+        *,
+        flush_timed: bool,
     ) -> None:
+        """`flush_timed`: the flush thread keeps to its interval."""
         self._loop = loop
         self._store = store
         self._held = held
         self._turns = turns
+        # Where messages become visible by a mark that a thread of the store moves, the thread is
+        # woken and calls back.
+        self._waits = store.marks.dispatch_waits
+        self._wakes = self._waits or not flush_timed
         self._scheduled = False
         # Rounds go on in the next turns.
         self._behind = False
 
-    def schedule(self) -> None:
-        """Dispatch at the end of this turn of the loop."""
+    def appended(self) -> None:
+        """Messages were appended: what follows is done at the end of this turn of the loop, once
+        for all of them."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self.run)
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._scheduled = False
+        if self._wakes:
+            self._store.request_flush()
+        if not self._waits:
+            self.run()
 
     def run(self) -> None:
         """Dispatch now: a round, and the others in the next turns."""
-        self._scheduled = False
         if not self._behind and self._round():
             self._behind = True
             self._turns.add(self._round)
@@ -54,22 +66,3 @@ class ReputService:
         if arrivals:
             self._held.arrived(arrivals)
         return self._behind
-
-    def after_append(self, settings: Settings) -> Callable[[], None]:
-        """The function to be called when messages were appended.
-
-        Where they become visible by a mark that a thread of the store moves, that thread is woken;
-        it calls back, and then they are dispatched. Otherwise they are dispatched at the end of the
-        turn, and the flush thread is woken only if it does not keep to its interval.
-        """
-        schedule, request_flush = self.schedule, self._store.request_flush
-        if settings.sync_flush or settings.transient_pool_effective:
-            return request_flush
-        if settings.flush_timed:
-            return schedule
-
-        def schedule_and_flush() -> None:
-            schedule()
-            request_flush()
-
-        return schedule_and_flush

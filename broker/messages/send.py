@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): protocol/WIRE.md 3.1.
 
 Checks the topic, the queue and what the message asks for; builds the record to store; appends; then
-either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
-it when the message is durable. Refusals change nothing in the store.
+leaves the answer to `answers.py`, which sends it at once, or when the message is kept (not with
+`WAIT=false`). Refusals change nothing in the store.
 
 A message with a delay level or a time of its own is stored where it waits (`delay/`), under the
 checks of its own topic; the answer names its own queue, and its place in the one where it waits. So
@@ -19,7 +19,7 @@ from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
 from aerobee.broker.messages.retry import FailedMessages, tries_text
 from aerobee.broker.registration.addresses import Identity
@@ -36,12 +36,21 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.send import SendMessageHeader, SendReply
 from aerobee.protocol.message.batch import batch_items, join_properties
+from aerobee.protocol.message.demands import (
+    DELAY_LEVEL,
+    DELIVERY_TIME,
+    ORDER,
+    RETRY,
+    TRANSACTION,
+    TRANSACTION_STATE,
+    Carrier,
+    refuse,
+)
 from aerobee.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
-    TIMER_PROPERTIES,
     decode_properties,
     index_keys,
 )
@@ -49,7 +58,6 @@ from aerobee.protocol.message.recall import RecallHandle, is_recallable_id
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import (
     SYS_MULTI_TAGS,
-    SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
 )
 from aerobee.protocol.names import (
@@ -64,10 +72,10 @@ from aerobee.remoting.turns import Gate, Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
+# Looking an enumeration's member up costs a quarter of a microsecond a send.
+_SINGLE, _RETRY = Carrier.SINGLE, Carrier.RETRY
 # What the copies of a half message may add to its properties, besides its topic.
 ADDED_BYTES = 192
-# A property of messages that must keep their order; here it only decides how they are counted.
-_SHARDING_KEY = "__SHARDINGKEY"
 # Messages from which on a batch is taken in steps, and those of a step: a millisecond's worth.
 _LARGE_BATCH = 128
 _STEP_MESSAGES = 32
@@ -106,7 +114,7 @@ class SendProcessor:
         timer: TimerService,
         topics: TopicTable,
         groups: GroupTable,
-        acks: Acks,
+        answers: AtOnce,
         reply: SendReply,
         stats: BrokerStats,
         failed: FailedMessages,
@@ -122,22 +130,21 @@ class SendProcessor:
         self._timer = timer
         self._topics = topics
         self._groups = groups
-        self._acks = acks
+        self._answers = answers
         self._reply = reply.encode
         self._stats = stats
         self._failed = failed
         self._appended = appended
         self._store_host = identity.store_host
         self._cluster = settings.cluster_name
-        self._sync_flush = settings.sync_flush
         self._accept_from_ms = settings.start_accept_send_timestamp_ms
         self._large_batches = Gate(1)
         # An offsetMsgId is the store host and the log offset in hex (protocol/WIRE.md 6.6).
         self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> Answer:
-        """Serve one send; None when its answer waits for the durable mark, steps for a large batch
-        or when it waits for a topic that is made for it.
+        """Serve one send; None when its answer waits until it is kept, steps for a large batch or
+        when it waits for a topic that is made for it.
 
         Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
         """
@@ -145,12 +152,8 @@ class SendProcessor:
             header = SendMessageHeader.from_command(command)
             if self._accept_from_ms:
                 self.check_accepting()
-            if self._sync_flush and self._acks.full:
-                raise BadRequest(
-                    ResponseCode.SYSTEM_BUSY,
-                    f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk "
-                    "is slower than what is sent; try again later",
-                )
+            if self._answers.full:
+                raise self._answers.overload()
             topic = self.topic_of(header)
             if topic is None:
                 return self._when_made(self.create_topic(header), connection, command)
@@ -246,16 +249,13 @@ class SendProcessor:
         topic: TopicConfig,
         queue_id: int,
     ) -> Answer:
-        properties = stored_properties(header.properties, self._cluster)
         topic_name = header.topic
+        carrier = _RETRY if topic_name.startswith(RETRY_PREFIX) else _SINGLE
+        properties = stored_properties(header.properties, self._cluster, carrier, keep_wait=False)
+        demands = properties.demands
         destination: Destination | None = None
-        if (
-            properties.transactional
-            or properties.delay_level > 0
-            or properties.timed
-            or topic_name.startswith(RETRY_PREFIX)
-        ):
-            destination = self._destination(command, header, properties, queue_id)
+        if demands or carrier is _RETRY:
+            destination = self._destination(command, header, carrier, properties, queue_id)
             if destination.dead:
                 creation = self._topics.create_retry(destination.topic, 1)
                 if creation is not None:
@@ -288,7 +288,7 @@ class SendProcessor:
             result = self._put_half(message)
         else:
             result = self._store.put(message)
-            kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
+            kind = MESSAGE_FIFO if ORDER in demands else MESSAGE_NORMAL
             self._stats.stored(
                 self._stats.topic(topic_name, kind), 1, result.size, message.queue_id
             )
@@ -314,15 +314,11 @@ class SendProcessor:
         topic: TopicConfig,
         queue_id: int,
     ) -> Answer:
-        shared = stored_properties(header.properties, self._cluster, keep_wait=True)
-        if shared.delay_level > 0 or header.sys_flag & SYS_TRANSACTION_MASK or shared.transactional:
-            raise BadRequest.illegal_message(
-                "a batch cannot carry a delay level or be transactional"
-            )
-        if shared.timed:
-            raise _timed_batch()
-        if topic.name.startswith(RETRY_PREFIX):
-            raise BadRequest.illegal_message("batch request does not support retry topics")
+        shared = stored_properties(header.properties, self._cluster, Carrier.BATCH)
+        if header.sys_flag & TRANSACTION_STATE.flags:
+            refuse(TRANSACTION_STATE, Carrier.BATCH)
+        if topic.name.startswith(RETRY.prefix):
+            refuse(RETRY, Carrier.BATCH)
         if len(command.body) > self._settings.max_message_bytes:
             raise BadRequest.illegal_message(
                 f"the batch has {len(command.body)} bytes, the limit is "
@@ -399,11 +395,8 @@ class SendProcessor:
         queue_id: int,
     ) -> Iterator[StoreMessage]:
         for flag, body, own in batch_items(command.body):
-            properties = stored_properties(
-                own.decode("utf-8", "replace"), self._cluster, keep_wait=True, check_delay=False
-            )
-            if properties.timed:
-                raise _timed_batch()
+            text = own.decode("utf-8", "replace")
+            properties = stored_properties(text, self._cluster, Carrier.IN_BATCH)
             stored = join_properties(without_own(own), shared.encoded)
             tags_code, keys = properties.tags_code, properties.keys
             if shared.tags_code or shared.keys:
@@ -436,38 +429,35 @@ class SendProcessor:
         wait: bool,
         more: dict[str, str] | None = None,
     ) -> bytes | None:
-        queue_offset = result.queue_offset
-        if not self._sync_flush:
-            self._appended()
-        elif wait and not command.is_oneway:
-            self._acks.wait(result.end, connection, command, msg_id, queue_id, queue_offset, more)
-            return None
-        else:
-            self._store.request_flush()
-        return self._reply(command, 0, msg_id, queue_id, queue_offset, None, more)
+        self._appended()
+        made = self._reply(command, 0, msg_id, queue_id, result.queue_offset, None, more)
+        if self._answers.waits and wait:
+            return self._answers.when_kept(connection, command, result.end, made)
+        return made
 
     def _destination(
         self,
         command: Command,
         header: SendMessageHeader,
+        carrier: Carrier,
         properties: StoredProperties,
         queue_id: int,
     ) -> Destination:
         """Where a message goes that asks for more than to be stored."""
-        topic = header.topic
-        if properties.transactional and not topic.startswith(RETRY_PREFIX):
-            # In a retry it is a remain of the message that was consumed: clients before 4.6.1.
+        topic, demands = header.topic, properties.demands
+        if TRANSACTION in demands:
             properties = self._half_properties(header)
             return Destination(topic, queue_id, properties, delayed=False, dead=False, half=True)
-        if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
+        if carrier is _RETRY and self._is_dead(command, header):
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
             return Destination(dead_letters, 0, properties, delayed=False, dead=True)
-        deliver_ms = self._timer.deliver_at(properties.encoded) if properties.timed else None
-        waits = deliver_ms is not None or properties.delay_level > 0
+        timed = DELIVERY_TIME in demands
+        deliver_ms = self._timer.deliver_at(properties.encoded) if timed else None
+        waits = deliver_ms is not None or DELAY_LEVEL in demands
         delayed = waits and not header.sys_flag & SYS_TRANSACTION_PREPARED
         if delayed:
             # As the reference: the text is made again from all properties, WAIT among them.
-            properties = stored_properties(header.properties, self._cluster, keep_wait=True)
+            properties = stored_properties(header.properties, self._cluster, carrier)
         return Destination(topic, queue_id, properties, delayed, dead=False, deliver_ms=deliver_ms)
 
     def _half_properties(self, header: SendMessageHeader) -> StoredProperties:
@@ -477,16 +467,7 @@ class SendProcessor:
                 f"the broker[{self._advertised}] sending transaction message is forbidden "
                 "(rejectTransactionMessage)"
             )
-        properties = stored_properties(header.properties, self._cluster, keep_wait=True)
-        if properties.delay_level > 0:
-            raise BadRequest.illegal_message(
-                "a transactional message cannot have a delay level: take the property DELAY out"
-            )
-        if properties.timed:
-            raise BadRequest.illegal_message(
-                "a transactional message cannot have a time of its own: take the properties "
-                f"{', '.join(TIMER_PROPERTIES)} out"
-            )
+        properties = stored_properties(header.properties, self._cluster, Carrier.HALF)
         if not decode_properties(header.properties).get(PROPERTY_PRODUCER_GROUP):
             raise BadRequest.illegal_message(
                 "a transactional message has to name the group of its producer in the property "
@@ -516,13 +497,6 @@ class SendProcessor:
         reason = tries_text(header.reconsume_times, self._retry_limit(command, header))
         properties = decode_properties(header.properties)
         self._failed.dead_lettered(group, header.topic, properties, msg_id, reason)
-
-
-def _timed_batch() -> BadRequest:
-    return BadRequest.illegal_message(
-        "timer message illegal: a batch cannot carry a delivery time (TIMER_DELIVER_MS, "
-        "TIMER_DELAY_SEC, TIMER_DELAY_MS, __STARTDELIVERTIME); send its messages one by one"
-    )
 
 
 def refused_without_buffer(handle: Handler, store: MessageStore, stats: BrokerStats) -> Handler:

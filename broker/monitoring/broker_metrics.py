@@ -260,10 +260,10 @@ def tables(settings: Settings, core: BrokerCore) -> tuple[Row, ...]:
         Row("aerobee_clients", len(core.clients), "Connections that are in some group"),
         Row("aerobee_held_pulls", len(core.held), "Pulls waiting for a message"),
         Row("aerobee_filters", len(core.filters), "SQL92 filters of consumer groups"),
-        Row("aerobee_waiting_acks", len(core.acks), "Sends waiting for their sync"),
+        Row("aerobee_waiting_acks", len(core.answers.sends), "Sends waiting for their sync"),
         Row("aerobee_client_calls_waiting", len(core.client_calls),
             "Questions to clients that wait for their answers"),
-        Row("aerobee_flush_timeouts_total", core.acks.timed_out,
+        Row("aerobee_flush_timeouts_total", core.answers.sends.timed_out,
             "Sends answered before their sync, because it took too long"),
         Row("aerobee_topics_created_on_send_total", core.topics.created_on_send,
             "Topics made by the first send to them"),
@@ -307,7 +307,7 @@ def timer(service: TimerService) -> tuple[Row, ...]:
             "Records that were gone or damaged when their time came; the log names them"),
         Row("aerobee_timer_passed_over_messages_total", counts.passed_over,
             "Messages that can never be stored where they go; the log names them"),
-        Row("aerobee_timer_put_failures_total", counts.put_failures, _TRIED_AGAIN),
+        Row("aerobee_timer_put_failures_total", service.put_failures, _TRIED_AGAIN),
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.headers.reply import PushReplyHeader
 from aerobee.protocol.headers.send import SendMessageHeader, SendReply
+from aerobee.protocol.message.demands import Carrier
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import (
     PROPERTY_PUSH_REPLY_TIME,
@@ -211,7 +212,7 @@ class ReplyProcessor:
         replier is answered all the same."""
         try:
             properties = stored_properties(
-                header.properties, self._settings.cluster_name, keep_wait=True, check_delay=False
+                header.properties, self._settings.cluster_name, Carrier.REPLY
             )
             result = self._store.put(
                 StoreMessage(
@@ -236,10 +237,7 @@ class ReplyProcessor:
             self._stats.failed(self._stats.topic(header.topic))
             return "0", 0
         self._stats.stored(self._stats.topic(header.topic), 1, result.size)
-        if self._settings.sync_flush:
-            self._store.request_flush()
-        else:
-            self._appended()
+        self._appended()
         return offset_msg_id(self._identity.store_host, result.log_offset), result.queue_offset
 
 

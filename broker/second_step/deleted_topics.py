@@ -40,7 +40,7 @@ class DeletedTopics:
         #: The offset of a topic's deletion by its name; by default that of a topic never deleted.
         self.offset_of = self._offsets.get
         self._saving = threading.Lock()
-        # What was taken to be written last, and what was written last: snapshots.
+        # Snapshots: the last that was taken to be written, and the last that was written.
         self._newest = self._written = stored
         self._is_changed = False
         if self._offsets != stored:
@@ -109,7 +109,7 @@ class DeletedTopics:
 
 
 def stored_deletions(file: JsonStateFile) -> dict[str, int]:
-    """What the file has: log offsets by the topics' names. Raises StateFileError."""
+    """The content of the file: log offsets by the topics' names. Raises StateFileError."""
     nothing: dict[str, int] = {}
     return file.load(_parse, nothing)
 

@@ -37,7 +37,7 @@ log = logging.getLogger("aerobee.broker.second_step")
 
 #: Stores a message, as `MessageStore.put`.
 Put: TypeAlias = Callable[[StoreMessage], PutResult]
-#: What has waited, in log and metrics.
+#: Why a message has waited, in log and metrics.
 DELAYED: Final = "delayed"
 TIMED: Final = "timed"
 HALF: Final = "half"
@@ -46,7 +46,7 @@ _KINDS: Final = (DELAYED, TIMED, HALF, STAGED)
 
 
 class SecondStepCounts:
-    """What was not as the client asked for, by what has waited."""
+    """Messages that were not stored where the client asked for, by why they waited."""
 
     def __init__(self) -> None:
         self.dropped = dict.fromkeys(_KINDS, 0)

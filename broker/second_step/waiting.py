@@ -1,4 +1,4 @@
-"""What waits for its second step: how much of it for a topic, and since when all of it.
+"""Messages that wait for their second step: how many for a topic, and since when all of them.
 
 Each part of the broker in which messages wait says where their records lie (`Waits`). A person who
 deletes a topic, or makes it smaller, is told what waits for it (WAITING_MESSAGES, 31010). And a
@@ -20,6 +20,7 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC, real_queue
 from aerobee.protocol.message.record import decode_record
 from aerobee.remoting.turns import Spread, Turns
+from aerobee.store.marks import Marks
 
 #: Records that are looked at for one question, 25 us each.
 MOST_LOOKED: Final = 50_000
@@ -28,7 +29,7 @@ MOST_LOOKED: Final = 50_000
 class Waits(Protocol):
     """Where messages wait."""
 
-    #: As in place.py.
+    #: Why they wait, a word of place.py.
     kind: str
 
     def oldest(self) -> Iterator[int | None]:
@@ -42,17 +43,17 @@ class Waits(Protocol):
         """How many records there are in `places`, or a few more, in parts."""
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
-        """What the record there has for a topic: queue id and number of messages."""
+        """The messages of the record there for a topic: queue id and number each."""
 
 
 class WaitingRecords:
-    """What records of one waiting message each have, by the queue that their properties name."""
+    """Finds in records of one waiting message each the queue that their properties name."""
 
     def __init__(self, record_at: Callable[[int], bytes | None]) -> None:
         self._record_at = record_at
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
-        """As `Waits.found`."""
+        """See `Waits.found`."""
         record = self._record_at(log_offset)
         # Most are of other topics: they need not be taken apart for that.
         if record is None or f"{PROPERTY_REAL_TOPIC}\x01{topic}".encode() not in record:
@@ -67,8 +68,8 @@ class WaitingRecords:
 def count_waiting(
     sources: Iterable[Waits], topic: str, deleted_at: int
 ) -> Generator[None, None, WaitingMessages]:
-    """What waits for a topic, in steps; not what was accepted before its deletion at that log
-    offset."""
+    """Counts the messages that wait for a topic, in steps, without those that were accepted before
+    its deletion at that log offset."""
     counts: dict[str, Counter[int]] = {}
     left, unlooked = MOST_LOOKED, 0
     for source in sources:
@@ -93,25 +94,25 @@ def count_waiting(
 
 
 class Forgetting:
-    """Forgets deletions before which nothing waits any more. `dispatched`: what lies behind it may
-    wait and not be seen yet.
+    """Forgets deletions before which nothing waits any more. What lies behind the mark
+    `dispatched` may wait and not be seen yet.
 
-    What does not wait any more waits again after a kill, as long as the progress that says so is
-    not on the disk. So a deletion goes when two rounds have found nothing before it: `look` is
-    called less often than progress is saved."""
+    A message that does not wait any more waits again after a kill, as long as the progress that
+    says so is not on the disk. So a deletion goes when two rounds have found nothing before it:
+    `look` is called less often than progress is saved."""
 
     def __init__(
         self,
         turns: Turns,
         deleted: DeletedTopics,
         sources: Iterable[Waits],
-        dispatched: Callable[[], int],
+        marks: Marks,
     ) -> None:
         self._deleted = deleted
         self._sources = tuple(sources)
-        self._dispatched = dispatched
+        self._marks = marks
         self._round: Iterator[None] | None = None
-        # What the last round has found.
+        # The log offset that the last round has found.
         self._oldest = 0
         self._spread = Spread(turns, self._step)
 
@@ -130,7 +131,7 @@ class Forgetting:
         return False
 
     def _steps(self) -> Iterator[None]:
-        oldest = self._dispatched()
+        oldest = self._marks.dispatched
         for source in self._sources:
             for log_offset in source.oldest():
                 if log_offset is not None:

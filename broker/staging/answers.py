@@ -1,10 +1,11 @@
-"""Answers about staged batches that wait: for the durable mark, for the end of a batch, for their
-time to be over.
+"""Answers about staged batches: to intents when they are durable, to questions at the end of a
+batch or of their time.
 
-Who waits is found by what happens: intents by the log offset that has to be durable, questions for
-the end of a batch by the batch, all by when their time is over. So an event costs those it
-concerns, and those are answered some a turn, however many wait. A request that waits keeps what its
-answer needs, and nothing of what its sender has put into it besides.
+An intent waits for a mark of the store, with all other answers (`broker/messages/answers.py`). A
+question waits for an event, the end of its batch: it is found by the batch when that comes, and by
+when its time is over. So an event costs the questions that it concerns, and those are answered some
+a turn, however many wait. A request that waits keeps what its answer needs, and nothing of what its
+sender has put into it besides.
 
 Loop thread only.
 """
@@ -15,8 +16,10 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
+from aerobee.broker.messages.answers import MAX_QUESTIONS, WhenDurable
 from aerobee.broker.router import refusal
 from aerobee.broker.staging.finished import BatchKey
 from aerobee.broker.staging.table import StageTable
@@ -28,125 +31,127 @@ from aerobee.protocol.frames.waiting import keep_for_answer
 from aerobee.protocol.headers.stages import DONE, OPEN, StageState, encode_parts
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
-from aerobee.store.message_store import MessageStore
 
-#: Drivers wait, one or two requests a query.
-MAX_WAITING = 10_000
-# Answered ones that may stand among those that wait for their time, or for the durable mark,
-# besides as many as wait.
+# Answered ones that may stand among those that wait for their time, besides as many as wait.
 _KEPT = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class _WaitingAnswer:
-    """One answer; `end` is the log offset its intent ends at, None if it waits for DONE. `code` is
-    that of the answer, once it is due."""
+class _Question:
+    """One question for the end of a batch."""
 
     connection: Connection
     command: Command
     key: BatchKey
-    end: int | None
     existed: bool
     started: float
-    code: int | None = None
+    answered: bool = False
 
 
 class StageAnswers:
-    """Answers of one broker that wait; `clock` is monotonic, in seconds.
+    """Answers of one broker; `clock` is monotonic, in seconds.
 
-    `send_ready` is called when the durable mark has moved, and by a timer for answers whose time is
-    over.
+    `send_ready` is called when the durable mark has moved, and by a timer for questions whose time
+    is over.
     """
 
     def __init__(
         self,
-        store: MessageStore,
+        intents: WhenDurable,
         table: StageTable,
         stats: BrokerStats,
         clock: Callable[[], float],
         turns: Turns,
     ) -> None:
-        self._store = store
+        self._intents = intents
         self._table = table
         self._stats = stats
         self._clock = clock
         self._waiting = 0
         self._count = 0
-        # By log offset, and by the end of their time; the number keeps answers from being compared.
-        self._by_end: list[tuple[int, int, _WaitingAnswer]] = []
-        self._by_deadline: list[tuple[float, int, _WaitingAnswer]] = []
-        self._by_batch: dict[BatchKey, dict[int, _WaitingAnswer]] = {}
+        # By the end of their time; the number keeps questions from being compared.
+        self._by_deadline: list[tuple[float, int, _Question]] = []
+        self._by_batch: dict[BatchKey, dict[int, _Question]] = {}
         # Log offsets behind done records that are not durable yet.
         self._done_ends: dict[BatchKey, int] = {}
-        # Answers that are due, those of one event together.
-        self._due: deque[deque[_WaitingAnswer]] = deque()
+        # Questions that are due.
+        self._due: deque[_Question] = deque()
         self._sending = Spread(turns, self._send_next)
         # The parts of the batch that was answered last, as an answer has them: all who wait for it
         # get the same.
         self._parts: tuple[object, bytes] = ((), encode_parts(()))
 
     def __len__(self) -> int:
-        """How many wait."""
-        return self._waiting
+        """How many intents and questions wait."""
+        return self._waiting + len(self._intents)
 
     def finished(self, key: BatchKey, end: int) -> None:
         """A done record ends at log offset `end`."""
         self._done_ends[key] = end
-        self._store.sync_soon()
+        self._intents.hurry()
 
-    def wait(
+    def wait_intent(
+        self, connection: Connection, command: Command, key: BatchKey, end: int, *, existed: bool
+    ) -> None:
+        """Answer when the intent ending at `end` is durable."""
+        self._check_room()
+        make = partial(self.answer, command, key, existed=existed)
+        self._intents.wait(connection, command, end, make)
+
+    def wait_done(
         self,
         connection: Connection,
         command: Command,
         key: BatchKey,
-        end: int | None,
         wait_s: float,
         *,
         existed: bool,
     ) -> None:
-        """Answer when the intent ending at `end` is durable, or the batch done."""
-        if self._waiting >= MAX_WAITING:
-            raise BadRequest(ResponseCode.SYSTEM_BUSY, f"{self._waiting} requests wait for batches")
+        """Answer when the batch is done, or its time over."""
+        self._check_room()
         keep_for_answer(command)
-        one = _WaitingAnswer(connection, command, key, end, existed, perf_counter())
+        one = _Question(connection, command, key, existed, perf_counter())
         self._waiting += 1
         self._count += 1
-        if end is None and self.state(key) != OPEN:
-            self._due.append(deque((one,)))
-        elif end is None:
-            self._by_batch.setdefault(key, {})[self._count] = one
+        if self.state(key) != OPEN:
+            self._due.append(one)
         else:
-            heapq.heappush(self._by_end, (end, self._count, one))
+            self._by_batch.setdefault(key, {})[self._count] = one
         heapq.heappush(self._by_deadline, (self._clock() + wait_s, self._count, one))
-        self._store.sync_soon()
+        self._intents.hurry()
         self.send_ready()
 
+    def _check_room(self) -> None:
+        if len(self) >= MAX_QUESTIONS:
+            raise BadRequest(ResponseCode.SYSTEM_BUSY, f"{len(self)} requests wait for batches")
+
     def state(self, key: BatchKey) -> str:
-        """As the table says; DONE not before that is durable."""
+        """The table's state of a batch, but DONE only once that is durable."""
         state = self._table.state(key)
         return OPEN if state == DONE and key in self._done_ends else state
 
     def send_ready(self) -> None:
         """Send the answers that need not wait any longer, some of them now."""
-        durable = self._store.durable
+        durable = self._intents.mark
         for key, end in list(self._done_ends.items()):
             if end <= durable:
                 del self._done_ends[key]
-                waiting = self._by_batch.pop(key, None)
-                if waiting is not None:
-                    self._due.append(deque(waiting.values()))
-        due: deque[_WaitingAnswer] = deque()
-        while self._by_end and self._by_end[0][0] <= durable:
-            due.append(heapq.heappop(self._by_end)[2])
-        if due:
-            self._due.append(due)
+                self._due.extend(self._by_batch.pop(key, {}).values())
         self._forget_answered()
-        if self._done_ends or self._by_end:
-            self._store.sync_soon()
+        if self._done_ends:
+            self._intents.hurry()
         if self._due or self._is_late():
             self._sending.go_on()
 
-    def answer(self, command: Command, key: BatchKey, code: int, *, existed: bool) -> bytes:
+    def answer(
+        self,
+        command: Command,
+        key: BatchKey,
+        code: int,
+        remark: str | None = None,
+        *,
+        existed: bool,
+    ) -> bytes:
         """The frame that tells how a batch stands."""
         intent = self._table.open.get(key)
         state = StageState(self.state(key), existed)
@@ -155,26 +160,23 @@ class StageAnswers:
         parts = self._table.parts_of(key)
         if self._parts[0] is not parts:
             self._parts = parts, encode_parts(parts)
-        return encode_response(command, code, None, state.to_ext(), self._parts[1])
+        return encode_response(command, code, remark, state.to_ext(), self._parts[1])
 
     def _send_next(self) -> bool:
         """Send one answer that is due; False when none is."""
-        while self._due:
-            if self._due[0]:
-                self._send(self._due[0].popleft(), ResponseCode.SUCCESS)
-                return True
-            self._due.popleft()
+        if self._due:
+            self._send(self._due.popleft())
+            return True
         # Those whose time is over, and those that were answered before it was.
         if not self._is_late():
             return False
         _, number, one = heapq.heappop(self._by_deadline)
         waiting = self._by_batch.get(one.key)
-        if one.end is None and waiting is not None:
+        if waiting is not None:
             waiting.pop(number, one)
             if not waiting:
                 del self._by_batch[one.key]
-        late = ResponseCode.SUCCESS if one.end is None else ResponseCode.FLUSH_DISK_TIMEOUT
-        self._send(one, late)
+        self._send(one)
         return True
 
     def _is_late(self) -> bool:
@@ -182,28 +184,22 @@ class StageAnswers:
         return bool(self._by_deadline) and self._by_deadline[0][0] <= self._clock()
 
     def _forget_answered(self) -> None:
-        """An answer that has left is not kept until its time would be over, or, when it was late,
-        until a disk that hangs goes on."""
-        most = 2 * self._waiting + _KEPT
-        if len(self._by_deadline) > most:
-            self._by_deadline = [one for one in self._by_deadline if one[2].code is None]
+        """An answer that has left is not kept until its time would be over."""
+        if len(self._by_deadline) > 2 * self._waiting + _KEPT:
+            self._by_deadline = [one for one in self._by_deadline if not one[2].answered]
             heapq.heapify(self._by_deadline)
-        if len(self._by_end) > most:
-            self._by_end = [one for one in self._by_end if one[2].code is None]
-            heapq.heapify(self._by_end)
 
-    def _send(self, one: _WaitingAnswer, code: int) -> None:
-        if one.code is not None:
+    def _send(self, one: _Question) -> None:
+        if one.answered:
             return
-        one.code = code
+        one.answered = True
         self._waiting -= 1
         took_s = perf_counter() - one.started
         try:
-            answer = self.answer(one.command, one.key, code, existed=one.existed)
+            answer = self.answer(one.command, one.key, ResponseCode.SUCCESS, existed=one.existed)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
             code, remark = refusal(error, one.connection, one.command, self._stats)
             answer = encode_response(one.command, code, remark)
-        if code:
             self._stats.request_refused(one.command.code, code, took_s)
         else:
             self._stats.request_served(one.command.code, took_s)

@@ -27,6 +27,7 @@ from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatc
 from aerobee.broker.tables.change_log import ChangeLog
 from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.protocol.headers.stages import StagePart
+from aerobee.store.marks import Marks
 
 log = logging.getLogger("aerobee.broker.stages")
 
@@ -52,10 +53,9 @@ class StageFile:
         file: JsonStateFile,
         finished: FinishedBatches,
         oldest_offset: Callable[[], int],
-        marks: Callable[[], tuple[int, int]],
+        marks: Marks,
     ) -> None:
-        """`oldest_offset` is from where in the stage log a start has to read now; `marks` are the
-        store's, (written, durable)."""
+        """`oldest_offset` is from where in the stage log a start has to read now."""
         self._file = file
         self._log = ChangeLog(file.path, file.check)
         self._finished = finished
@@ -121,15 +121,14 @@ class StageFile:
 
     def take_changes(self) -> StageChanges | None:
         """What is to be saved now, if anything: taken when less was durable than it says."""
-        written, durable = self._marks()
         if self._taken is None:
             replay_from, changed = self._oldest_offset(), self._finished.changed
             if not changed and replay_from == self._replay_from:
                 return None
             queries = {query: self._finished.get(query) for query in changed}
             changed.clear()
-            self._taken = StageChanges(replay_from, queries), written
-        if self._taken[1] > durable:
+            self._taken = StageChanges(replay_from, queries), self._marks.written
+        if self._taken[1] > self._marks.durable:
             return None
         self._given, self._taken = self._taken[0], None
         self._replay_from = self._given.replay_from

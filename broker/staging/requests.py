@@ -13,7 +13,8 @@ A decision is answered when it is on the disk, not before, whatever the flush mo
 next step is to write it into its own checkpoint. So the answers about intents and finished batches
 wait for the durable mark even under ASYNC_FLUSH, and ask the flush thread not to wait for its
 interval (`StageAnswers`). A batch that is not done when its time is over is answered OPEN, an
-intent that is not durable FLUSH_DISK_TIMEOUT, and both may be asked for again.
+intent that is not durable FLUSH_DISK_TIMEOUT, and both may be asked for again. An intent that waits
+while the store breaks is answered SERVICE_NOT_AVAILABLE.
 
 Loop thread only.
 """
@@ -219,16 +220,14 @@ class StageRequests:
         parts = yield from self._bodies.read(decode_parts, command.body)
         decided = self._decided(key, tuple(parts), connection, command, is_first=is_first)
         existed = not (yield from decided)
-        intent = self._table.open.get(key)
-        end = None if intent is None else intent.end
-        self._answers.wait(
-            connection,
-            command,
-            key,
-            end,
-            self._settings.sync_flush_timeout_ms / 1000,
-            existed=existed,
-        )
+        intent, answers = self._table.open.get(key), self._answers
+        if command.is_oneway:
+            return answers.answer(command, key, ResponseCode.SUCCESS, existed=existed)
+        if intent is not None:
+            answers.wait_intent(connection, command, key, intent.end, existed=existed)
+        else:
+            wait_s = self._settings.sync_flush_timeout_ms / 1000
+            answers.wait_done(connection, command, key, wait_s, existed=existed)
         return None
 
     def _decided(
@@ -313,7 +312,7 @@ class StageRequests:
         if header.wait_ms <= 0 or self._answers.state(key) != OPEN:
             return self._answers.answer(command, key, ResponseCode.SUCCESS, existed=True)
         wait_s = min(header.wait_ms / 1000, _MAX_WAIT_S)
-        self._answers.wait(connection, command, key, None, wait_s, existed=True)
+        self._answers.wait_done(connection, command, key, wait_s, existed=True)
         return None
 
     def abort(self, connection: Connection, command: Command) -> Steps:

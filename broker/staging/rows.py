@@ -18,16 +18,12 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import Run, chunk_runs, decode_chunk
 from aerobee.protocol.message.batch import BatchItem, batch_items, decode_batch
-from aerobee.protocol.message.properties import (
-    MAX_PROPERTIES_BYTES,
-    PROPERTY_DELAY,
-    PROPERTY_TRANSACTION_PREPARED,
-    TIMER_PROPERTIES,
-)
+from aerobee.protocol.message.demands import DEMANDS, RETRY, Carrier
+from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES, PROPERTY_DELAY
 from aerobee.protocol.message.record import Message, StoreMessage
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.message.record_seal import SEAL_BYTES
-from aerobee.protocol.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+from aerobee.protocol.names import AUTO_CREATE_TOPIC
 
 T = TypeVar("T")
 
@@ -38,8 +34,13 @@ _ADDED_BYTES = 256 + SEAL_BYTES
 _TEMPLATE_QUEUES = 4
 #: How a message's properties say that it is to be held back.
 DELAY_ENTRY = PROPERTY_DELAY.encode() + b"\x01"
-TIMER_ENTRIES = tuple(name.encode() + b"\x01" for name in TIMER_PROPERTIES)
-_TRANSACTION = PROPERTY_TRANSACTION_PREPARED.encode() + b"\x01"
+# How properties begin that no row may have, whatever their values, and why.
+_REFUSED_ENTRIES = [
+    (name.encode() + b"\x01", demand.verdicts[Carrier.ROW].why)
+    for demand in DEMANDS
+    if demand.verdicts[Carrier.ROW].why
+    for name in demand.names
+]
 
 
 class Row(NamedTuple):
@@ -82,9 +83,7 @@ def rows_of(body: bytes) -> list[Row]:
 
 def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> StoreMessage:
     """The message a row becomes; `chunk` is its chunk's record. The same each time."""
-    properties = stored_properties(
-        row.item.properties.decode(), cluster, keep_wait=True, check_delay=False
-    )
+    properties = stored_properties(row.item.properties.decode(), cluster, Carrier.ROW)
     return StoreMessage(
         row.topic,
         row.queue_id,
@@ -170,8 +169,8 @@ class ChunkCheck:
 
     def _check_queue(self, run: Run, creations: dict[asyncio.Future[None], None]) -> None:
         name = run.topic
-        if self._topics.is_system(name) or name.startswith(RETRY_PREFIX):
-            raise BadRequest.no_permission(f"Sending message to topic[{name}] is forbidden.")
+        if self._topics.is_system(name) or name.startswith(RETRY.prefix):
+            raise BadRequest.no_permission(RETRY.verdicts[Carrier.ROW].why.format(name))
         topic = self._topics.get(name)
         if topic is None:
             creations[self._create(name)] = None
@@ -210,17 +209,11 @@ class ChunkCheck:
                 f"the properties have {len(item.properties)} bytes, "
                 f"{MAX_PROPERTIES_BYTES - _ADDED_BYTES} are allowed in a stage",
             )
-        if has_entry(item.properties, _TRANSACTION):
-            raise self._illegal(number, topic, "a staged row cannot be transactional")
+        for entry, why in _REFUSED_ENTRIES:
+            if has_entry(item.properties, entry):
+                raise self._illegal(number, topic, why)
         if not self._delays and has_entry(item.properties, DELAY_ENTRY):
             raise self._illegal(number, topic, "delayed delivery is not served by this version")
-        if any(has_entry(item.properties, entry) for entry in TIMER_ENTRIES):
-            raise self._illegal(
-                number,
-                topic,
-                "a staged row cannot have a delivery time (TIMER_DELIVER_MS and the like); use a "
-                "delay level, or send it without staging",
-            )
 
     def _illegal(self, number: int, topic: str, reason: str) -> BadRequest:
         return BadRequest.illegal_message(f"row {number} of the chunk, topic {topic}: {reason}")

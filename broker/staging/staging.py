@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.messages.answers import WhenDurable
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.second_step.place import SecondStep
@@ -60,6 +61,7 @@ class Staging:
         clock_ms: Callable[[], int],
         bodies: BodyReader,
         turns: Turns,
+        intents: WhenDurable,
         delays: ScheduleMessageService | None = None,
         *,
         second_step: SecondStep,
@@ -68,11 +70,10 @@ class Staging:
         pool: Executor | None = None,
     ) -> None:
         """Without `control` everybody may do everything; the file is written in `pool`."""
-        self._loop = loop
         self._store = store
         self._build_state(settings, file, store_host, clock_ms, sums)
         self.saver: Saver[StageChanges] = Saver(loop, "staged batches", self.file, _SAVE_S, pool)
-        self.answers = StageAnswers(store, self.table, stats, loop.time, turns)
+        self.answers = StageAnswers(intents, self.table, stats, loop.time, turns)
         self.publisher = Publisher(
             loop,
             store,
@@ -132,7 +133,7 @@ class Staging:
             file,
             finished,
             lambda: self.table.oldest_offset(self._log.end),
-            lambda: (store.written, store.durable),
+            store.marks,
         )
         self._log.replay(self.file.load(self._log.end))
 

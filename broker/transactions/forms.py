@@ -27,6 +27,7 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.transactions import COMMIT, CheckTransactionStateHeader
+from aerobee.protocol.message.demands import CHECKS
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import (
     PROPERTY_CHECK_IMMUNITY,
@@ -62,8 +63,6 @@ _OP_TAG = "d"
 _OP_TAG_CODE = tag_code(_OP_TAG)
 _OP_NAMES = {PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}
 _OP_PROPERTIES = encode_properties(_OP_NAMES)
-# What only the broker may say of a half message.
-_OF_CHECKS = (PROPERTY_PREPARED_QUEUE_OFFSET, PROPERTY_CHECK_TIMES)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 #: What all copies of one half message share: group, unique key, birth.
@@ -151,7 +150,7 @@ def half_form(message: StoreMessage) -> StoreMessage:
     """The message as it waits. Text that is no UTF-8 becomes question marks, as with delayed
     ones."""
     properties = decode_properties(str(message.properties, "utf-8", "surrogatepass"))
-    for name in _OF_CHECKS:
+    for name in CHECKS.names:
         properties.pop(name, None)
     properties[PROPERTY_REAL_TOPIC] = message.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)

@@ -12,9 +12,9 @@ A decision names a half message by its two offsets and by its group. What become
 | decided, and nobody noted how        | 0, not delivered           | 0                         |
 | not pending, and nothing is known    | refused                    | refused                   |
 
-Most clients ask for no answer. Under SYNC_FLUSH whoever does gets it when the decision is durable,
-or 10 when that takes too long, like that of a send. A producer that does not know yet (0) gets no
-answer at all, as in RocketMQ.
+Most clients ask for no answer. An answer leaves when the decision is kept, or is 10 when that takes
+too long, like that of a send. A producer that does not know yet (0) gets no answer at all, as in
+RocketMQ.
 
 Loop thread only.
 """
@@ -23,12 +23,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Generator
-from time import perf_counter
-from typing import NamedTuple
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.topics import TopicTable
@@ -37,8 +35,7 @@ from aerobee.broker.transactions.log import TransactionLog
 from aerobee.broker.transactions.table import TransactionTable
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest, CorruptRecord
-from aerobee.protocol.frames.command import Command, encode_response, encode_success
-from aerobee.protocol.frames.waiting import keep_for_answer
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.transactions import (
     COMMIT,
     ROLLBACK,
@@ -49,14 +46,11 @@ from aerobee.protocol.headers.transactions import (
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.serving import Answer
-from aerobee.remoting.turns import Spread, Steps, Turns
+from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.transactions")
 
-# Answers that wait for a sync, some 500 bytes each; beyond it a decision is refused, and its
-# producer is asked again.
-MAX_WAITING = 20_000
 # How often a record is looked for that a transient pool has not written yet, and how long.
 _LOOK_S = 0.005
 _LOOKS = 200
@@ -87,83 +81,6 @@ class EndCounts:
         }
 
 
-class _Waiting(NamedTuple):
-    """An answer that leaves when the durable mark has reached `end`."""
-
-    end: int
-    deadline: float
-    connection: Connection
-    command: Command
-    started: float
-
-
-class EndAnswers:
-    """Answers to decisions that wait for a sync; `clock` is monotonic, in seconds.
-
-    `send_ready` is called when the durable mark has moved, or never will again, which `broken` then
-    says, and by a timer for those whose time is over.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        stats: BrokerStats,
-        clock: Callable[[], float],
-        timeout_s: float,
-        broken: Callable[[], str | None],
-        turns: Turns,
-    ) -> None:
-        self._work = Spread(turns, self._send_one)
-        self._store = store
-        self._stats = stats
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._broken = broken
-        self._waiting: deque[_Waiting] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def full(self) -> bool:
-        """As many wait as may."""
-        return len(self._waiting) >= MAX_WAITING
-
-    def wait(self, connection: Connection, command: Command) -> None:
-        """Answer when all that is stored by now is durable."""
-        keep_for_answer(command)
-        deadline = self._clock() + self._timeout_s
-        self._waiting.append(
-            _Waiting(self._store.written, deadline, connection, command, perf_counter())
-        )
-
-    def send_ready(self) -> None:
-        """Send the answers that need not wait any longer, very many in later turns."""
-        self._work.go_on()
-
-    def _send_one(self) -> bool:
-        waiting, broken = self._waiting, self._broken()
-        if waiting and waiting[0].end <= self._store.durable:
-            self._send(waiting.popleft(), ResponseCode.SUCCESS)
-        elif waiting and broken is not None:
-            remark = f"the store has stopped after a disk error: {broken}"
-            self._send(waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-        elif waiting and waiting[0].deadline <= self._clock():
-            self._send(waiting.popleft(), ResponseCode.FLUSH_DISK_TIMEOUT)
-        else:
-            return False
-        return True
-
-    def _send(self, one: _Waiting, code: int, remark: str | None = None) -> None:
-        took_s = perf_counter() - one.started
-        if code:
-            self._stats.request_refused(one.command.code, code, took_s)
-        else:
-            self._stats.request_served(one.command.code, took_s)
-        if not one.connection.closed:
-            one.connection.write(encode_response(one.command, code, remark))
-
-
 class TransactionRequests:
     """Serves producers and administrators."""
 
@@ -173,14 +90,12 @@ class TransactionRequests:
         table: TransactionTable,
         transactions: TransactionLog,
         topics: TopicTable,
-        answers: EndAnswers,
+        answers: AtOnce,
         appended: Callable[[], None],
         stats: BrokerStats,
         loop: asyncio.AbstractEventLoop,
         clock_ms: Callable[[], int],
         access: AccessControl | None,
-        *,
-        sync_flush: bool,
     ) -> None:
         self._access = access
         self._store = store
@@ -192,7 +107,6 @@ class TransactionRequests:
         self._stats = stats
         self._loop = loop
         self._clock_ms = clock_ms
-        self._sync_flush = sync_flush
         self.counts = EndCounts()
 
     def handlers(self) -> dict[int, Handler]:
@@ -265,13 +179,8 @@ class TransactionRequests:
     def _decide(
         self, connection: Connection, command: Command, half: Half, decision: int
     ) -> bytes | None:
-        waits = self._sync_flush and not command.is_oneway
-        if waits and self._answers.full:
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]system busy, {len(self._answers)} decisions wait for their sync: the "
-                "disk is slower than what is sent; try again later",
-            )
+        if self._answers.full and not command.is_oneway:
+            raise self._answers.overload()
         pending_at = self._table.newest_of(half)
         if pending_at is None and self._is_done(half, decision):
             self.counts.repeated += 1
@@ -282,10 +191,10 @@ class TransactionRequests:
             self._log.roll_back(half, pending_at)
             self.counts.rolled_back += 1
         self._appended()
-        if not waits:
-            return encode_success(command)
-        self._answers.wait(connection, command)
-        return None
+        # One that was decided before may not be durable yet either.
+        return self._answers.when_kept(
+            connection, command, self._store.written, encode_success(command)
+        )
 
     def _half_of(self, header: EndTransactionHeader) -> Half:
         """The half message that a decision names. Raises `BadRequest` if it is another one."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.second_step.place import SecondStep
@@ -17,7 +18,7 @@ from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.checks import CheckCounts, CheckRules, CheckService
 from aerobee.broker.transactions.forms import QUEUE
 from aerobee.broker.transactions.log import TransactionLog
-from aerobee.broker.transactions.requests import EndAnswers, EndCounts, TransactionRequests
+from aerobee.broker.transactions.requests import EndCounts, TransactionRequests
 from aerobee.broker.transactions.table import TransactionTable
 from aerobee.broker.transactions.waiting import TransactionsWaiting
 from aerobee.config.model import Settings
@@ -32,7 +33,6 @@ from aerobee.store.segments.results import PutResult
 log = logging.getLogger("aerobee.broker.transactions")
 
 _TICK_S = 1.0
-_ANSWER_S = 0.2
 # At a stop: the progress that waits, what came since, and a look that finds nothing more.
 _SAVES = 3
 _SYNC_S = 5.0
@@ -55,7 +55,7 @@ class Transactions:
         store_host: bytes,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
-        broken: Callable[[], str | None],
+        answers: AtOnce,
         access: AccessControl | None = None,
         *,
         second_step: SecondStep,
@@ -70,21 +70,17 @@ class Transactions:
             store, self._table, stats, store_host, clock_ms, timeout_ms, second_step
         )
         self._load(offsets)
-        self.answers = EndAnswers(
-            store, stats, loop.time, settings.sync_flush_timeout_ms / 1000, broken, turns
-        )
         self._requests = TransactionRequests(
             store,
             self._table,
             self._log,
             topics,
-            self.answers,
+            answers,
             appended,
             stats,
             loop,
             clock_ms,
             access,
-            sync_flush=settings.sync_flush,
         )
         self._checks = CheckService(
             _check_rules(settings),
@@ -133,7 +129,6 @@ class Transactions:
         """Register what has to be done again and again."""
         interval_s = self._settings.transaction_check_interval_ms / 1000
         scheduler.every(min(_TICK_S, interval_s), "transactions", self._checks.tick)
-        scheduler.every(_ANSWER_S, "waiting decisions", self.answers.send_ready)
 
     def close(self) -> None:
         """Ask nobody any more."""

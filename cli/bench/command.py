@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from aerobee.cli.bench import result
+from aerobee.cli.bench.bench_plan import Plan, plan_of
 from aerobee.cli.bench.fleet import Fleet, specs_of
 from aerobee.cli.bench.measure import Conductor, Measurement, Second
-from aerobee.cli.bench.plan import Plan, plan_of
 from aerobee.cli.bench.plot import check_plot, draw
 from aerobee.cli.bench.security import is_refusal
 from aerobee.cli.bench.topics import Topics
@@ -37,7 +36,7 @@ async def bench(parsed: argparse.Namespace) -> int:
     _check_outputs(parsed)
     async with admin_of(parsed) as admin:
         brokers = await _brokers(admin, plan)
-        machine = _machine()
+        machine = result.machine()
         _say_plan(plan, brokers, machine)
         topics = Topics(admin, name_servers(parsed), plan)
         try:
@@ -55,7 +54,7 @@ async def bench(parsed: argparse.Namespace) -> int:
 
 
 async def _measured(plan: Plan, topics: Topics) -> tuple[Measurement, int | None]:
-    """What was measured, and how many messages the brokers hold of it (None: not asked)."""
+    """The measurement, and how many messages the brokers hold of it (None: not asked)."""
     with _interrupts() as on_interrupt:
         await topics.prepare()
         async with Fleet(open_loop=plan.rate is not None) as fleet:
@@ -81,7 +80,7 @@ async def _stored(topics: Topics, found: Measurement) -> int | None:
 
 @contextmanager
 def _interrupts() -> Iterator[list[Any]]:
-    """The last callable of the list is called by Ctrl-C or SIGTERM; while there is none, and from
+    """The last callable of the list is called by Ctrl-C or SIGTERM; without one, and from
     the second time on, they end the command where it stands."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -128,7 +127,7 @@ def _check_outputs(parsed: argparse.Namespace) -> None:
 
 
 async def _brokers(admin: Admin, plan: Plan) -> dict[str, dict[str, str]]:
-    """What each broker says of itself. Raises ClientError when there is none."""
+    """Ask each broker what it is. Raises ClientError when no broker is registered."""
     addresses = masters((await admin.cluster()).brokers.values())
     if plan.broker is not None:
         if plan.broker not in addresses:
@@ -141,7 +140,7 @@ async def _brokers(admin: Admin, plan: Plan) -> dict[str, dict[str, str]]:
 
 
 async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
-    """What a broker says of itself. Raises ClientError when it does not take the account."""
+    """Ask a broker what it is. Raises ClientError when it does not take the account."""
     info: Mapping[str, str] = {}
     settings: Mapping[str, str] = {}
     for tries in (2, 1, 0):
@@ -165,16 +164,6 @@ async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
         "version": info.get("brokerVersionDesc", _UNKNOWN),
         "flushDiskType": settings.get("flushDiskType", _UNKNOWN),
         "brokerRole": settings.get("brokerRole", _UNKNOWN),
-    }
-
-
-def _machine() -> dict[str, Any]:
-    """This machine, on which the generator runs; the brokers' may be others."""
-    return {
-        "cores": os.cpu_count() or 1,
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": platform.machine(),
-        "python": platform.python_version(),
     }
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from aerobee.cli.bench.bench_plan import Plan
 from aerobee.cli.bench.load import ReaderSpec, SenderSpec
-from aerobee.cli.bench.plan import Plan
-from aerobee.cli.bench.topics import Place
+from aerobee.cli.bench.topics import BenchTopic
 from aerobee.cli.bench.worker import LINE_BYTES, WorkerSpec
 from aerobee.cli.output import CANNOT_CONNECT, CommandFailed
 from aerobee.protocol.bodies.common import MessageQueue
@@ -97,8 +97,8 @@ async def _exchange(process: asyncio.subprocess.Process, message: dict[str, Any]
     return answer
 
 
-def specs_of(plan: Plan, places: Sequence[Place]) -> list[WorkerSpec]:
-    """What each process does. Connections are dealt out in turn, senders and readers apart."""
+def specs_of(plan: Plan, places: Sequence[BenchTopic]) -> list[WorkerSpec]:
+    """The work of each process. Connections are dealt out in turn, senders and readers apart."""
     senders = [one for place in places for one in _senders(plan, place)]
     readers = [one for place in places for one in _pullers(plan, place)]
     readers += [one for place in places for one in _consumers(plan, place)]
@@ -124,7 +124,7 @@ def specs_of(plan: Plan, places: Sequence[Place]) -> list[WorkerSpec]:
     ]
 
 
-def _senders(plan: Plan, place: Place) -> list[SenderSpec]:
+def _senders(plan: Plan, place: BenchTopic) -> list[SenderSpec]:
     """Each connection belongs to one broker; every broker has at least one."""
     brokers = _by_broker(place.write)
     count = max(plan.producers, len(brokers)) if plan.producers else 0
@@ -137,7 +137,7 @@ def _senders(plan: Plan, place: Place) -> list[SenderSpec]:
     ]
 
 
-def _pullers(plan: Plan, place: Place) -> list[ReaderSpec]:
+def _pullers(plan: Plan, place: BenchTopic) -> list[ReaderSpec]:
     """Connections that read what is there, from the beginning; queues without messages are left
     out. With more connections than queues, several read one queue."""
     queues = [
@@ -160,7 +160,7 @@ def _pullers(plan: Plan, place: Place) -> list[ReaderSpec]:
     return specs
 
 
-def _consumers(plan: Plan, place: Place) -> list[ReaderSpec]:
+def _consumers(plan: Plan, place: BenchTopic) -> list[ReaderSpec]:
     """Consumers of all subscriptions: those of one share the queues."""
     specs = []
     for _ in range(plan.subscriptions):

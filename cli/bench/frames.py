@@ -1,16 +1,23 @@
-"""Requests as bytes, made from a template: the generator must cost less than the broker.
+"""Requests as bytes, made from a template, and the bodies and keys of their messages.
+
+The generator must cost less than the broker.
 
 A template is a whole request as `protocol/` writes it, with marks where a message differs from the
 next one: opaque, times, unique id, key, signature. All of these always have the same number of
 characters, so the lengths of the frame and of its parts stay as they are.
 
-What is signed is a template too: the values of the fields, one behind the other. So signing costs a
-hash and one more fill, and no field is looked at again.
+The text to be signed is a template too: the values of the fields, one behind the other. So signing
+costs a hash and one more fill, and no field is looked at again.
 """
 
+import base64
 import functools
+import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from aerobee.cli.bench.security import Account
 from aerobee.protocol.codes import PROTOCOL_VERSION, RequestCode
@@ -30,12 +37,15 @@ FIRST_OPAQUE: Final = 1_000_000_000
 LAST_OPAQUE: Final = 0x7FFFFFFF
 #: By this property a consumer knows when a message should have been sent: monotonic ns, in hex.
 STAMP: Final = "AEROBEE_BENCH"
-#: What stands before the sixteen digits of a stamp, in a stored record.
+#: This stands before the sixteen digits of a stamp, in a stored record.
 STAMP_HEAD: Final = f"{STAMP}\x01".encode()
 STAMP_DIGITS: Final = 16
 PRODUCER_GROUP: Final = "AEROBEE_BENCH_PRODUCER"
 #: Every broker of the protocol has this group from its start, so no group has to be made.
 CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
+
+_KEYS: Final = 10_000
+_KEY_BYTES: Final = 7
 
 _OPAQUE_MARK: Final = 2_123_456_789
 _BORN_MARK: Final = "9876543210123"
@@ -43,12 +53,53 @@ _OFFSET_MARK: Final = 8_765_432_109_876_543_210
 _ID_MARK: Final = "<unique id of thirty-two digits>"
 _KEY_MARK: Final = "<the key.>"
 _STAMP_MARK: Final = "<sixteen digits>"
-# As long as SHA-1 in base64.
+# It has the length of SHA-1 in base64.
 _SIGNATURE_MARK: Final = "<the signature of all of it>"
 
 
+class Payload(msgspec.Struct, frozen=True):
+    """The bodies of messages: that of a file, or `pool` different ones of `size` bytes.
+
+    `random_ratio` of each is random bytes, the rest is zeros: it decides how well they compress.
+    """
+
+    size: int
+    file: str = ""
+    pool: int = 1
+    random_ratio: float = 1.0
+
+    def bodies(self, seed: int) -> list[bytes]:
+        """All bodies, at least one. Raises OSError when the file cannot be read."""
+        if self.file:
+            return [Path(self.file).read_bytes()]
+        source = random.Random(seed)
+        count = int(self.size * self.random_ratio)
+        rest = bytes(self.size - count)
+        return [source.randbytes(count) + rest for _ in range(self.pool)]
+
+
+class Keys:
+    """The keys of messages, one after the other: 10,000 different ones, all of ten characters."""
+
+    def __init__(self, *, shuffled: bool, seed: int) -> None:
+        source = random.Random(seed)
+        self._keys = [
+            base64.urlsafe_b64encode(source.randbytes(_KEY_BYTES)).rstrip(b"=")
+            for _ in range(_KEYS)
+        ]
+        self._source = source if shuffled else None
+        self._next = 0
+
+    def next(self) -> bytes:
+        """The key of the next message."""
+        if self._source is not None:
+            return self._keys[self._source.randrange(_KEYS)]
+        self._next = (self._next + 1) % _KEYS
+        return self._keys[self._next]
+
+
 class Shape(NamedTuple):
-    """What the messages of one load have besides a body."""
+    """The properties that messages of one load have besides a body."""
 
     keyed: bool = False
     stamped: bool = False

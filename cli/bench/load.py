@@ -1,4 +1,4 @@
-"""What one connection does: send, or read, one request after the other or by the clock.
+"""One connection of a load: it sends, or reads, one request after the other or by the clock.
 
 Closed loop: so many requests are under way on each connection, and an answer makes room for the
 next. Open loop: requests leave when they are due, whatever the answers do. One that is late, since
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aerobee.cli.bench.counts import Counts
 from aerobee.cli.bench.frames import (
     STAMP_DIGITS,
     STAMP_HEAD,
@@ -32,9 +33,7 @@ from aerobee.cli.bench.frames import (
     send_template,
 )
 from aerobee.cli.bench.lane import Lane, Waiting
-from aerobee.cli.bench.schedule import Schedule
 from aerobee.cli.bench.security import Secured
-from aerobee.cli.bench.stats import Stats
 from aerobee.client.errors import code_name
 from aerobee.client.options import split_address
 from aerobee.protocol.codes import ResponseCode
@@ -60,7 +59,7 @@ _END_OF_QUEUE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MO
 
 
 class LoadSettings(msgspec.Struct, frozen=True):
-    """What all connections of a run have in common; `rate` is requests a second of all, or None
+    """Settings that all connections of a run share; `rate` is requests a second of all, or None
     for a closed loop."""
 
     in_flight: int
@@ -75,7 +74,7 @@ class LoadSettings(msgspec.Struct, frozen=True):
 
 
 class SenderSpec(msgspec.Struct, frozen=True):
-    """One sending connection, `number` of so many; its messages go to the queues in turn."""
+    """One sending connection, `number` of `connections`; its messages go to the queues in turn."""
 
     address: str
     topic: str
@@ -96,13 +95,44 @@ class ReaderSpec(msgspec.Struct, frozen=True):
     follows: bool
 
 
+class Schedule:
+    """When the requests of an open loop are due on one connection: by the clock, never by answers.
+
+    All connections together send `rate` requests a second, evenly: connection `number` has every
+    `connections`-th place. Each time is counted from the start, so that neither rounding nor a late
+    request moves those behind it: what is late is sent at once, and its latency counts from when it
+    was due."""
+
+    __slots__ = ("_connections", "_index", "_interval_ns", "_number", "_start_ns", "due_ns")
+
+    def __init__(self, rate: float, number: int, connections: int, start_ns: int) -> None:
+        assert rate > 0
+        assert 0 <= number < connections
+        self._interval_ns = _NS / rate
+        self._number = number
+        self._connections = connections
+        self._start_ns = start_ns
+        self._index = 0
+        #: When the next request should leave, on the monotonic clock.
+        self.due_ns = self._due()
+
+    def advance(self) -> None:
+        """The request that was due has left."""
+        self._index += 1
+        self.due_ns = self._due()
+
+    def _due(self) -> int:
+        place = self._index * self._connections + self._number
+        return self._start_ns + round(place * self._interval_ns)
+
+
 class Load:
-    """What senders and readers have in common."""
+    """A connection that sends requests in a closed or an open loop."""
 
     def __init__(
-        self, address: str, settings: LoadSettings, stats: Stats, secured: Secured
+        self, address: str, settings: LoadSettings, counts: Counts, secured: Secured
     ) -> None:
-        self.stats = stats
+        self.counts = counts
         self._address = address
         self._settings = settings
         self._tls = secured.tls
@@ -177,7 +207,7 @@ class Load:
 
     def _fail(self, waiting: Waiting, name: str, remark: str) -> None:
         """Count a request that failed."""
-        self.stats.fail(name, remark)
+        self.counts.fail(name, remark)
 
     # --- inside
 
@@ -228,7 +258,7 @@ class Load:
             if not failed:
                 self._go()
                 return
-            self.stats.fail("CANNOT_CONNECT", failed)
+            self.counts.fail("CANNOT_CONNECT", failed)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
 
@@ -238,14 +268,15 @@ class Sender(Load):
 
     def __init__(
         self,
+        *,
         spec: SenderSpec,
         settings: LoadSettings,
         bodies: list[bytes],
         values: MessageValues,
-        stats: Stats,
+        counts: Counts,
         secured: Secured = _PLAIN,
     ) -> None:
-        super().__init__(spec.address, settings, stats, secured)
+        super().__init__(spec.address, settings, counts, secured)
         self._account = secured.account
         self._values = values
         self._shape = Shape(settings.keyed, settings.stamped)
@@ -277,22 +308,22 @@ class Sender(Load):
             parts += self._values.of(self._shape, due_ns)
             frame = template.fill(parts, next(self._bodies))
         lane.put(opaque, frame, Waiting(due_ns, now_ns, self._messages, None))
-        stats = self.stats
-        stats.sent += self._messages
+        counts = self.counts
+        counts.sent += self._messages
         if self._schedule is not None:
-            stats.delay.record((now_ns - due_ns) // 1000, self._messages)
+            counts.delay.record((now_ns - due_ns) // 1000, self._messages)
 
     def _answered(self, waiting: Waiting, answer: Command, now_ns: int) -> None:
         if answer.code != ResponseCode.SUCCESS:
             self._fail(waiting, code_name(answer.code), answer.remark or "")
             return
-        stats = self.stats
-        stats.acked += waiting.messages
-        stats.acked_bytes += self._bytes
-        stats.publish.record((now_ns - waiting.due_ns) // 1000, waiting.messages)
+        counts = self.counts
+        counts.acked += waiting.messages
+        counts.acked_bytes += self._bytes
+        counts.publish.record((now_ns - waiting.due_ns) // 1000, waiting.messages)
 
     def _fail(self, waiting: Waiting, name: str, remark: str) -> None:
-        self.stats.failed += waiting.messages
+        self.counts.failed += waiting.messages
         super()._fail(waiting, name, remark)
 
 
@@ -323,9 +354,9 @@ class Reader(Load):
     """Pulls queues: one pull of a queue at a time, since only its answer says where to go on."""
 
     def __init__(
-        self, spec: ReaderSpec, settings: LoadSettings, stats: Stats, secured: Secured = _PLAIN
+        self, spec: ReaderSpec, settings: LoadSettings, counts: Counts, secured: Secured = _PLAIN
     ) -> None:
-        super().__init__(spec.address, settings, stats, secured)
+        super().__init__(spec.address, settings, counts, secured)
         suspend_ms = SUSPEND_MS if spec.follows else 0
         self._follows = spec.follows
         self._stamped = settings.stamped
@@ -362,15 +393,15 @@ class Reader(Load):
     def _answered(self, waiting: Waiting, answer: Command, now_ns: int) -> None:
         cursor = waiting.what
         assert isinstance(cursor, _Cursor)
-        stats = self.stats
+        counts = self.counts
         if answer.code == ResponseCode.SUCCESS:
             count = self._count_records(answer.body, now_ns)
             cursor.offset = int(answer.ext["nextBeginOffset"])
-            stats.received += count
-            stats.received_bytes += len(answer.body)
+            counts.received += count
+            counts.received_bytes += len(answer.body)
             if not self._follows:
-                stats.pulls += 1
-                stats.pull.record((now_ns - waiting.due_ns) // 1000)
+                counts.pulls += 1
+                counts.pull.record((now_ns - waiting.due_ns) // 1000)
         elif answer.code in _END_OF_QUEUE and not self._follows:
             cursor.offset = int(answer.ext["minOffset"])
         elif answer.code in (*_END_OF_QUEUE, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -381,11 +412,11 @@ class Reader(Load):
         self._idle.append(cursor)
 
     def _count_records(self, body: bytes, now_ns: int) -> int:
-        """How many messages came. Of a run with stamps only those that have one count, since the
+        """How many messages came. In a run with stamps only those that have one count, since the
         others are somebody else's. ValueError when the sizes of the records do not add up."""
         count = position = 0
         end = len(body)
-        record = self.stats.end_to_end.record
+        record = self.counts.end_to_end.record
         while position < end:
             (size,) = _SIZE.unpack_from(body, position + TOTAL_SIZE_POSITION)
             following = position + size

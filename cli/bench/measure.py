@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from aerobee.cli.bench.bench_plan import Plan
+from aerobee.cli.bench.counts import Counts, sum_of
 from aerobee.cli.bench.fleet import Fleet
-from aerobee.cli.bench.plan import Plan
-from aerobee.cli.bench.stats import Stats
 
 _NS: Final = 1_000_000_000
 # Every process has heard of the start before it comes.
@@ -21,11 +21,11 @@ _SLIVER_S: Final = 0.5
 
 @dataclass(slots=True)
 class Second:
-    """What happened in about a second. Rates are a second's; `backlog` is messages at its end."""
+    """The counts of about a second. Rates are a second's; `backlog` is messages at its end."""
 
     at_s: float  # its end, since the seconds that count began
     elapsed_s: float
-    stats: Stats
+    counts: Counts
     backlog: int
     cpu: float  # the busiest process of the generator, in cores
 
@@ -34,14 +34,14 @@ class Second:
         return count / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Measurement:
     """All that was measured. `total` is of the seconds that count, with the answers that came
     after them; `ever` counts from the start, so warm-up too."""
 
     seconds: list[Second] = field(default_factory=list)
-    total: Stats = field(default_factory=Stats)
-    ever: Stats = field(default_factory=Stats)
+    total: Counts = field(default_factory=Counts)
+    ever: Counts = field(default_factory=Counts)
     unanswered: int = 0
     undelivered: int = 0
     interrupted: bool = False
@@ -98,7 +98,7 @@ class Conductor:
         while not self._interrupted.is_set():
             second = await self._look(end_s if self._backlog.is_over() else None, begun_s)
             found.seconds.append(second)
-            found.total.add(second.stats)
+            found.total.add(second.counts)
             self._tell(second, False)
             if not self._backlog.is_over():
                 await self._steer()
@@ -130,11 +130,11 @@ class Conductor:
 
     def _second(self, reports: Sequence[dict[str, Any]], at_s: float) -> Second:
         found = self._found
-        stats = _sum(reports)
-        found.ever.add(stats)
+        counts = sum_of(reports)
+        found.ever.add(counts)
         elapsed_s = max(report["elapsed_s"] for report in reports)
         cpu = max(report["cpu_s"] / max(report["elapsed_s"], 1e-9) for report in reports)
-        return Second(at_s, elapsed_s, stats, backlog_of(self._plan, found.ever), cpu)
+        return Second(at_s, elapsed_s, counts, backlog_of(self._plan, found.ever), cpu)
 
     async def _finish(self) -> None:
         """Let the senders have their answers, and the consumers their messages.
@@ -147,7 +147,7 @@ class Conductor:
         progress = -1
         while True:
             reports = await self._fleet.tell("report")
-            late = _sum(reports)
+            late = sum_of(reports)
             found.ever.add(late)
             found.total.add(late)
             found.unanswered = sum(report["unanswered"] for report in reports)
@@ -168,7 +168,7 @@ def end_of_second(at_s: float, until_s: float | None) -> float:
     return at_s if until_s is None or until_s - at_s > _SLIVER_S else until_s
 
 
-def backlog_of(plan: Plan, ever: Stats) -> int:
+def backlog_of(plan: Plan, ever: Counts) -> int:
     """Messages that were acknowledged and have still to be received, of all subscriptions."""
     return max(0, plan.subscriptions * ever.acked - ever.received) if plan.consumes else 0
 
@@ -186,8 +186,8 @@ class Backlog:
         """Whether the time of the measurement itself runs."""
         return self._state == "none"
 
-    def step(self, ever: Stats) -> tuple[str, str] | None:
-        """What to tell the processes now ("" nothing) and what to say; None for no news."""
+    def step(self, ever: Counts) -> tuple[str, str] | None:
+        """The order for the processes now ("": nothing) and a text to say; None for no news."""
         held = backlog_of(self._plan, ever)
         now_s = time.monotonic()
         if self._state == "new":
@@ -203,10 +203,3 @@ class Backlog:
             self._state = "none"
             return "", f"the backlog is drained after {now_s - self._since_s:.1f} s"
         return None
-
-
-def _sum(reports: Sequence[dict[str, Any]]) -> Stats:
-    total = Stats()
-    for report in reports:
-        total.add(Stats.from_wire(report["stats"]))
-    return total

@@ -9,15 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from aerobee.cli.bench.result import LATENCIES, aggregated
 from aerobee.cli.output import USAGE, CommandFailed
 
 FORMATS: Final = (".svg", ".png", ".pdf")
-_KINDS: Final = (
-    ("publishLatency", "publish"),
-    ("publishDelayLatency", "sent late by"),
-    ("endToEndLatency", "end to end"),
-    ("pullLatency", "pull"),
-)
 
 
 def check_plot(path: Path) -> None:
@@ -72,7 +67,7 @@ def _draw_rates(axes: Any, times: list[float], document: Mapping[str, Any]) -> N
 def _draw_latencies(axes: Any, times: list[float], document: Mapping[str, Any]) -> None:
     axes.set_ylabel("latency, ms")
     axes.set_xlabel("s")
-    for name, label in _KINDS:
+    for name, _, label in LATENCIES:
         if name == "publishDelayLatency" or not any(document.get(f"{name}Max", ())):
             continue
         for suffix, percent, style in (("50pct", "50 %", "-"), ("99pct", "99 %", "--")):
@@ -86,8 +81,8 @@ def _draw_percentiles(axes: Any, document: Mapping[str, Any]) -> None:
     axes.set_ylabel("latency, ms")
     axes.set_xlabel("percent of all")
     nines = 0.0
-    for name, label in _KINDS:
-        quantiles = document.get(f"aggregated{name[0].upper()}{name[1:]}Quantiles")
+    for name, _, label in LATENCIES:
+        quantiles = document.get(f"{aggregated(name)}Quantiles")
         if not quantiles:
             continue
         # 100 % has no place on an axis of nines.

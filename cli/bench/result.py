@@ -2,18 +2,20 @@
 
 Lists have an element a second, all latencies are milliseconds. Two things differ from the
 benchmark's own files, where they would mislead: `publishLatency` counts from when a send was due,
-not from when it left, and `publishDelayLatency`, how late it left, is milliseconds too. What the
-benchmark has no name for stands under `aerobee`.
+not from when it left, and `publishDelayLatency`, how late it left, is milliseconds too. Values
+that the benchmark has no name for stand under `aerobee`.
 """
 
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aerobee import __version__
-from aerobee.cli.bench.histogram import Histogram
+from aerobee.cli.bench.bench_plan import Plan
+from aerobee.cli.bench.counts import Counts, Histogram
+from aerobee.cli.bench.loads import Mode
 from aerobee.cli.bench.measure import Measurement, Second
-from aerobee.cli.bench.plan import Mode, Plan
-from aerobee.cli.bench.stats import Stats
 
 _PERCENTILES: Final = (
     ("50pct", 50.0),
@@ -24,11 +26,12 @@ _PERCENTILES: Final = (
     ("9999pct", 99.99),
     ("99999pct", 99.999),
 )
-_LATENCIES: Final = (
-    ("publishLatency", "publish"),
-    ("publishDelayLatency", "delay"),
-    ("endToEndLatency", "end_to_end"),
-    ("pullLatency", "pull"),
+#: (name in the document, attribute of the counts, words for people).
+LATENCIES: Final = (
+    ("publishLatency", "publish", "publish"),
+    ("publishDelayLatency", "delay", "sent late by"),
+    ("endToEndLatency", "end_to_end", "end to end"),
+    ("pullLatency", "pull", "pull"),
 )
 _MIB: Final = 1024 * 1024
 #: Above so much of a core the generator itself may be what was measured.
@@ -53,14 +56,14 @@ def document(
         "partitions": plan.queues,
         "producersPerTopic": plan.producers,
         "consumersPerTopic": plan.consumers,
-        "publishRate": [second.rate(second.stats.acked) for second in seconds],
-        "publishErrorRate": [second.rate(second.stats.failed) for second in seconds],
-        "consumeRate": [second.rate(second.stats.received) for second in seconds],
+        "publishRate": [second.rate(second.counts.acked) for second in seconds],
+        "publishErrorRate": [second.rate(second.counts.failed) for second in seconds],
+        "consumeRate": [second.rate(second.counts.received) for second in seconds],
         "backlog": [second.backlog for second in seconds],
     }
-    for name, attribute in _LATENCIES:
+    for name, attribute, _ in LATENCIES:
         if attribute != "pull" or plan.mode is Mode.PULL:
-            result |= _lists(name, [getattr(second.stats, attribute) for second in seconds])
+            result |= _lists(name, [getattr(second.counts, attribute) for second in seconds])
             result |= _aggregated(name, getattr(found.total, attribute))
     result["aerobee"] = {
         "mode": str(plan.mode),
@@ -91,6 +94,16 @@ def document(
     return result
 
 
+def machine() -> dict[str, Any]:
+    """This machine, on which the generator runs; the brokers' may be others."""
+    return {
+        "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
 def _payload(plan: Plan) -> dict[str, Any]:
     payload = plan.payload
     if payload.file:
@@ -113,24 +126,30 @@ def _totals(found: Measurement, stored: int | None) -> dict[str, Any]:
 
 
 def _lists(name: str, histograms: Sequence[Histogram]) -> dict[str, list[float]]:
-    lists = {f"{name}Avg": [one.mean_us / 1000 for one in histograms]}
-    for suffix, percent in _PERCENTILES:
-        lists[f"{name}{suffix}"] = [one.percentile_us(percent) / 1000 for one in histograms]
-    return {**lists, f"{name}Max": [one.max_us / 1000 for one in histograms]}
+    each = [_times_ms(name, one) for one in histograms]
+    return {key: [times[key] for times in each] for key in _times_ms(name, Histogram())}
 
 
 def _aggregated(name: str, total: Histogram) -> dict[str, Any]:
-    name = f"aggregated{name[0].upper()}{name[1:]}"
-    figures: dict[str, Any] = {f"{name}Avg": total.mean_us / 1000}
-    for suffix, percent in _PERCENTILES:
-        figures[f"{name}{suffix}"] = total.percentile_us(percent) / 1000
-    figures[f"{name}Max"] = total.max_us / 1000
+    name = aggregated(name)
     quantiles = {str(percent): us / 1000 for percent, us in total.quantiles_us().items()}
-    return {**figures, f"{name}Quantiles": quantiles}
+    return {**_times_ms(name, total), f"{name}Quantiles": quantiles}
 
 
-def _by_count(stats: Stats) -> list[tuple[str, tuple[int, str]]]:
-    return sorted(stats.failures.items(), key=lambda item: (-item[1][0], item[0]))
+def aggregated(name: str) -> str:
+    """The name of a latency's figures of all seconds together."""
+    return f"aggregated{name[0].upper()}{name[1:]}"
+
+
+def _times_ms(name: str, histogram: Histogram) -> dict[str, float]:
+    times = {f"{name}Avg": histogram.mean_us / 1000}
+    for suffix, percent in _PERCENTILES:
+        times[f"{name}{suffix}"] = histogram.percentile_us(percent) / 1000
+    return {**times, f"{name}Max": histogram.max_us / 1000}
+
+
+def _by_count(counts: Counts) -> list[tuple[str, tuple[int, str]]]:
+    return sorted(counts.failures.items(), key=lambda item: (-item[1][0], item[0]))
 
 
 # For people
@@ -147,8 +166,8 @@ def table(plan: Plan, found: Measurement) -> list[tuple[object, ...]]:
     elapsed_s = max(found.elapsed_s, 1e-9)
 
     def rates(count: str, size: str) -> tuple[str, str]:
-        counted = sum(getattr(second.stats, count) for second in found.seconds)
-        amount = sum(getattr(second.stats, size) for second in found.seconds)
+        counted = sum(getattr(second.counts, count) for second in found.seconds)
+        amount = sum(getattr(second.counts, size) for second in found.seconds)
         return f"{counted / elapsed_s:.1f}", f"{amount / elapsed_s / _MIB:.2f}"
 
     total = found.total
@@ -176,21 +195,21 @@ def failure_rows(found: Measurement) -> list[tuple[object, ...]]:
 
 
 def line(plan: Plan, second: Second, *, warm_up: bool) -> str:
-    """What happened in a second, for people."""
-    stats = second.stats
+    """A line about a second, for people."""
+    counts = second.counts
     parts = ["warm-up" if warm_up else f"{second.at_s:5.1f} s"]
-    latency, what = stats.publish, "latency"
+    latency, what = counts.publish, "latency"
     if plan.producers:
-        parts.append(f"publish {second.rate(stats.acked):,.0f}/s")
+        parts.append(f"publish {second.rate(counts.acked):,.0f}/s")
     if plan.mode is Mode.PULL:
-        latency = stats.pull
+        latency = counts.pull
     if plan.mode is Mode.PULL or plan.consumes:
-        parts.append(f"receive {second.rate(stats.received):,.0f}/s")
+        parts.append(f"receive {second.rate(counts.received):,.0f}/s")
     if plan.consumes:
-        latency, what = stats.end_to_end, "end to end"
+        latency, what = counts.end_to_end, "end to end"
         parts.append(f"backlog {second.backlog:,}")
-    if stats.failures:
-        parts.append(f"failed {sum(count for count, _ in stats.failures.values()):,}")
+    if counts.failures:
+        parts.append(f"failed {counts.failed_requests:,}")
     if latency.count:
         times = [latency.percentile_us(50), latency.percentile_us(99), latency.max_us]
         shown = " ".join(f"{us / 1000:.2f}" for us in times)
@@ -199,7 +218,7 @@ def line(plan: Plan, second: Second, *, warm_up: bool) -> str:
 
 
 def warnings(plan: Plan, found: Measurement, stored: int | None, cores: int) -> list[str]:
-    """What a reader of the figures must know, one sentence each."""
+    """Warnings that a reader of the figures must know, one sentence each."""
     told = []
     acked = found.ever.acked
     if stored is not None and stored < acked:

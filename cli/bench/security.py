@@ -24,7 +24,7 @@ class Account(NamedTuple):
 
 
 class Secured(NamedTuple):
-    """What the connections of one process have in common; nothing of both for plain ones."""
+    """Account and TLS that the connections of one process share; plain ones have neither."""
 
     account: Account | None = None
     tls: ssl.SSLContext | None = None
@@ -64,7 +64,7 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
         return kind(**msgspec.structs.asdict(self))
 
     def secured(self) -> Secured:
-        """What connections are made with. CallerError for files of certificates that are none."""
+        """Account and TLS to make connections with. CallerError for files without certificates."""
         account = None
         if self.access_key is not None and self.secret_key is not None:
             account = Account(self.access_key, Signer(self.secret_key))

@@ -1,4 +1,5 @@
-"""The topics of a measurement: made where there is none, filled for pulls, looked into at the end.
+"""The topics of a measurement: made if they are not there, filled for pulls, looked into at the
+end.
 
 Only a topic that was made here under a name of its own is ever deleted. One that somebody named is
 used as it is, or made if it is not there (but for pulls, which need messages), and stays.
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aerobee.cli.bench.plan import Mode, Plan
+from aerobee.cli.bench.bench_plan import Plan
+from aerobee.cli.bench.loads import Mode
 from aerobee.cli.bench.security import is_refusal
 from aerobee.cli.output import CommandFailed, say
 from aerobee.client.admin import Admin
@@ -35,7 +37,7 @@ _FILL_BATCH_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BenchTopic:
     """A topic as the connections need it: its queues, and the masters by the brokers' names."""
 
     topic: str
@@ -52,7 +54,7 @@ class Topics:
     admin: Admin
     name_servers: str
     plan: Plan
-    places: list[Place] = field(default_factory=list)
+    places: list[BenchTopic] = field(default_factory=list)
     _made: list[str] = field(default_factory=list)  # under names of our own
 
     async def prepare(self) -> None:
@@ -62,7 +64,7 @@ class Topics:
         names = await self._names(cluster)
         turns = asyncio.Semaphore(_AT_ONCE)
 
-        async def place(name: str) -> Place:
+        async def place(name: str) -> BenchTopic:
             async with turns:
                 return await self._place(name)
 
@@ -105,7 +107,7 @@ class Topics:
     async def _grown(self) -> int:
         turns = asyncio.Semaphore(_AT_ONCE)
 
-        async def grown(place: Place) -> int:
+        async def grown(place: BenchTopic) -> int:
             async with turns:
                 now = await self.admin.topic_stats(place.topic)
             before = place.begun
@@ -179,7 +181,7 @@ class Topics:
         brokers = 1 if self.plan.broker else max(1, len(masters(cluster.brokers.values())))
         return max(1, self.plan.queues // brokers) if self.plan.queues_shared else self.plan.queues
 
-    async def _place(self, name: str) -> Place:
+    async def _place(self, name: str) -> BenchTopic:
         """A topic once the name servers know it, which is a moment after the brokers do."""
         until_s = time.monotonic() + self.plan.timeout_s
         while True:
@@ -196,12 +198,12 @@ class Topics:
 
     def _checked(
         self, name: str, route: TopicRoute, begun: dict[MessageQueue, QueueOffsets]
-    ) -> Place:
+    ) -> BenchTopic:
         addresses = masters(route.brokers)
         wanted = self.plan.broker
         if wanted is not None:
             addresses = {broker: one for broker, one in addresses.items() if broker == wanted}
-        place = Place(
+        place = BenchTopic(
             name,
             _on(addresses, write_queues(name, route)),
             _on(addresses, read_queues(name, route)),
@@ -216,7 +218,7 @@ class Topics:
 
     # Filling one for pulls
 
-    async def _fill(self, place: Place) -> None:
+    async def _fill(self, place: BenchTopic) -> None:
         """Store as many messages as the plan wants, evenly over the queues."""
         plan = self.plan
         size = plan.payload.size

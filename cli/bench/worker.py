@@ -16,12 +16,18 @@ from typing import Any, Final
 
 import msgspec
 
-from aerobee.cli.bench.frames import MessageValues
-from aerobee.cli.bench.load import Load, LoadSettings, Reader, ReaderSpec, Sender, SenderSpec
-from aerobee.cli.bench.payload import Keys, Payload
-from aerobee.cli.bench.schedule import Schedule
+from aerobee.cli.bench.counts import Counts
+from aerobee.cli.bench.frames import Keys, MessageValues, Payload
+from aerobee.cli.bench.load import (
+    Load,
+    LoadSettings,
+    Reader,
+    ReaderSpec,
+    Schedule,
+    Sender,
+    SenderSpec,
+)
 from aerobee.cli.bench.security import PLAIN, Security
-from aerobee.cli.bench.stats import Stats
 from aerobee.client.errors import CallerError
 from aerobee.client.loop_thread import new_loop
 from aerobee.client.options import local_ip
@@ -35,7 +41,7 @@ _CONNECT_AT_ONCE: Final = 64
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """What one process does."""
+    """The work of one process."""
 
     settings: LoadSettings
     payload: Payload
@@ -63,7 +69,7 @@ class Worker:
     """The connections of one process, and what they count."""
 
     def __init__(self) -> None:
-        self._stats = Stats()
+        self._counts = Counts()
         self._settings: LoadSettings | None = None
         self._loads: list[tuple[Load, SenderSpec | ReaderSpec]] = []
         self._reported_ns = time.monotonic_ns()
@@ -109,11 +115,17 @@ class Worker:
         except CallerError as error:
             return {"failed": str(error)}
         for sender in spec.senders:
-            values = _values(spec.settings, sender.address, sender.number)
-            made = Sender(sender, spec.settings, bodies, values, self._stats, secured)
+            made = Sender(
+                spec=sender,
+                settings=spec.settings,
+                bodies=bodies,
+                values=_values(spec.settings, sender.address, sender.number),
+                counts=self._counts,
+                secured=secured,
+            )
             self._loads.append((made, sender))
         for reader in spec.readers:
-            self._loads.append((Reader(reader, spec.settings, self._stats, secured), reader))
+            self._loads.append((Reader(reader, spec.settings, self._counts, secured), reader))
         return {"failed": await self._connect()}
 
     async def _connect(self) -> str:
@@ -143,15 +155,15 @@ class Worker:
         now_ns, cpu_s = time.monotonic_ns(), time.process_time()
         elapsed_s = (now_ns - self._reported_ns) / 1e9
         answer = {
-            "stats": self._stats.to_wire(),
+            "counts": self._counts,
             "elapsed_s": elapsed_s,
             "cpu_s": cpu_s - self._reported_cpu_s,
             "unanswered": sum(load.unanswered for load, _ in self._loads),
         }
-        fresh = Stats()
-        self._stats = fresh
+        fresh = Counts()
+        self._counts = fresh
         for load, _ in self._loads:
-            load.stats = fresh
+            load.counts = fresh
         self._reported_ns, self._reported_cpu_s = now_ns, cpu_s
         return answer
 

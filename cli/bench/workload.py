@@ -21,7 +21,7 @@ _EACH_MAX: Final = 10_000
 _MINUTES_MAX: Final = 7 * 24 * 60
 _BODY_MAX: Final = 4 * 1024 * 1024
 _RATE_MAX: Final = 10_000_000
-#: What RocketMQ has of the keys that the benchmark's distributors make.
+#: The benchmark's distributors of keys that RocketMQ can serve.
 DISTRIBUTORS: Final = ("NO_KEY", "KEY_ROUND_ROBIN", "RANDOM_NANO")
 # Other versions of the benchmark know these; what they would change cannot be left out silently.
 _OF_OTHERS: Final = frozenset(
@@ -221,7 +221,7 @@ _KEYS: Final[Mapping[str, _Key]] = {
 
 
 def _check(workload: Workload) -> None:
-    """What several keys together must be."""
+    """Refuse keys that contradict each other."""
     if workload.subscriptions_per_topic and not workload.consumer_per_subscription:
         raise WorkloadError(
             "subscriptionsPerTopic wants consumers: consumerPerSubscription must be at least 1"

@@ -147,8 +147,8 @@ async def describe_group(parsed: argparse.Namespace) -> int:
 
 
 def _topics(group: str, state: dict[str, GroupState], stats: ConsumeStats) -> list[dict[str, Any]]:
-    """What it subscribes to now, where it has offsets, and its retry topic if messages wait for
-    it."""
+    """The topics that it subscribes to now, those where it has offsets, and its retry topic if
+    messages wait for it."""
     retry = {retry_topic(group): stats.waiting_retries} if stats.waiting_retries else {}
     subscribed = {
         topic: text for one in state.values() for topic, text in one.subscriptions.items()

@@ -74,7 +74,7 @@ async def pull(parsed: argparse.Namespace) -> int:
 
 
 def _say_rest(cursors: list["_Cursor"], shown: int, *, filtered: bool) -> None:
-    """What `--count` cut off, and the offsets where `--from` goes on, queue by queue."""
+    """Say what `--count` cut off, and the offsets where `--from` goes on, queue by queue."""
     unread = [cursor for cursor in cursors if cursor.following < cursor.end]
     rest = sum(cursor.end - cursor.following for cursor in unread)
     if not rest:
@@ -218,7 +218,7 @@ def _filter(parsed: argparse.Namespace) -> _Filter:
 
 
 async def _queues(consumer: PullConsumer, parsed: argparse.Namespace) -> list[MessageQueue]:
-    """The queues asked for; CommandFailed when there is none."""
+    """The queues asked for; CommandFailed when no queue is among them."""
     queues = await consumer.queues(parsed.topic)
     await check_broker(parsed, (queue.broker_name for queue in queues))
     found = [

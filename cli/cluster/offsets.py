@@ -48,7 +48,7 @@ class _Move(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What that means, for people."""
+        """Says for people what that means."""
         if self.before is None:
             return "new"
         if self.change < 0:
@@ -56,7 +56,7 @@ class _Move(NamedTuple):
         return f"forward by {self.change}" if self.change else "stays"
 
     def fields(self) -> dict[str, Any]:
-        """The same, for scripts."""
+        """Its fields, for scripts."""
         topic, broker, queue_id = self.queue
         return {
             "topic": topic,
@@ -207,7 +207,7 @@ async def clone_offsets(parsed: argparse.Namespace) -> int:
         raise CommandFailed(f"{parsed.group} has its own offsets: name another group", USAGE)
     async with admin_of(parsed) as admin:
         progress = await admin.group_progress(parsed.source, parsed.topic)
-        # What waits for its own retry comes to no other group.
+        # Messages that wait for its own retry come to no other group.
         skipped = None if parsed.topic else retry_topic(parsed.source)
         source = {queue: one for queue, one in progress.items() if queue.topic != skipped}
         if not source:

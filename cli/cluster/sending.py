@@ -61,7 +61,7 @@ async def send(parsed: argparse.Namespace) -> int:
                         rows.append(result)
                 count += 1
         except (ClientError, asyncio.CancelledError):
-            # What was acknowledged is stored: whoever sends the rest has to know from where on.
+            # Acknowledged messages are stored: to send the rest, one has to know from where on.
             if count:
                 _report(rows, count, parsed)
                 say(f"{count} messages were sent before it ended")

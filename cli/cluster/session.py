@@ -146,7 +146,7 @@ async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> Non
 
 def exit_code(error: ClientError) -> int:
     """Nobody answered, the command was wrong, or the broker said no."""
-    # Whatever stands at the address given, it is not what was to be connected to.
+    # Something else stands at the address than what was to be connected to.
     if isinstance(error, NetworkError | WrongPeer):
         return CANNOT_CONNECT
     if isinstance(error, SendFailed):

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from aerobee.cli.cluster.session import admin_of, client_command, consumer_of
-from aerobee.cli.cluster.topics import rights_text
-from aerobee.cli.cluster.waiting import Waiting, waiting_for
+from aerobee.cli.cluster.topics import Waiting, rights_text, waiting_for
 from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, say
 from aerobee.client.admin import Admin
 from aerobee.client.errors import NoRoute
@@ -26,7 +25,7 @@ _PERMISSIONS: Final = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ_WRITE}
 
 
 class _Step(NamedTuple):
-    """What one broker has (None: no such topic) and what it should have."""
+    """The topic as one broker has it (None: not at all) and as it should be there."""
 
     broker: str
     before: TopicConfig | None
@@ -34,7 +33,7 @@ class _Step(NamedTuple):
 
     @property
     def changes(self) -> list[str]:
-        """What would become different, for people; empty for a topic that is new or the same."""
+        """Says what would become different; empty for a topic that is new or the same."""
         if self.before is None:
             return []
         pairs = (
@@ -118,7 +117,7 @@ def _asked(parsed: argparse.Namespace, before: TopicConfig | None) -> TopicConfi
 
 
 class _Loss(NamedTuple):
-    """What queues that fall away would take with them: messages in them, and what waits for
+    """The losses with queues that fall away: messages in them, and what waits for
     them."""
 
     unreadable: int
@@ -186,7 +185,7 @@ async def _unreadable(parsed: argparse.Namespace, steps: list[_Step]) -> int:
 
 
 def _report(parsed: argparse.Namespace, steps: list[_Step]) -> None:
-    """What was done; the first broker stands for all where there is room for one figure."""
+    """Say what was done; the first broker stands for all where there is room for one figure."""
     result = "unchanged"
     if any(step.changes for step in steps):
         result = "changed"

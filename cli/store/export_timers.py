@@ -5,11 +5,13 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
-from aerobee.broker.core import timer_window_ms, wall_clock_ms
+from aerobee.broker.core import wall_clock_ms
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.timer import roll_window_ms
 from aerobee.broker.second_step.deleted_topics import stored_deletions
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, show
@@ -47,20 +49,21 @@ def export_timers(parsed: argparse.Namespace) -> int:
             raise CommandFailed(str(error), COULD_NOT) from error
         store = MessageStore.open(settings)
         export = TimerExport(
-            store,
-            progress.done,
-            wall_clock_ms,
-            timer_window_ms(settings),
-            listed,
-            deleted_at,
+            store=store,
+            done=progress.done,
+            now_ms=wall_clock_ms,
+            window_ms=roll_window_ms(settings),
+            listed=listed,
+            deleted_at=deleted_at,
             dry_run=parsed.dry_run,
         )
+        save: Callable[[], None] | None = None
         try:
             export.run()
             if not parsed.dry_run:
-                store.listen(closing=lambda: _save(store, progress, export))
+                save = partial(_save, store, progress, export)
         finally:
-            clean = store.close()
+            clean = store.close(save)
     if not clean:
         raise StoreError(
             f"the store in {settings.store_path} could not bring everything to the disk: start the "

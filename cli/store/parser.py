@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.cli.preview_arguments import add_yes
+from aerobee.cli.shared_arguments import add_json, add_settings, add_yes
 from aerobee.pipeline.jobs.argument_values import count, number
 
 if TYPE_CHECKING:
@@ -108,11 +108,8 @@ def _command(group: "Commands", name: str, text: str) -> argparse.ArgumentParser
     )
     add = parser.add_argument
     add("directory", metavar="DIR", help="the store's directory (storePathRootDir)")
-    add("-c", "--config", metavar="FILE", help="the broker's TOML or broker.conf")
-    add("--format", choices=("toml", "properties"), help="of FILE, if its content does not tell")
-    add("--strict", action="store_true", help="unknown keys of a broker.conf are errors")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, repeatable")
+    add_settings(parser, "the broker's TOML or broker.conf")
     add("-q", "--quiet", action="store_true", help="no progress")
-    add("--json", action="store_true", help="JSON for scripts")
+    add_json(parser)
     parser.set_defaults(command=f"store {name}")
     return parser

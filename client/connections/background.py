@@ -8,8 +8,10 @@ it never takes the others with it: a push consumer whose heartbeat loop met a bu
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -132,6 +134,33 @@ class Periodic:
                 await self._work()
             except Exception:  # top of a task: one failed round must not end the rhythm
                 log.exception("periodic work failed name=%s", self.name)
+
+
+class PlainCalls:
+    """Calls functions of the program: coroutine functions on the loop, plain ones in threads, which
+    are made for the first of these."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._count = threads
+        self._name = name
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def call(self, function: Callable[..., Any], *arguments: object) -> object:
+        """The result of the function; raises what it raises."""
+        call = getattr(function, "__call__", function)  # noqa: B004  an object may be a function
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+            return await function(*arguments)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._threads, function, *arguments)
+        # A plain function may still have made a coroutine (a lambda, a partial).
+        return await result if inspect.isawaitable(result) else result
+
+    def close(self) -> None:
+        """Take no more calls; one at work in a thread cannot be stopped and is left alone."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class FirstAlone:

@@ -84,7 +84,7 @@ class RouteCache:
                 )
             except NetworkError as error:
                 failure = error
-                # Of a single one the error that is raised says it all.
+                # The error that is raised says it all where there is a single one.
                 if several:
                     log.warning("name server failed address=%s error=%s", address, error)
                 # The next call starts with another one: do not wait for a dead server each time.
@@ -151,7 +151,7 @@ class RouteCache:
         return self._write_queues.get(topic) or None
 
     async def write_queues(self, topic: str, template: str, queues: int) -> list[MessageQueue]:
-        """The queues to send to; NoRoute when there is none even by way of the template topic."""
+        """The queues to send to; NoRoute without any, even by way of the template topic."""
         known = self._write_queues.get(topic)
         if known:
             return known

@@ -1,4 +1,5 @@
-"""What every role of a client shares: connections, routes, heartbeats, requests from the broker.
+"""The session that every role of a client has: connections, routes, heartbeats, requests from the
+broker.
 
 A producer, a consumer or an admin client owns one `Session`. It starts with `start()`, ends with
 `close()`, and belongs to the event loop it was started on. Members (the groups a client is in) are
@@ -18,7 +19,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from aerobee.client.connections.background import FirstAlone, Periodic, TaskOwner
 from aerobee.client.connections.pool import ConnectionPool
@@ -51,13 +52,13 @@ from aerobee.remoting.tls import ShownCertificate, client_context, show
 log = logging.getLogger(__name__)
 
 _SUSPECT_INTERVAL_S: Final = 1.0
-# Of a file that is looked into.
+# Most bytes of a file that are looked into.
 _PEM_BYTES_MAX: Final = 1 << 20
 # A broker that has gone from the routes is mostly one that restarts: asked for again after so long,
 # then after twice as long each time, up to the usual interval.
 _MISSING_FIRST_S: Final = 1.0
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
-# What `call` asks of name servers; everything else is for brokers.
+# `call` asks these of name servers; everything else is for brokers.
 _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
 
 
@@ -337,6 +338,28 @@ class Session:
         caller.reply(answer.encode())
 
 
+class Role:
+    """A role that needs nothing but its session. Belongs to the loop it was started on."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Get ready; connections are made by the first call."""
+        self._session.start()
+
+    async def close(self) -> None:
+        """Close the connections; calls still waiting fail."""
+        await self._session.close()
+
+
 def _make_signer(options: ClientOptions) -> Sign | None:
     """Adds access key and signature to a request's fields, given its body; None without keys."""
     access_key, secret_key = options.access_key, options.secret_key
@@ -366,7 +389,8 @@ def _check_key(options: ClientOptions) -> None:
 
 
 def make_tls(options: ClientOptions) -> ssl.SSLContext | None:
-    """What connections are made with; None for plain ones. CallerError for files that cannot be."""
+    """The TLS that connections are made with; None for plain ones. CallerError for files that
+    cannot be read."""
     if not options.use_tls:
         for name in ("trust_store", "certificate", "certificate_key"):
             if getattr(options, name) is not None:

@@ -1,4 +1,4 @@
-"""What brokers ask of a push consumer (protocol/WIRE.md 3.8, 4.10, 4.11).
+"""Answers to what brokers ask of a push consumer (protocol/WIRE.md 3.8, 4.10, 4.11).
 
 Members changed (40): rebalance now. Reset (220): take queues up again at given offsets. Status
 (221), running info (307) and consuming one message directly (309) are for administrators' tools;

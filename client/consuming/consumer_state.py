@@ -1,11 +1,10 @@
-"""What the parts of a push consumer share: settings, offsets, listener, counters."""
+"""State that the parts of a push consumer share: settings, offsets, listener, counters."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from aerobee.client.connections.background import Periodic
 from aerobee.client.connections.session import Session
@@ -14,7 +13,7 @@ from aerobee.client.consuming.offset_store import OffsetStore
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Model, PushOptions
-from aerobee.client.producing.tracing import MessageTrace
+from aerobee.client.producing.message_trace import MessageTrace
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.message.properties import PROPERTY_RETRY_TOPIC
 from aerobee.protocol.names import retry_topic
@@ -22,14 +21,14 @@ from aerobee.protocol.names import retry_topic
 
 @dataclass(slots=True)
 class TopicCounters:
-    """What the listener did with one topic's messages, since the consumer started."""
+    """Counts of the listener's work on one topic's messages, since the consumer started."""
 
     consumed: int = 0
     failed: int = 0
     listener_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ConsumerState:
     """One push consumer's shared state.
 
@@ -90,16 +89,3 @@ def restore_topics(group: str, messages: list[ReceivedMessage]) -> None:
     for message in messages:
         if message.topic == retry and (origin := message.properties.get(PROPERTY_RETRY_TOPIC)):
             message.topic = origin
-
-
-class ConsumeService(Protocol):
-    """How pulled messages reach the listener; concurrent.py and orderly.py are the two ways."""
-
-    def start(self) -> None:
-        """Start working."""
-
-    def queue_added(self, assigned: ProcessQueue) -> None:
-        """A queue has become ours."""
-
-    def arrived(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Messages were pulled and added to the queue's bookkeeping."""

@@ -1,21 +1,20 @@
 """Calling the program's listener: coroutine functions on the loop, plain functions in threads.
 
 A listener gets a list of messages of one queue, in queue order. Returning None or
-`Consumed.SUCCESS` says all are done; `Consumed.RETRY` or an exception that none is. Whatever else
-it returns is taken for a mistake in the program, and the messages are redelivered: better twice
-than lost. A message whose body cannot be made plain is not handed over at all, and has failed.
+`Consumed.SUCCESS` says all are done; `Consumed.RETRY` or an exception that none is. Any other value
+that it returns is taken for a mistake in the program, and the messages are redelivered: better
+twice than lost. A message whose body cannot be made plain is not handed over at all, and has
+failed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import enum
-import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
+from aerobee.client.connections.background import PlainCalls
 from aerobee.client.message import ReceivedMessage, UnreadableMessage, queue_text
 
 log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ _UNREADABLE_SAID_S = 60.0
 
 
 class Consumed(enum.Enum):
-    """What became of the messages given to a listener."""
+    """The fate of the messages given to a listener."""
 
     SUCCESS = "success"
     RETRY = "retry"
@@ -58,15 +57,12 @@ class ListenerCall:
 
     def __init__(self, listener: Listener, threads: int) -> None:
         self._listener = listener
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = PlainCalls(threads, "aerobee-listener")
         self._unreadable = 0  # since it was last said
         self._unreadable_said_at = -_UNREADABLE_SAID_S
-        call = getattr(listener, "__call__", listener)  # noqa: B004  an object may be a listener
-        if not (inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)):
-            self._threads = ThreadPoolExecutor(threads, thread_name_prefix="aerobee-listener")
 
     async def outcome(self, messages: list[ReceivedMessage]) -> tuple[Consumed, Exception | None]:
-        """What became of the messages, and what the listener raised, if it did.
+        """The fate of the messages, and what the listener raised, if it did.
 
         With one among them that cannot be read the listener is not called; all have failed.
         """
@@ -75,7 +71,7 @@ class ListenerCall:
                 self._say_unreadable(message)
                 return Consumed.RETRY, message.why
         try:
-            result = await self._call(messages)
+            result = await self._threads.call(self._listener, messages)
         except Exception as error:  # the program's fault, which ends neither queue nor consumer
             first = messages[0]
             log.exception(
@@ -109,16 +105,6 @@ class ListenerCall:
         )
         self._unreadable, self._unreadable_said_at = 0, now
 
-    async def _call(self, messages: list[ReceivedMessage]) -> object:
-        if self._threads is None:
-            result = self._listener(messages)
-        else:
-            loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(self._threads, self._listener, messages)
-        # A plain function may still have made a coroutine (a lambda, a partial).
-        return await result if inspect.isawaitable(result) else result
-
     def close(self) -> None:
-        """Take no more calls; a call at work in a thread cannot be stopped and is left alone."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        """Take no more calls."""
+        self._threads.close()

@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from aerobee.client import queue_offsets
 from aerobee.client.connections.session import Session
@@ -34,23 +34,34 @@ _MAX_NAME_BYTES: Final = 255
 _MAX_SUFFIX_BYTES: Final = len(".json.tmp")
 
 
-class OffsetStore(Protocol):
-    """What a consumer asks of its offset store."""
+class OffsetStore:
+    """Stores a consumer's offsets; remembers them as its listeners move them."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[MessageQueue, int] = {}
+        self._changed: set[MessageQueue] = set()
 
     def open(self) -> None:
         """Get ready; raises CallerError when that cannot be."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The stored offset, None when there is none; ClientError when it cannot be learnt."""
+        """The stored offset, None without one; ClientError when it cannot be learnt."""
+        raise NotImplementedError
 
     def to_carry(self, queue: MessageQueue) -> int | None:
         """The offset that a pull may carry to the broker, besides `persist`."""
+        return None
 
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
         """Remember an offset; `persist` stores it."""
+        before = self._offsets.get(queue)
+        if before is None or (offset > before if only_forward else offset != before):
+            self._offsets[queue] = offset
+            self._changed.add(queue)
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Store what changed of these; failures are logged, and the next call tries again."""
+        raise NotImplementedError
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is no longer ours."""
@@ -59,39 +70,26 @@ class OffsetStore(Protocol):
         """Give up what is held."""
 
 
-class BrokerOffsets:
+class BrokerOffsets(OffsetStore):
     """Offsets kept by the brokers, one table for the whole group."""
 
     def __init__(self, session: Session, group: str) -> None:
+        super().__init__()
         self._session = session
         self._group = group
-        self._offsets: dict[MessageQueue, int] = {}
-        self._changed: set[MessageQueue] = set()
-
-    def open(self) -> None:
-        """Nothing to get ready."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """What the broker has stored, or None."""
         stored = await queue_offsets.committed_offset(self._session, self._group, queue)
         if stored:  # 0 is also said of groups without a table
             self._session.commits.skip(queue_offsets.commits_key(self._group, queue))
         return stored
 
     def to_carry(self, queue: MessageQueue) -> int | None:
-        """The offset as last updated here, once the broker has a table for it."""
+        # Once the broker has a table for it.
         begun = self._session.commits.is_done(queue_offsets.commits_key(self._group, queue))
         return self._offsets.get(queue) if begun else None
 
-    def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
-        """Remember an offset until the next `persist`."""
-        before = self._offsets.get(queue)
-        if before is None or (offset > before if only_forward else offset != before):
-            self._offsets[queue] = offset
-            self._changed.add(queue)
-
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Send changed offsets to their brokers; what fails is sent again the next time."""
         changed = [queue for queue in queues if queue in self._changed]
         await asyncio.gather(*(self._store(queue) for queue in changed))
 
@@ -107,28 +105,24 @@ class BrokerOffsets:
                 self._changed.add(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what is remembered, so that it never overwrites the next owner's offset."""
+        # So that it never overwrites the next owner's offset.
         self._offsets.pop(queue, None)
         self._changed.discard(queue)
 
-    def close(self) -> None:
-        """Nothing is held."""
 
-
-class LocalOffsets:
+class LocalOffsets(OffsetStore):
     """Offsets of one broadcasting consumer in a file of this machine."""
 
     def __init__(self, directory: Path, instance: str, group: str) -> None:
         """The file is `directory/instance/group.json`, with names cut where they are too long for
         a file."""
+        super().__init__()
         if "/" in instance or "\0" in instance or instance in ("", ".", ".."):
             raise CallerError(f"instance_name {instance!r} cannot be a directory's name")
         name = _short_name(group, _MAX_NAME_BYTES - _MAX_SUFFIX_BYTES)
         self._path = directory / _short_name(instance, _MAX_NAME_BYTES) / f"{name}.json"
         self._lock: int | None = None
         self._writing = asyncio.Lock()  # one temporary file, one writer
-        self._offsets: dict[MessageQueue, int] = {}
-        self._changed = False
 
     def open(self) -> None:
         """Lock and read the file; raises OffsetFileInUse, CallerError for a damaged one."""
@@ -141,35 +135,21 @@ class LocalOffsets:
             raise
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The offset in the file, or as updated since."""
         return self._offsets.get(queue)
-
-    def to_carry(self, queue: MessageQueue) -> int | None:
-        """Nothing: no broker keeps these offsets."""
-        return None
-
-    def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
-        """Remember an offset until the next `persist`."""
-        before = self._offsets.get(queue)
-        if before is None or (offset > before if only_forward else offset != before):
-            self._offsets[queue] = offset
-            self._changed = True
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Write the whole table, if anything changed; off the loop, since it syncs."""
         async with self._writing:
             if not self._changed:
                 return
-            self._changed = False
+            changed = self._changed.copy()
+            self._changed.clear()
             text = encode_offset_table(self._offsets)
             try:
                 await asyncio.to_thread(replace_file, self._path, text)
             except OSError as error:
-                self._changed = True
+                self._changed |= changed
                 log.warning("offsets not stored file=%s error=%s", self._path, error)
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Nothing: no other consumer uses these offsets."""
 
     def close(self) -> None:
         """Unlock the file, if it is locked."""

@@ -64,7 +64,7 @@ class ProcessQueue:
         if self._waiting:
             self.committable = self._waiting[0]
         elif last is not None:
-            # What was pulled behind the last one was filtered out, or there would be more to do.
+            # Messages behind the last one were filtered out, or there would be more to do.
             self.committable = max(last + 1, self.pull_offset)
         self.signal()
         return self.committable

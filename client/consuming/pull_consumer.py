@@ -8,7 +8,6 @@ which queue to read and keeps, or commits, its own offsets. Suits jobs, tools an
 from __future__ import annotations
 
 from aerobee.client import queue_offsets
-from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
 from aerobee.client.consuming.puller import Pull, Puller, PullResult, make_subscription
 from aerobee.client.consuming.send_back import send_back
@@ -18,7 +17,7 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
 
 
-class PullConsumer(Role):
+class PullConsumer(queue_offsets.OffsetsRole):
     """Reads queues on demand. Belongs to the loop it was started on."""
 
     def __init__(
@@ -71,7 +70,7 @@ class PullConsumer(Role):
         )
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, None when there is none."""
+        """The group's committed offset, None without one."""
         self._session.check_running()
         return await queue_offsets.committed_offset(self._session, self.group, queue)
 
@@ -79,21 +78,6 @@ class PullConsumer(Role):
         """Store where the group goes on; returns when the broker has it."""
         self._session.check_running()
         await queue_offsets.commit_offset(self._session, self.group, queue, offset)
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest readable offset."""
-        self._session.check_running()
-        return await queue_offsets.min_offset(self._session, queue)
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset the next message will get."""
-        self._session.check_running()
-        return await queue_offsets.max_offset(self._session, queue)
-
-    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the message stored nearest to a time."""
-        self._session.check_running()
-        return await queue_offsets.offset_at(self._session, queue, timestamp_ms)
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Have the broker redeliver a message through the group's retry topic."""

@@ -59,7 +59,7 @@ def make_subscription(
 
 
 class PullStatus(enum.Enum):
-    """What a pull found."""
+    """The finding of a pull."""
 
     FOUND = int(ResponseCode.SUCCESS)
     NO_NEW = int(ResponseCode.PULL_NOT_FOUND)  # nothing at or after the offset yet
@@ -83,7 +83,7 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """What is asked for. `suspend_ms` 0 answers at once; `commit` rides along with the pull.
+    """A question for messages. `suspend_ms` 0 answers at once; `commit` rides along with the pull.
 
     `inline` sends the subscription with the pull, for groups that do not heartbeat.
     """

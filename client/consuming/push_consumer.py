@@ -10,7 +10,7 @@
 This module only puts the parts together and starts and stops them in order:
 
     rebalance.py    which queues are ours         queue_puller.py   pulls them, one loop each
-    assignment.py   takes and gives them          concurrent.py or orderly.py   calls the listener
+    assignment.py   takes and gives them          consume_services.py   call the listener
     offset_store.py where each group stands       send_back.py      failed messages
 
 Delivery is at least once: an offset is stored only after its message, and all before it, were
@@ -27,20 +27,23 @@ from typing import Self
 from aerobee.client.connections.background import Periodic
 from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
-from aerobee.client.consuming.concurrent import ConcurrentConsumeService
+from aerobee.client.consuming.consume_services import (
+    ConcurrentConsumeService,
+    ConsumeService,
+    OrderlyConsumeService,
+)
 from aerobee.client.consuming.consumer_requests import ConsumerRequests
-from aerobee.client.consuming.consumer_state import ConsumerState, ConsumeService
+from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.listener import Listener, ListenerCall
 from aerobee.client.consuming.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
 from aerobee.client.consuming.order_lock import OrderLocks
-from aerobee.client.consuming.orderly import OrderlyConsumeService
 from aerobee.client.consuming.puller import make_subscription
 from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
 from aerobee.client.errors import CallerError, NetworkError, NoRoute
 from aerobee.client.options import Addresses, Model, PushOptions, checked_group, checked_options
-from aerobee.client.producing.tracing import MessageTrace
+from aerobee.client.producing.message_trace import MessageTrace
 from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, CheckClientConfig, ConsumerData
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import MASTER_ID
@@ -153,7 +156,7 @@ class PushConsumer:
         """Answer a broker's request."""
         return await self._requests.answer(command)
 
-    # What a program calls
+    # For programs
 
     @property
     def client_id(self) -> str:

@@ -14,7 +14,8 @@ import time
 from typing import Final
 
 from aerobee.client.consuming.assignment import Assignment
-from aerobee.client.consuming.consumer_state import ConsumerState, ConsumeService
+from aerobee.client.consuming.consume_services import ConsumeService
+from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.puller import Pull, Puller, PullResult, PullStatus
 from aerobee.client.errors import ClientError, NetworkError

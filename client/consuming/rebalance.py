@@ -1,9 +1,9 @@
 """Rebalancing: from time to time every member of a group computes its part of the queues.
 
 Clustering: the group's members as the broker lists them and the topic's queues as the name server
-lists them go into the assignment strategy; broadcasting: every queue is ours. What is no longer
-ours is given away first, what is new is taken up if it can be (an order lock may still be with its
-last holder); if something could not be done, another round follows soon, later each time.
+lists them go into the assignment strategy; broadcasting: every queue is ours. Queues that are no
+longer ours are given away first, new ones are taken up if they can be (an order lock may still be
+with its last holder); if something could not be done, another round follows soon, later each time.
 
 A list without ourselves in it means that our heartbeat has not arrived there: nothing is changed,
 the heartbeat is sent again. Giving everything away on such a list would stop a whole group for

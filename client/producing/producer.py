@@ -21,8 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from aerobee.client.connections.background import wait_all
-from aerobee.client.connections.role import Role
-from aerobee.client.connections.session import Session
+from aerobee.client.connections.session import Role, Session
 from aerobee.client.errors import (
     BadMessage,
     CallTimeout,
@@ -39,6 +38,7 @@ from aerobee.client.options import (
     checked_options,
     checked_timeout,
 )
+from aerobee.client.producing.message_trace import MessageTrace
 from aerobee.client.producing.queue_choice import (
     QueueChooser,
     only_elsewhere,
@@ -47,7 +47,6 @@ from aerobee.client.producing.queue_choice import (
 )
 from aerobee.client.producing.request_reply import Replies, as_request
 from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
-from aerobee.client.producing.tracing import MessageTrace
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
@@ -112,7 +111,7 @@ class Producer(Role):
         """A producer group has none."""
 
     async def answer(self, command: Command) -> Command | None:
-        """What brokers ask producers names no group, so it comes another way (`Session.serve`)."""
+        """Nothing: requests to producers name no group, so they come by `Session.serve`."""
         return None
 
     # Sending
@@ -328,7 +327,7 @@ class Producer(Role):
 
 
 def _recalled(handle: object) -> RecallHandle:
-    """What is to be recalled. Raises BadMessage."""
+    """The message that is to be recalled. Raises BadMessage."""
     if not isinstance(handle, str) or not handle:
         raise BadMessage(
             f"a recall handle is the recall_handle of a message that waits for a time of its own, "

@@ -1,7 +1,7 @@
 """Request and reply: a message that asks, and the answer of whoever consumed it (WIRE.md 3.1, 3.8).
 
 A request is an ordinary message with three properties: CORRELATION_ID names it, REPLY_TO_CLIENT
-names the client that waits, TTL says how long. Who consumes it sends `reply_to(message, ...)` with
+names the client that waits, TTL says how long. Its consumer sends `reply_to(message, ...)` with
 any producer; the broker pushes that to the client it names, on the connection of its heartbeats.
 The answer may come from any broker of the cluster, so the one who asks is known to all of them.
 

@@ -39,7 +39,7 @@ from aerobee.remoting.origin import Origin
 
 
 class SendStatus(enum.Enum):
-    """What the broker did with a stored message; in all four cases it has it."""
+    """The broker's word on a stored message; in all four cases it has it."""
 
     OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)

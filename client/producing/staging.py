@@ -20,8 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from aerobee.client.connections.role import Role
-from aerobee.client.connections.session import Session
+from aerobee.client.connections.session import Role, Session
 from aerobee.client.errors import (
     ClientError,
     NetworkError,
@@ -93,7 +92,7 @@ class StageClient(Role):
     # --- brokers and queues -----------------------------------------------------------------------
 
     async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
-        """The queues that rows of a topic may go to, sorted; NoRoute when there are none.
+        """The queues that rows of a topic may go to, sorted; NoRoute without any.
 
         `is_known`: the topic is there, so a name server that does not know it is waited for: it
         was restarted, and its brokers have not registered again.
@@ -115,7 +114,7 @@ class StageClient(Role):
     async def brokers(self, *, wait: bool = False) -> list[str]:
         """The names of all brokers with a master that the name servers know, sorted.
 
-        `wait`: while there is none. A name server that was restarted knows none until they register
+        `wait`: until there is one. A name server that was restarted knows none until they register
         again, and says of each topic that it does not know it.
         """
         until = time.monotonic() + (self.options.retry_s if wait else 0)
@@ -132,7 +131,7 @@ class StageClient(Role):
         self._addresses = masters(cluster.brokers.values())
 
     async def capability(self, broker: str) -> StageCapability | None:
-        """What a broker can stage; None if it is none of ours, or speaks of it otherwise."""
+        """The staging that a broker offers; None if it is not ours, or speaks of it otherwise."""
         accept = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         answer = await self._ask(broker, RequestCode.STAGE_CAPABILITY, {}, accept=accept)
         if answer.code != ResponseCode.SUCCESS:
@@ -286,8 +285,8 @@ class StageClient(Role):
     async def with_backoff(
         self, ask: Callable[[], Awaitable[T]], also: tuple[type[ClientError], ...] = ()
     ) -> T:
-        """What `ask` gives, tried again while what it raises may pass (`also`: these as well): with
-        pauses that grow to a second, for `retry_s` at most. What cannot pass is raised at once."""
+        """The result of `ask`, tried again while its error may pass (`also`: these as well): with
+        pauses that grow to a second, for `retry_s` at most. Other errors are raised at once."""
         self._session.check_running()
         until = time.monotonic() + self.options.retry_s
         pause_s = _PAUSE_S

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Collection
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
+from aerobee.client.connections.background import PlainCalls
 from aerobee.client.errors import BadMessage, CallerError, ClientError, NoRoute
 from aerobee.client.message import Message, ReceivedMessage, received
 from aerobee.client.options import Addresses, TransactionOptions, checked_options
@@ -78,7 +77,7 @@ class TransactionListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What became of a transaction.
+    """The end of a transaction.
 
     `confirmed`: the broker has said that the decision is stored. Otherwise it will ask.
     """
@@ -110,7 +109,9 @@ class TransactionProducer(Producer):
         self._checks = asyncio.Semaphore(self._transaction_options.check_concurrency)
         self._waiting_checks = 0
         self._session.serve(RequestCode.CHECK_TRANSACTION_STATE, self._on_check)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = PlainCalls(
+            self._transaction_options.check_concurrency, "aerobee-transaction"
+        )
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -128,8 +129,7 @@ class TransactionProducer(Producer):
     async def close(self) -> None:
         """Close the connections; checks at work are given up, and the broker asks again."""
         await super().close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     # Sending
 
@@ -159,7 +159,9 @@ class TransactionProducer(Producer):
         sent = await self._send(outgoing, message, queue, key, selector, timeout_s)
         decision = Decision.ROLLBACK
         if sent.status is SendStatus.OK:
-            decision = _checked(await self._run(self._listener.execute, message, sent.msg_id))
+            decision = _checked(
+                await self._threads.call(self._listener.execute, message, sent.msg_id)
+            )
         address = self._session.master(sent.queue.broker_name)
         header = EndTransactionHeader(
             self.group,
@@ -187,7 +189,7 @@ class TransactionProducer(Producer):
             return False
         return True
 
-    # What brokers ask
+    # Requests of brokers
 
     async def _on_check(self, address: str, command: Command) -> None:
         most = self._transaction_options.checks_waiting
@@ -212,7 +214,7 @@ class TransactionProducer(Producer):
             log.warning("check is for another group address=%s", address)
             return
         message = received(stored, self._broker_name(address))
-        decision = _checked(await self._run(self._listener.check, message))
+        decision = _checked(await self._threads.call(self._listener.check, message))
         header = EndTransactionHeader(
             self.group,
             asked.tran_state_table_offset,
@@ -231,18 +233,6 @@ class TransactionProducer(Producer):
                 return name
         return ""
 
-    async def _run(self, method: Callable[..., Any], *arguments: object) -> object:
-        """Call one of the listener's methods, a plain one in a thread."""
-        if inspect.iscoroutinefunction(method):
-            return await method(*arguments)
-        if self._threads is None:
-            count = self._transaction_options.check_concurrency
-            self._threads = ThreadPoolExecutor(count, thread_name_prefix="aerobee-transaction")
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, method, *arguments)
-        # A plain function may still have made a coroutine (a lambda, a partial).
-        return await result if inspect.isawaitable(result) else result
-
 
 def _check_listener(listener: object) -> None:
     for name in ("execute", "check"):
@@ -254,7 +244,7 @@ def _check_listener(listener: object) -> None:
 
 
 def _checked(decision: object) -> Decision:
-    """What a listener has said; anything else is a mistake in the program, and decides nothing."""
+    """The listener's decision; anything else is a mistake in the program, and decides nothing."""
     if isinstance(decision, Decision):
         return decision
     log.error("a transaction listener must return a Decision, got %r", decision)

@@ -1,4 +1,4 @@
-"""Settings of slaves, which are understood but not built yet, and of access control, which is.
+"""Settings of slaves: they are understood, but what they steer is not built yet.
 
 They are declared so that a broker.conf is taken as it is and its values are checked. Where going on
 without the part would break a promise the setting makes (a slave's copy), the value is refused and
@@ -77,42 +77,4 @@ class ReplicationSettings(Section):
     )
     offset_check_in_slave: bool = setting(
         False, "offsetCheckInSlave", why="A slave corrects pull offsets too."
-    )
-
-
-class AccessSettings(Section):
-    """Accounts and rights."""
-
-    section: ClassVar[str] = "access"
-    effect: ClassVar[Effect] = "later"
-
-    acl_enabled: bool = setting(
-        False,
-        "aclEnable",
-        effect="now",
-        why="Check signature and rights of every request against plain_acl.yml.",
-    )
-    acl_file: str = setting(
-        "",
-        "aclFile",
-        aliases=("rocketmq.acl.plain.file",),
-        effect="now",
-        why="The accounts file, below ROCKETMQ_HOME if it is no whole path. Empty: "
-        "conf/plain_acl.yml there. Files of the folder conf/acl there count besides. Without a "
-        "home the directory of the start stands for it, but a whole path stands alone then. It "
-        "turns nothing on by itself.",
-    )
-    nameserver_acl_enabled: bool = setting(
-        False,
-        "namesrvAclEnable",
-        effect="now",
-        why="A name server of ours takes changes (registrations, write permissions, KV, deletion) "
-        "from administrators of the same accounts files alone; who asks for routes needs none.",
-    )
-    credentials_file: str = setting(
-        "",
-        "aclToolsFile",
-        effect="now",
-        why="RocketMQ's tools.yml, with accessKey and secretKey that the broker signs its "
-        "registrations with. Empty: conf/tools.yml below ROCKETMQ_HOME, if it is there.",
     )

@@ -11,7 +11,7 @@ from aerobee.config.settings.setting import I32_MAX, I64_MAX, Limit, Section, se
 _HOUR_MS = 3_600_000
 # A record's size and position are 32-bit within one segment file.
 _SEGMENT_HIGH = I32_MAX
-# One consume queue unit is 20 bytes: offset, size, tag code (store/FORMAT.md 5.1).
+# A consume queue entry has 20 bytes: offset, size, tag code (store/FORMAT.md 5.1).
 _UNIT_BYTES = 20
 # Bytes of a record beside its body: 91 fixed bytes, 12 more for each IPv6 host, the longest topic
 # and properties, and the blank that closes a segment (store/FORMAT.md 2.1, 2.4, 2.5).

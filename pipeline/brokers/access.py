@@ -14,7 +14,7 @@ from typing import Final
 
 from aerobee.address_list import address_list
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.options import OptionMap
+from aerobee.pipeline.option_map import OptionMap
 from aerobee.remoting.blocking import ConnectOptions
 from aerobee.remoting.tls import ShownCertificate, client_context
 
@@ -22,7 +22,7 @@ ACCESS_OPTIONS: Final = (
     "nameServer", "accessKey", "secretKey", "useTls", "trustStore",
     "certificate", "certificateKey", "certificatePassword",
 )  # fmt: skip
-#: Of the environment: the name servers of who names none.
+#: The variable of the environment with the name servers, where no option names them.
 NAME_SERVERS: Final = "NAMESRV_ADDR"
 _SECRETS: Final = ("accessKey", "secretKey", "certificatePassword")
 _PREFIX: Final = "rocketmq."
@@ -50,7 +50,7 @@ def topic_options(
 
 
 def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
-    """What ACCESS_OPTIONS say; `timeout_s` is for one request."""
+    """Read ACCESS_OPTIONS; `timeout_s` is for one request."""
     name_servers = _addresses(options)
     access_key, secret_key = options.text("accessKey"), options.text("secretKey")
     if (access_key is None) != (secret_key is None):

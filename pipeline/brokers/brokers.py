@@ -255,7 +255,7 @@ class Brokers:
 
 
 def _advice(topic: str) -> str:
-    """What to do about a topic that is not there: make it, if one can have such a name."""
+    """The remedy for a topic that is missing: make it, if a topic can have that name."""
     try:
         check_topic_name(topic)
     except BadRequest as error:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from aerobee.pipeline.times import parse_time_ms
+from aerobee.pipeline.option_map import parse_time_ms
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -41,8 +41,8 @@ _MARKS: Final = "/last"
 
 
 class Mark(NamedTuple):
-    """What tells one message from all others that a queue may have at its offset: where it is in
-    the broker's log (bytes), and when it was stored (ms)."""
+    """Tells a message from all others that its queue may have at that offset, by its place in the
+    broker's log (bytes) and the time when it was stored (ms)."""
 
     log_offset: int
     store_ms: int

@@ -1,4 +1,4 @@
-"""What the driver asks brokers about queues: their ends, offsets by time, a group's offsets.
+"""The driver's questions to brokers about queues: their ends, offsets by time, a group's offsets.
 
 A broker answers the message *nearest* to a time, or any of several with the same time
 (protocol/WIRE.md 3.4). What Spark's users mean is the first message at or after it; that one is
@@ -195,7 +195,7 @@ def pull_header(
 
 
 def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offsets:
-    """What a group has stored. A broker may answer 0 for a queue it has nothing of
+    """The offsets that a group has stored. A broker may answer 0 for a queue without an offset
     (WIRE.md 3.3)."""
     return _answers(
         brokers,

@@ -61,7 +61,7 @@ TOPIC_COLUMNS: Final = (
 )
 _ON_REQUEST: Final = frozenset({"bodyCrc", HEADERS})
 
-#: What the reader of log files knows besides. It does not know the name of the broker.
+#: The columns of the reader of log files, which does not know the name of the broker.
 STORE_COLUMNS: Final = (
     *(
         column._replace(standard=column.name not in _ON_REQUEST)

@@ -77,8 +77,8 @@ class Steps(Protocol):
     def values(
         self, buffer: Any, begin: Any, end: Any, names: tuple[bytes, ...], /
     ) -> list[tuple[int, bytes, bytes, bytes]] | None:
-        """Of each name its values in the properties at [begin, end), as `Entries.value` gives
-        them."""
+        """The values of each name in the properties at [begin, end), in the form of
+        `Entries.value`."""
 
     def entries(self, text: Any, offsets: Any, /) -> Entries | None:
         """The properties in texts, which begin and end at the offsets (int32)."""

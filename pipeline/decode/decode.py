@@ -46,12 +46,14 @@ from aerobee.protocol.message.record_layout import (
     MESSAGE_MAGIC,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
     SYS_FLAG_POSITION,
     SYS_STORE_HOST_V6,
 )
 
-#: What the bodies of one batch may become when they are inflated, one or all together; a few bytes
-#: can otherwise become gigabytes.
+#: The most bytes that the bodies of one batch may inflate to, one or all together; otherwise a few
+#: bytes could become gigabytes.
 MAX_INFLATED_BYTES = 256 << 20
 
 _HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
@@ -90,14 +92,15 @@ class Bad(NamedTuple):
 class Form:
     """How rows are made: the columns, the text form of properties (map, json or raw), whether
     bodies are inflated and compared with their CRC, the broker's name for `brokerName`, and which
-    messages are selected. A body that cannot be inflated raises ValueError, or is a bad record with
-    `damage_is_bad`. Without `system_properties` a map or JSON object leaves out what clients
-    and brokers tell each other. `matching` says which messages match by their properties; of the
-    others no more is made."""
+    messages are selected. With `only_zlib` bodies of other compressions stay as they are. A body
+    that cannot be inflated raises ValueError, or is a bad record with `damage_is_bad`. Without
+    `system_properties` a map or JSON object leaves out what clients and brokers tell each other.
+    `matching` says which messages match by their properties; of the others no more is made."""
 
     columns: tuple[Column, ...]
     properties: str = "map"
     decompress: bool = True
+    only_zlib: bool = False
     check_crc: bool = False
     broker_name: str | None = None
     selection: Selection | None = None
@@ -107,7 +110,7 @@ class Form:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches."""
+        """The schema of the batches."""
         return arrow_schema(self.columns)
 
 
@@ -118,7 +121,7 @@ class TooMuchTogether(Exception):
 def decode_parts(
     buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
 ) -> Iterator[tuple[pa.RecordBatch, list[Bad]]]:
-    """As `decode`, in as many batches as bodies that become large make necessary."""
+    """Decode the records in several batches, where their bodies become too large for one."""
     waiting = [starts]
     while waiting:
         part = waiting.pop()
@@ -145,7 +148,14 @@ def decode(
     if not len(starts):
         return _empty(form), []
     parts = [
-        _Rows(buffer, chosen, HEADERS[bits], _TOPIC_LENGTHS[magic], form, log_offset)
+        _Rows(
+            buffer,
+            chosen,
+            header=HEADERS[bits],
+            topic_length=_TOPIC_LENGTHS[magic],
+            form=form,
+            log_offset=log_offset,
+        )
         for magic, bits, chosen in _by_kind(buffer, starts)
     ]
     assert sum(part.given for part in parts) == len(starts), "a magic was not looked at"
@@ -208,6 +218,7 @@ class _Rows:
         self,
         buffer: bytes | memoryview,
         starts: np.ndarray,
+        *,
         header: np.dtype,
         topic_length: str,
         form: Form,
@@ -252,15 +263,23 @@ class _Rows:
         if self._bodies is not None:
             return self._bodies
         bodies = slices(self._buffer, self.body_at, self.body_end)
-        sys_flags = self.number("sysFlag")
-        packed = np.flatnonzero(sys_flags & SYS_COMPRESSED)
-        if not self.form.decompress or not len(packed):
+        packed = self._packed() if self.form.decompress else {}
+        if not packed:
             return bodies
         values = bodies.to_pylist()
         inflater = Inflater()
-        for row in packed.tolist():
-            values[row] = inflater.plain(values[row], int(sys_flags[row]))
+        for row, sys_flag in packed.items():
+            values[row] = inflater.plain(values[row], sys_flag)
         return pa.array(values, pa.binary())
+
+    def _packed(self) -> dict[int, int]:
+        """The rows whose bodies are to be inflated, with their flags."""
+        flags = self.number("sysFlag")
+        packed = flags & SYS_COMPRESSED != 0
+        if self.form.only_zlib:
+            packed &= np.isin(flags & SYS_COMPRESSION_MASK, (0, SYS_COMPRESSION_ZLIB))
+        rows = np.flatnonzero(packed)
+        return dict(zip(rows.tolist(), flags[rows].tolist(), strict=True))
 
     # --- fields -----------------------------------------------------------------------------
 
@@ -330,7 +349,7 @@ class _Rows:
         return True
 
     def _check(self, log_offset: int | None) -> None:
-        """The same, with a look at each rule by itself; what breaks one is bad."""
+        """Find the places with a look at each rule; a record that breaks a rule is bad."""
         header_bytes, tail_bytes = self._header.itemsize, self._topic_length.itemsize + 2
         whole = self.starts + header_bytes + tail_bytes <= len(self._buffer)
         self._keep(whole, "is cut off")
@@ -372,16 +391,15 @@ class _Rows:
 
     def _inflatable(self) -> pa.Array | None:
         """The bodies if any is compressed; rows with one that cannot be inflated go."""
-        sys_flags = self.number("sysFlag")
-        packed = np.flatnonzero(sys_flags & SYS_COMPRESSED)
-        if not len(packed):
+        packed = self._packed()
+        if not packed:
             return None
         values = slices(self._buffer, self.body_at, self.body_end).to_pylist()
         good = np.ones(len(values), np.bool_)
         inflater = Inflater()
-        for row in packed.tolist():
+        for row, sys_flag in packed.items():
             try:
-                values[row] = inflater.plain(values[row], int(sys_flags[row]))
+                values[row] = inflater.plain(values[row], sys_flag)
             except ValueError as error:
                 good[row] = False
                 self.bad.append(Bad(int(self.starts[row]), f"cannot be inflated: {error}"))
@@ -509,7 +527,7 @@ class Inflater:
         self._used = 0
 
     def plain(self, body: bytes, sys_flag: int) -> bytes:
-        """As `inflate`; raises TooMuchTogether when the bodies before it leave no room."""
+        """`inflate`; raises TooMuchTogether when the bodies before it leave no room."""
         plain = inflate(body, sys_flag)
         if self._used and self._used + len(plain) > MAX_INFLATED_BYTES:
             raise TooMuchTogether

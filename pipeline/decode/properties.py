@@ -116,8 +116,8 @@ class Properties:
 
 
 def _cut(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array] | None:
-    """What `_split` gives, for texts in which every entry has a name, a value and one U+0001: those
-    of nearly all messages. Found by looking for the two separators in all texts at once."""
+    """The result of `_split`, for texts in which every entry has a name, a value and one U+0001, as
+    in nearly all messages. It looks for the two separators in all texts at once."""
     offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset :][: len(text) + 1]
     first, last = (int(offsets[0]), int(offsets[-1])) if len(text) else (0, 0)
     if first == last:
@@ -134,7 +134,7 @@ def _cut(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array] | None:
     name_ends = np.flatnonzero(data == ord(_NAME_END))
     if len(name_ends) != len(entry_ends):
         return None
-    # Behind a separator the next entry begins, behind an end of a text the next text.
+    # The next entry begins behind a separator, and the next text behind the end of a text.
     firsts = np.searchsorted(name_ends, starts[filled])
     entries_of = np.diff(firsts, append=len(name_ends))
     parents = np.repeat(np.arange(len(filled)), entries_of)

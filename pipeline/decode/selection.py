@@ -38,7 +38,7 @@ class Selection:
     brokers: frozenset[str] | None = None
 
     def intersect(self, other: Selection) -> Selection:
-        """What both select."""
+        """The selection of the rows that both select."""
         return Selection(
             _common(self.topics, other.topics),
             _common(self.queue_ids, other.queue_ids),

@@ -1,8 +1,8 @@
-"""Where a piece of the log goes on behind damage: the store's rule, asked by the reader of files.
+"""Finds where a piece of the log goes on behind damage, by the rule of the store.
 
-The rule is `store/scan/resynchronise.py`, so that a job of Spark reads and reports of a damaged log
-what recovery, scrub and verify do. The boundaries that it asks for are named by the store's consume
-queues, which are listed when damage is met and not before.
+The rule is `store/scan/resynchronise.py`, so that a Spark job reads the same records of a damaged
+log as recovery, scrub and verify. It asks for boundaries of records, which consume queues name;
+these are listed only when damage is met.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
 from aerobee.pipeline.files.directory import File, Place, list_queues
 from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, QueueEntries
-from aerobee.pipeline.files.plan import LogPart, Piece, Read
+from aerobee.pipeline.files.store_plan import LogPart, LogPiece, Read
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
@@ -30,20 +30,20 @@ _WINDOW_BYTES: Final = 1 << 20
 
 
 class BehindDamage:
-    """The rule for one piece."""
+    """The rule, for one piece of the log."""
 
-    def __init__(self, part: LogPart, piece: Piece, read: Read) -> None:
+    def __init__(self, part: LogPart, piece: LogPiece, read: Read) -> None:
         self._part = part
         self._piece = piece
         self._reader = _PieceReader(piece, read)
 
     def has_whole(self, log_offset: int, base: int, data: bytes | memoryview) -> bool:
-        """Whether all lengths of the record there agree; `data` from `base` on is at hand."""
+        """Whether all lengths of the record there agree; `data` holds the log from `base` on."""
         self._reader.look_at(base, data)
         return self._reader.claimed_sizes(log_offset, self._reader.end).agree
 
     def records(self, bad: int, end: int, base: int, data: bytes | memoryview) -> list[int]:
-        """The records behind a bad one and before `end`; `data` from `base` on is at hand."""
+        """The records behind a bad one and before `end`; `data` holds the log from `base` on."""
         self._reader.look_at(base, data)
         found: list[int] = []
         log_offset = self.next(bad, end)
@@ -57,15 +57,15 @@ class BehindDamage:
         return found
 
     def next(self, bad: int, limit: int) -> int:
-        """Where records go on behind what is none; `limit` if they do not before it."""
+        """The first record behind `bad`, which is no record; `limit` if none begins before it."""
         is_content_damaged = self._reader.claimed_sizes(bad, limit).agree
         if is_content_damaged or self._part.queue_root is not None:
             limit = _finished(self._resynchroniser.below_floor(bad, limit))
-        # A damaged size may lead to another record by chance, over sound ones in between.
+        # A damaged size may lead to another record by chance, and pass over sound ones in between.
         return limit if is_content_damaged else self.anything_sound(bad, limit)
 
     def anything_sound(self, bad: int, limit: int) -> int:
-        """Where anything sound begins behind what is no record; `limit` if nothing does."""
+        """The first sound bytes behind `bad`, which is no record; `limit` if there are none."""
         self._reader.search_end = limit
         following = self._resynchroniser.anything_sound(bad)
         return limit if following is None else min(following, limit)
@@ -75,8 +75,8 @@ class BehindDamage:
         boundaries = Boundaries(self._queues, self._names_back)
         if self._part.queue_root is not None:
             return Resynchroniser(self._reader, boundaries, CHECK_NOTHING)
-        # Nothing says where records begin, so each sound one is believed: a reader of a backup must
-        # not lose a message for want of its consume queues.
+        # No queue names boundaries, so each sound record is believed: a reader of a backup must not
+        # lose a message because its consume queues are missing.
         return Resynchroniser(self._reader, boundaries, CHECK_NOTHING, long_chain=1)
 
     def _queues(self) -> list[QueueView]:
@@ -97,7 +97,7 @@ class BehindDamage:
 
 
 def _finished(steps: Generator[Any, None, T]) -> T:
-    """The result of a rule, which works in small steps for the sake of a running broker."""
+    """The result of a rule; it works in small steps, as a running broker needs it."""
     while True:
         try:
             next(steps)
@@ -106,7 +106,7 @@ def _finished(steps: Generator[Any, None, T]) -> T:
 
 
 class _QueueOfFiles(QueueView):
-    """A consume queue as the store's rules read it."""
+    """A consume queue, in the form that the store's rules read."""
 
     __slots__ = ("_base", "_entries", "max_offset", "queue_id", "segment_bytes", "topic")
 
@@ -123,26 +123,26 @@ class _QueueOfFiles(QueueView):
 
     def read_entries(self, first: int, count: int) -> bytes:
         end = min(first + count, self.max_offset)
-        # In the byte order of files; numpy has turned it round.
+        # In the byte order of files, which numpy has turned round.
         return self._entries.read(first - self._base, end - self._base).astype(ENTRY).tobytes()
 
 
 class _PieceReader(SegmentReader):
-    """A piece's segment as the store's rules read it; records of 5.x are records, too."""
+    """The segment of a piece, in the form that the store's rules read; 5.x's records count, too."""
 
     topic_lengths: ClassVar = {MESSAGE_MAGIC: 1, MESSAGE_MAGIC_V2: 2}
     magic_bytes = MESSAGE_MAGIC.to_bytes(4, "big")[:3]
 
-    def __init__(self, piece: Piece, read: Read) -> None:
+    def __init__(self, piece: LogPiece, read: Read) -> None:
         super().__init__(piece.path, piece.file_start, piece.file_bytes, piece.file_bytes)
         self._read = read
         self._window: bytes | memoryview = b""
         self._window_start = 0
-        #: Up to which log offset anything sound is looked for.
+        #: The log offset up to which the rule looks for anything sound.
         self.search_end = piece.end
 
     def look_at(self, log_offset: int, data: bytes | memoryview) -> None:
-        """These bytes are at hand."""
+        """Take these bytes of the log, which were read already."""
         self._window, self._window_start = data, log_offset - self.start
 
     def at(self, position: int, least: int) -> tuple[bytes | memoryview, int]:
@@ -154,7 +154,7 @@ class _PieceReader(SegmentReader):
         return self._window, index
 
     def written_end(self, position: int) -> int:
-        """Behind the last byte up to `search_end` that is not zero."""
+        """The position behind the last byte before `search_end` that is not zero."""
         end = self.search_end - self.start
         while end > position:
             first = max(position, end - _WINDOW_BYTES)
@@ -169,7 +169,7 @@ class _PieceReader(SegmentReader):
         buffer, index = self.at(position, min(len(wanted), self.limit - position))
         match = re.compile(re.escape(wanted)).search(buffer, index)
         if match is None:
-            # It may lie across the end of the window.
+            # A match may lie across the end of the window.
             return None, position + max(1, len(buffer) - index - len(wanted) + 1)
         found = position + match.start() - index
         return (found, found + 1) if found < end else (None, end)

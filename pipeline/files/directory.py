@@ -1,13 +1,13 @@
-"""What a store directory holds: the segments of its commit log, the files of its consume queues.
+"""Lists a store directory: the segments of its commit log, the files of its consume queues.
 
-Names and lengths only; files/entries.py reads queues, files/read.py the log. A path is a directory
-of this machine or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`, `file://`); nothing is
-ever opened for writing, no lock is taken, no file made. Errors name paths as the file system has
-them, never the URI, which may hold credentials.
+Only names and lengths are read here; `entries.py` reads queues, and `part_reader.py` the log. A
+path is a directory of this machine or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`,
+`file://`). Nothing is opened for writing, no lock is taken and no file is made. Errors name paths
+as the file system has them, never the URI, which may hold credentials.
 
-The paths given may be store roots (`commitlog` and `consumequeue` below them) and directories with
-segments in them. Several roots are several stores. Directories of segments are one log dealt to
-several disks (store/FORMAT.md 1.2), together with the root if there is one.
+A path may be the root of a store (`commitlog` and `consumequeue` below it) or a directory of
+segments. Several roots are several stores. Several directories of segments are one log on several
+disks (store/FORMAT.md 1.2), together with the root if one is given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DLEDGER: Final = "dledger-"
 
 
 class File(NamedTuple):
-    """A file named by its first byte in the log or queue: where it is, that byte, its length."""
+    """A segment or queue file: its path, its first byte's place in the log or queue, its length."""
 
     path: str
     start: int
@@ -37,12 +37,12 @@ class File(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind its last byte, counted as in its name."""
+        """The place behind its last byte, counted as in its name."""
         return self.start + self.size
 
 
 class Place(NamedTuple):
-    """Where files are: "" for this machine, else the URI that says which file system."""
+    """A file system: "" is this machine's, else a URI says which one."""
 
     uri: str
 
@@ -53,16 +53,16 @@ class Place(NamedTuple):
 
     @property
     def files(self) -> pafs.FileSystem:
-        """The file system; one for each process."""
+        """The file system; a process opens it once."""
         return _open(self.uri)[0]
 
-    def open(self, path: str) -> Reader:
-        """The file, to read from. Raises StoreReadError if it is gone."""
-        return Reader(self, path)
+    def open(self, path: str) -> FileReader:
+        """Open a file to read from. Raises StoreReadError if it is gone."""
+        return FileReader(self, path)
 
 
-class Reader:
-    """One open file; a context manager. The one door through which bytes of a store come."""
+class FileReader:
+    """An open file; a context manager. All bytes of a store are read through this class."""
 
     def __init__(self, place: Place, path: str) -> None:
         self.path = path
@@ -81,7 +81,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def read(self, position: int, count: int) -> bytes:
@@ -118,7 +118,7 @@ def locate(given: str) -> tuple[Place, str]:
 
 @dataclass(slots=True)
 class Store:
-    """One store: its segments in the order of the log, and its consume queues when asked for."""
+    """A store: its segments in the order of the log; its consume queues are listed on demand."""
 
     name: str
     place: Place
@@ -131,7 +131,7 @@ class Store:
 
     @property
     def log_end(self) -> int:
-        """Behind the last byte of the last segment."""
+        """The log offset behind the last segment."""
         return self.segments[-1].end if self.segments else 0
 
     def topics(self) -> list[str]:
@@ -143,7 +143,7 @@ class Store:
     def queues(
         self, topics: Iterable[str] | None = None
     ) -> dict[tuple[str, int], tuple[File, ...]]:
-        """Files of the queues (of these topics), in order; by topic and queue id."""
+        """The files of the queues (of these topics) in order, by topic and queue id."""
         if self.queue_root is None:
             return {}
         if topics is None:
@@ -225,7 +225,7 @@ def _store(main: _Found, logs: Sequence[_Found]) -> Store:
     return Store(
         name=main.path,
         place=main.place,
-        # A file without a byte is what a crash leaves between making it and giving it its length.
+        # A crash between making a file and giving it its length leaves a file without a byte.
         segments=tuple(file for file in segments if file.size),
         queue_root=queue_root if "consumequeue" in main.names else None,
         was_left_open="abort" in main.names,
@@ -245,7 +245,7 @@ def _is_number(name: str) -> bool:
 
 
 def _children(place: Place, path: str) -> list[tuple[str, bool, int]]:
-    """(name, whether it is a file, size) of what lies in a directory, by name."""
+    """The entries of a directory as (name, whether it is a file, size), by name."""
     from pyarrow import fs as pafs
 
     try:

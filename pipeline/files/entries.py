@@ -1,9 +1,9 @@
-"""Reads consume queues: which log offsets a queue names, found by binary search.
+"""Reads consume queues, and finds the entry for a log offset by binary search.
 
-A queue is its files one behind the other; entry k is its k-th 20 bytes, wherever the first file
-begins. Log offsets grow along a queue. Slots not used yet (size 0 or less) come last and count as
-infinitely far; pre-blank entries, which name no message, count as the entry before them. What is
-read here is not to be believed: an entry names a place, and the record there must agree.
+A queue is the row of its files; entry k is its k-th 20 bytes, wherever the first file begins. Log
+offsets grow along a queue. Slots that are not used yet (size 0 or less) come last and count as
+infinitely far; pre-blank entries, which name no message, count as the entry before them. An entry
+is not believed: it names a place, and the record there must agree.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from aerobee.pipeline.files.directory import File, Place, Reader
+from aerobee.pipeline.files.directory import File, FileReader, Place
 
 ENTRY: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
 ENTRY_BYTES: Final = ENTRY.itemsize
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _NEVER: Final = (1 << 63) - 1
 
-# A search reads blocks: the last steps of it all fall into one. 512 entries are 10 KiB, a read that
-# costs hardly more than one of 20 bytes.
+# A search reads blocks, because its last steps all fall into one block. 512 entries are 10 KiB,
+# which cost hardly more to read than 20 bytes.
 _BLOCK_ENTRIES: Final = 512
 _BLOCKS_KEPT: Final = 64
 
@@ -39,11 +39,11 @@ class QueueEntries:
         self._firsts = [sum(self._counts[:number]) for number in range(len(files))]
         self.capacity = sum(self._counts)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._reader: Reader | None = None
+        self._reader: FileReader | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Of all files: a queue with more of them knows more places."""
+        """The length of all files together: a longer queue knows more places."""
         return sum(file.size for file in self.files)
 
     def search(self, log_offset: int) -> int:
@@ -51,7 +51,7 @@ class QueueEntries:
         return bisect_left(range(self.capacity), log_offset, key=self._key)
 
     def end(self) -> int:
-        """Behind the last entry in use."""
+        """The number behind the last entry in use."""
         return self.search(_NEVER)
 
     def entry(self, number: int) -> tuple[int, int] | None:
@@ -64,7 +64,7 @@ class QueueEntries:
         return (position, size) if 0 < size < PRE_BLANK_SIZE and position >= 0 else None
 
     def record_end(self) -> int:
-        """Behind the last record it names; 0 if there is none."""
+        """The log offset behind the last record that it names; 0 if it names none."""
         last = self.entry(self.end() - 1)
         return sum(last) if last else 0
 
@@ -78,23 +78,23 @@ class QueueEntries:
             data = self._bytes(self.files[number].path, place, count * ENTRY_BYTES)
             found = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
             parts.append(found)
-            # A file that lost its end since has entries that are not used.
+            # If the file has lost its end meanwhile, entries there are not used.
             parts.append(np.zeros(count - len(found), ENTRY))
             first += count
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Give the open file back."""
+        """Close the open file."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
     def _bytes(self, path: str, position: int, count: int) -> bytes:
         if self._place.is_local:
-            # Ten thousand queues are more than a process may have open files.
+            # A store may have ten thousand queues, more than a process may have open files.
             with self._place.open(path) as reader:
                 return reader.read(position, count)
-        # Elsewhere opening is a round trip, and nothing is held open by it.
+        # Elsewhere opening costs a round trip, and takes no descriptor.
         if self._reader is None or self._reader.path != path:
             self.close()
             self._reader = self._place.open(path)

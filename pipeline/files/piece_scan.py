@@ -1,10 +1,10 @@
-"""Scans one piece of a commit log in chunks: where its records start, and what is no record.
+"""Scans a piece of a commit log in chunks: finds where records start, and what is damaged.
 
-Chains of records are followed many records at a time, in numpy (`record_starts.py`). Where a chain
-breaks at what is no record, the store's own rule says where the log goes on (`behind_damage.py`,
-which is imported when damage is met: it brings packages that reading a sound log does without).
+A chain of records is followed many records at a time, in numpy (`record_starts.py`). Where the
+chain breaks, the store's own rule says where the log goes on (`behind_damage.py`, which is imported
+only then, because it brings packages that a sound log does not need).
 
-Nothing is decoded here; what comes out are positions whose size and magic have been looked at.
+Nothing is decoded here; the scan gives positions whose size and magic were looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from aerobee.pipeline.decode.decode import numbers
 from aerobee.pipeline.decode.record_starts import MAGICS, record_starts
-from aerobee.pipeline.files.plan import LogPart, Piece, Read
+from aerobee.pipeline.files.store_plan import LogPart, LogPiece, Read
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -30,26 +30,26 @@ from aerobee.protocol.message.record_layout import (
 if TYPE_CHECKING:
     from aerobee.pipeline.files.behind_damage import BehindDamage
 
-#: Bytes read at once: some ten thousand records, and they stay in the processor's cache.
+#: Bytes that are read at once: some ten thousand records, which stay in the processor's cache.
 CHUNK_BYTES: Final = 4 << 20
-#: The same where each read is a round trip.
+#: Bytes that are read at once where each read costs a round trip.
 REMOTE_CHUNK_BYTES: Final = 16 << 20
 
 _HEAD_BYTES: Final = HEADS[0x30].size
-# Topic, properties and their lengths.
+# The most that topic, properties and their lengths take.
 _TEXT_BYTES_MAX: Final = 2 * 65535 + 4
 
 
 class Damage(NamedTuple):
-    """What is no record: the log offset, and what is there instead."""
+    """A place without a record: its log offset, and the reason."""
 
     log_offset: int
     reason: str
 
 
-class Chunk(NamedTuple):
-    """Bytes of the log from `log_offset` on, positions of records in them, damage found, and the
-    log offset where the scan goes on."""
+class ScannedBytes(NamedTuple):
+    """Bytes of the log from `log_offset` on, the positions of records in them, the damage that was
+    found, and the log offset where the scan goes on."""
 
     data: bytes | memoryview
     log_offset: int
@@ -59,22 +59,22 @@ class Chunk(NamedTuple):
 
 
 class PieceScan:
-    """The scan of one piece; `chunks` once."""
+    """The scan of one piece; `chunks` is called once."""
 
-    def __init__(self, part: LogPart, piece: Piece, read: Read, chunk_bytes: int) -> None:
+    def __init__(self, part: LogPart, piece: LogPiece, read: Read, chunk_bytes: int) -> None:
         self._part = part
         self._piece = piece
         self._read = read
         self._chunk_bytes = chunk_bytes
         self._file_end = piece.file_start + piece.file_bytes
 
-    def chunks(self) -> Iterator[Chunk]:
-        """Everything there is, in the order of the log."""
+    def chunks(self) -> Iterator[ScannedBytes]:
+        """The whole piece, in the order of the log."""
         piece = self._piece
         position = piece.start
         needed = 0
         while position < piece.end:
-            # The piece's end is a record's start, or somewhere in a record that then is needed.
+            # The piece ends at a record's start, or inside a record, which then is read whole.
             base = position
             count = max(needed, min(self._chunk_bytes, piece.end - base))
             data = self._read(base, min(count, self._file_end - base))
@@ -84,7 +84,7 @@ class PieceScan:
             if position < piece.end:
                 last = base + int(starts[-1]) if len(starts) else position
                 if base + len(data) - position < min(_HEAD_BYTES, self._file_end - position):
-                    # The last record is believed when it is seen what its size leads to.
+                    # The last record is believed only when the bytes behind it were read.
                     needed = position - last + _HEAD_BYTES
                     starts, position = starts[:-1], last
                 else:
@@ -92,22 +92,22 @@ class PieceScan:
                 if not needed and self._is_end(data, base, position):
                     position = piece.end
                 elif not needed:
-                    # Where a size word is damaged, what it leads to says nothing.
+                    # A damaged size leads to bytes that say nothing about the log.
                     if last < position and not self._behind_damage.has_whole(last, base, data):
                         starts, position = starts[:-1], last
                     damage, position = self._go_on(position)
-            yield Chunk(data, base, starts, damage, position)
+            yield ScannedBytes(data, base, starts, damage, position)
 
-    def between(self, chunk: Chunk, bad: int, end: int) -> list[int]:
-        """Positions of the records behind a bad one at position `bad` and before `end`: its size
-        may be what is wrong, and have led over them."""
+    def between(self, chunk: ScannedBytes, bad: int, end: int) -> list[int]:
+        """The positions of records behind the bad record at `bad` and before `end`: a wrong size
+        may have led over them."""
         base = chunk.log_offset
         end = min(base + end, self._piece.end)
         found = self._behind_damage.records(base + bad, end, base, chunk.data)
         return [log_offset - base for log_offset in found]
 
     def _starts(self, data: bytes | memoryview, base: int) -> tuple[np.ndarray, int]:
-        """Records that name their own place, and the log offset behind the last of them."""
+        """The records that name their own place, and the log offset behind the last of them."""
         found = record_starts(data, 0, len(data))
         starts, stop = found.positions, found.end
         before_end = starts < self._piece.end - base
@@ -122,7 +122,7 @@ class PieceScan:
         return starts, base + stop
 
     def _rest_of_record(self, data: bytes | memoryview, base: int, log_offset: int) -> int:
-        """How much to read from a record on that is not whole in the data; 0 if there is none."""
+        """The length of a record that the data holds in part; 0 if there is no such record."""
         position = log_offset - base
         left, in_file = len(data) - position, self._file_end - log_offset
         if left < _HEAD_BYTES:
@@ -130,12 +130,12 @@ class PieceScan:
         size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
         head = HEADS[data[position + SYS_FLAG_POSITION + 3] & 0x30].unpack_from(data, position)
         is_own = magic in MAGICS and head[6] == log_offset
-        # As much as it says is read only if its body says the same.
+        # Its size is believed only if the length of its body agrees.
         fits = 0 <= head[14] <= size <= head[14] + _HEAD_BYTES + _TEXT_BYTES_MAX
         return int(size) if is_own and fits and left < size <= in_file else 0
 
     def _is_end(self, data: bytes | memoryview, base: int, log_offset: int) -> bool:
-        """Whether the segment's blank stands there, or the data is known to end there."""
+        """Whether the segment's blank stands there, or the log is known to end there."""
         position, left = log_offset - base, self._file_end - log_offset
         if len(data) - position >= BLANK_BYTES:
             size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
@@ -147,10 +147,10 @@ class PieceScan:
         return not ahead or not bytes(self._read(log_offset, ahead)).strip(b"\0")
 
     def _go_on(self, bad: int) -> tuple[list[Damage], int]:
-        """The damage at `bad`, if it is any, and where the log goes on behind it."""
+        """The damage at `bad`, if there is any, and the log offset where the log goes on."""
         piece = self._piece
         if bad >= piece.known_end:
-            # Records may go on here, or a crash has left what is not one.
+            # Records may go on here, or a crash has left other bytes.
             limit = min(piece.end, bad + piece.look_ahead)
             following = self._behind_damage.anything_sound(bad, limit)
             return ([], piece.end) if following == limit else ([_damage(bad, following)], following)

@@ -2,13 +2,12 @@
 
     spark.read.format("rocketmq-store").option("topic", "Orders").load("/data/store")
 
-A thin shell over files/options.py (what is asked for), files/plan.py (partitions, on the driver)
-and files/read.py (rows, on the executors); one class for PySpark 4.0 to 4.3. What is imported at
-the top is light, because Spark imports this to find the source; numpy and pyarrow come when a read
-is planned.
+A thin layer over `store_options.py` (the options), `store_plan.py` (partitions, on the driver) and
+`part_reader.py` (rows, on the executors), for PySpark 4.0 to 4.3. Its imports are light, because
+Spark imports it to find the source; numpy and pyarrow come when a read is planned.
 
 Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set,
-so only the option `pushdown` gives one that does.
+so only the option `pushdown` makes such a reader.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.selection import selection_of
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.files.options import StoreOptions
+from aerobee.pipeline.files.store_options import StoreOptions
 from aerobee.pipeline.workers import plain_errors, prepare_worker
 
 if TYPE_CHECKING:
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 
 @plain_errors
 class RocketMQStoreSource(DataSource):
-    """The source Spark finds; options are case-insensitive and refused by name if unknown."""
+    """The data source `rocketmq-store`. An unknown option is refused by name."""
 
     @classmethod
     def name(cls) -> str:
-        """As in `format(...)`."""
+        """The name for `format(...)`."""
         return "rocketmq-store"
 
     def schema(self) -> str:
@@ -56,13 +55,13 @@ class RocketMQStoreSource(DataSource):
         return kind(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """There is none: store files are only read."""
+        """Raises OptionError: store files are only read."""
         raise OptionError("format rocketmq-store only reads; write with format rocketmq")
 
 
 @plain_errors
 class StoreReader(DataSourceReader):
-    """Plans on the driver, reads on executors; pickled in between."""
+    """Plans on the driver and reads on executors, where it arrives pickled."""
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
@@ -70,14 +69,14 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Raises StoreReadError: no such path, no store, a DLedger log, no such topic."""
-        from aerobee.pipeline.files.plan import plan
+        from aerobee.pipeline.files.store_plan import plan
 
         prepare_worker()
         return [InputPartition(part) for part in plan(self.options, self.selection)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of the schema; Spark makes one partition None of a plan without any."""
-        from aerobee.pipeline.files.read import read_part
+        """Batches of the schema. Spark makes a partition None of an empty plan."""
+        from aerobee.pipeline.files.part_reader import read_part
 
         prepare_worker()
         if partition is not None and partition.value is not None:
@@ -86,9 +85,9 @@ class StoreReader(DataSourceReader):
 
 @plain_errors
 class FilteringStoreReader(StoreReader):
-    """With `pushdown=true`: filters narrow what is read, and Spark evaluates them again."""
+    """The reader for `pushdown=true`: filters narrow the read, and Spark evaluates them again."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """All of them, for Spark to evaluate on what is left."""
+        """Take the filters; all are given back, for Spark to evaluate on the rows."""
         self.selection = self.selection.intersect(selection_of(filters, "commitLogOffset"))
         return filters

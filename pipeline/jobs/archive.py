@@ -1,66 +1,59 @@
 """The job `archive`: a store's messages as Parquet by topic and date, each exactly once.
 
 A run appends what is new since the last one, a range of the log at a time; ledger.py keeps it
-exactly once whatever is killed when. Run it more often than retention deletes: what was deleted
-before it was archived is said, and fails the job in mode failfast.
+exactly once whatever is killed when. Run it more often than retention deletes: the job reports log
+offsets that were deleted before they were archived, and fails for them in mode failfast.
 
-What is no message is left out and counted (left_out.py). Where a range ends is known before its
-rows are read, so that what a broker writes meanwhile is the next range's: a segment that others
-with records follow is full, and ends it; in the last one it is the last record's end.
+Records that are no messages are left out and counted (left_out.py). The end of a range is fixed
+before its rows are read, so that records which a broker writes meanwhile go into the next range: a
+segment is full, and ends a range, when segments with records follow it; in the last one the range
+ends with the last record.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import pyarrow as pa
-
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
-from aerobee.pipeline.decode.decode import Inflater, TooMuchTogether
 from aerobee.pipeline.files.directory import Store
-from aerobee.pipeline.files.log import Log
-from aerobee.pipeline.files.options import FAIL_FAST
-from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
-from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.files.log_outline import LogOutline
+from aerobee.pipeline.files.store_options import FAIL_FAST, ZLIB
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.left_out import NOT_ARCHIVED, not_archived
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
-from aerobee.protocol.message.record_layout import (
-    SYS_COMPRESSED,
-    SYS_COMPRESSION_MASK,
-    SYS_COMPRESSION_ZLIB,
+from aerobee.pipeline.jobs.targets.ledger import (
+    ArchiveSelection,
+    Ledger,
+    LedgerEntry,
+    LedgerError,
+    StagedRows,
+    plan_ranges,
 )
+from aerobee.pipeline.jobs.targets.staging import write_parquet
+from aerobee.pipeline.jobs.targets.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Of the log archived at a time; what a killed run loses of its work at most.
+#: Bytes of the log in one range; a killed run loses at most the work of one range.
 RANGE_BYTES: Final = 8 << 30
-#: Of the log that goes into one file of a topic and date at most.
+#: The most bytes of the log that go into one file of a topic and date.
 FILE_BYTES: Final = 1 << 30
-#: What a row of an archive has; `topic` and `date` are the folders.
+#: The columns of an archive; `topic` and `date` are the folders.
 _ROW: Final = tuple(one for one in STORE_COLUMNS if one.standard and one.name != "error")
 COLUMNS: Final = tuple(column.name for column in _ROW)
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
-_KEYS: Final = ("msgId", "keys")
+# A filter is as large as its file needs, not a megabyte each.
+_FILTERS: Final = {"parquet.bloom.filter.adaptive.enabled": "true"} | {
+    f"parquet.bloom.filter.enabled#{name}": "true" for name in ("msgId", "keys")
+}
 _WHY: Final = "whyLeftOut"
-#: In the reader's errors about bodies of another compression than zlib, as a pattern.
-UNKNOWN_COMPRESSION: Final = "compressed with (LZ4|ZSTD|type)"
-# Where their packages are installed the reader inflates them. An archive keeps them as they are all
-# the same: what is in its files must not depend on what was installed when they were written.
-_OF_OTHER_KIND: Final = (
-    f"(sysFlag & {SYS_COMPRESSED}) != 0 AND "
-    f"(sysFlag & {SYS_COMPRESSION_MASK}) NOT IN (0, {SYS_COMPRESSION_ZLIB})"
-)
 
 
 def archive(
@@ -90,7 +83,7 @@ def archive(
         known = ledger.entries()
         found = store.store()
         segments = [(file.start, file.end) for file in found.segments]
-        work = plan(known[-1].end if known else None, segments, range_bytes)
+        work = plan_ranges(known[-1].end if known else None, segments, range_bytes)
         if work.missed is not None and store.mode == FAIL_FAST:
             first, end = work.missed
             raise JobFailed(
@@ -156,7 +149,7 @@ def read_archive(spark: SparkSession, target: str) -> DataFrame:
     place = Target(target)
     by_base: dict[str, list[str]] = {}
     for path in _files(place):
-        # What is not in its place yet has the same folders where it was staged.
+        # A file that is not in its place yet has the same folders where it was staged.
         folders = takewhile(lambda folder: "=" not in folder, path.split("/"))
         by_base.setdefault("/".join(folders), []).append(place.uri(path))
     schema = f"{ddl(_ROW)}, date date"
@@ -176,51 +169,11 @@ def _files(place: Target) -> list[str]:
         raise JobFailed(f"archive {place.name}: {error}", DAMAGED) from error
 
 
-def plain_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `mapInArrow`: `plain_bodies`, in as many batches as bodies that become large need."""
-    for batch in batches:
-        waiting = [batch]
-        while waiting:
-            part = waiting.pop()
-            try:
-                plain = plain_bodies(part)
-            except TooMuchTogether:
-                half = part.num_rows // 2
-                waiting += [part.slice(half), part.slice(0, half)]
-            else:
-                yield plain
-
-
-def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with zlib bodies inflated; one that is damaged gets an `error`.
-
-    The reader of log files calls a record bad whose body it cannot inflate, which is right for who
-    wants to read bodies. An archive must not lose a message for it: LZ4 and ZSTD bodies stay as
-    they are, and bits 8 to 10 of their `sysFlag` say what they are. Raises TooMuchTogether.
-    """
-    flags = batch.column("sysFlag").fill_null(0).to_numpy()
-    kinds = flags & SYS_COMPRESSION_MASK
-    is_zlib = (kinds == 0) | (kinds == SYS_COMPRESSION_ZLIB)
-    packed = np.flatnonzero((flags & SYS_COMPRESSED != 0) & is_zlib)
-    if not len(packed):
-        return batch
-    bodies, errors = batch.column("body").to_pylist(), batch.column("error").to_pylist()
-    inflater = Inflater()
-    for row in packed.tolist():
-        try:
-            bodies[row] = inflater.plain(bodies[row], int(flags[row]))
-        except ValueError as error:
-            bodies[row], errors[row] = None, str(error)
-    columns = {"body": pa.array(bodies, pa.binary()), "error": pa.array(errors, pa.string())}
-    arrays = [columns.get(name, batch.column(name)) for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
-
-
 def _full_to(store: Store) -> int:
     """Up to where segments are full: others with records in them follow. Those that a broker made
     ahead of need are empty."""
     segments = list(store.segments)
-    log = Log(store)
+    log = LogOutline(store)
     while len(segments) > 1 and log.heads(segments[-1:])[0].is_empty:
         segments.pop()
     return segments[-1].start if segments else 0
@@ -238,7 +191,7 @@ class _Writer:
     full_to: int
 
     def write(self, start: int, end: int, aside: str) -> StagedRows | None:
-        """As Ledger.archive wants it."""
+        """Write the rows of a range below `aside`, for `Ledger.archive`."""
         if end > self.full_to:
             step(self.spark, f"looking for the end of the log behind {start}")
             last = self._last_end(max(start, self.full_to), end)
@@ -246,22 +199,13 @@ class _Writer:
             if end <= start:
                 return None
         step(self.spark, f"archiving log offsets {start} to {end}")
-        place = {
-            "use": "commitlog",
-            "checkCrc": "true",
-            "startOffset": str(start),
-            "endOffset": str(end),
-        }
-        columns = [*COLUMNS, "error"]
-        rows = self.store.rows(self.spark, columns, **place)
-        staged, unknown = self._stage(rows, end, f"{aside}/plain")
-        if not unknown:
-            return staged
-        # Bodies of other kinds than zlib are to be kept as they are; another pass for them.
-        self.target.remove_tree(f"{aside}/plain")
-        rows = self.store.rows(self.spark, columns, decompress="false", **place)
-        rows = rows.mapInArrow(plain_batches, rows.schema)
-        return self._stage(rows, end, f"{aside}/kept")[0]
+        # The files must not depend on the packages that were installed when they were written, so
+        # LZ4 and ZSTD bodies stay as they are; bits 8 to 10 of their `sysFlag` say what they are.
+        rows = self.store.rows(
+            self.spark, [*COLUMNS, "error"], use="commitlog", checkCrc="true", decompress=ZLIB,
+            startOffset=str(start), endOffset=str(end),
+        )  # fmt: skip
+        return self._stage(rows, end, aside)
 
     def _last_end(self, start: int, end: int) -> int | None:
         """Where the last record in [start, end) ends now; None if there is none."""
@@ -276,20 +220,16 @@ class _Writer:
         last: int | None = rows.agg(ends).collect()[0][0]
         return last
 
-    def _stage(self, rows: DataFrame, end: int, aside: str) -> tuple[StagedRows, int]:
-        """Write the rows aside; what was written, and how many bodies are not zlib's.
-
-        What the files say of themselves counts, not what tasks that were repeated saw.
-        """
+    def _stage(self, rows: DataFrame, end: int, aside: str) -> StagedRows:
+        """Write the rows aside, and look at what was written: the files count, not what tasks that
+        were repeated saw."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         rows = rows.withColumn(_WHY, not_archived(self.store.topics))
         good = f.col("error").isNull()
-        other_kind = f.col("error").rlike(UNKNOWN_COMPRESSION) | f.expr(_OF_OTHER_KIND)
         seen = {
             "bad": f.count(f.when(~good, 1)),
-            "unknown": f.count(f.when(other_kind, 1)),
             **{why: f.count(f.when(good & (f.col(_WHY) == why), 1)) for why in NOT_ARCHIVED},
         }
         sums = [column.alias(name) for name, column in seen.items()]
@@ -300,26 +240,22 @@ class _Writer:
         ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
             "topic", "date", "commitLogOffset"
         )
-        writer = ordered.write.partitionBy("topic", "date").mode("append")
-        # A filter is as large as its file needs, not a megabyte each.
-        writer = writer.option("parquet.bloom.filter.adaptive.enabled", "true")
-        for name in _KEYS:
-            writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
-        uri = self.target.uri(aside)
-        writer.parquet(uri)
+        write_parquet(ordered, self.target, aside, ("topic", "date"), _FILTERS)
         facts: dict[str, Any] = {"made_at": datetime.now(UTC).isoformat(timespec="seconds")}
         if any(path.endswith(".parquet") for path in self.target.sizes(aside)):
             found = observed.get
             stored = f.col("storeTimestamp")
             times = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
             count, facts["first_stored"], facts["last_stored"] = (
-                self.spark.read.parquet(uri).agg(f.count("*"), *times).collect()[0]
+                self.spark.read.parquet(self.target.uri(aside))
+                .agg(f.count("*"), *times)
+                .collect()[0]
             )
         else:
             # Spark leaves out a plan without rows, and what was to be observed with it.
             found, count = rows.agg(*sums).collect()[0].asDict(), 0
         facts["left_out"] = {why: found[why] for why in NOT_ARCHIVED if found[why]}
-        return StagedRows(end, count, found["bad"], facts), found["unknown"]
+        return StagedRows(end, count, found["bad"], facts)
 
 
 def _report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-#: What becomes of bad records; the first is what nobody has to say.
+#: The modes for bad records; the first is the default.
 MODES: Final = ("permissive", "dropmalformed", "failfast")
 _SIZES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 

@@ -18,7 +18,7 @@ from aerobee.protocol.names import HALF_TOPIC, STAGE_TOPIC, WAITING_TOPICS, chec
 from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.targets.target import Target
 
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
@@ -88,9 +88,8 @@ def check_empty(target: str) -> None:
 
 def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     """The first run decides what an archive is for, so a slip of the pen is refused now."""
-    from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError
-    from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
     from aerobee.pipeline.jobs.left_out import NEVER_ARCHIVED
+    from aerobee.pipeline.jobs.targets.ledger import ArchiveSelection, Ledger, LedgerError
 
     times = (parse_time(text) if text else None for text in (parsed.begin, parsed.end))
     selection = ArchiveSelection.of(parsed.topic, *times)
@@ -174,7 +173,7 @@ def _check_source(parsed: argparse.Namespace) -> None:
 
 def check_archive(place: str) -> None:
     """Raises JobFailed when nothing was ever archived there."""
-    from aerobee.pipeline.jobs.archives.ledger import FOLDER
+    from aerobee.pipeline.jobs.targets.ledger import FOLDER
 
     if not _opened(place).exists(FOLDER):
         raise JobFailed(f"{place} is no archive: it has no {FOLDER} directory")
@@ -191,7 +190,7 @@ def _check_target(job: str, option: str, target: str) -> None:
 
 
 def _opened(place: str) -> Target:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.targets.target import Target
 
     try:
         return Target(place)

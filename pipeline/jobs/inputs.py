@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.files.directory import Store, find_stores
-from aerobee.pipeline.files.options import PERMISSIVE
+from aerobee.pipeline.files.store_options import PERMISSIVE
 from aerobee.pipeline.jobs.result import JobFailed
 
 if TYPE_CHECKING:

@@ -231,8 +231,8 @@ def _check_sink(options: dict[str, str]) -> None:
     """Refuse the options that the write would refuse, after hours of reading."""
     from pyspark.sql.types import StructType
 
-    from aerobee.pipeline.sink.plan import SinkPlanError, plan_write
     from aerobee.pipeline.sink.schema import SinkSchemaError
+    from aerobee.pipeline.sink.write_plan import SinkPlanError, plan_write
 
     try:
         plan_write(options, StructType.fromDDL(_SINK_DDL).fields, streaming=False)
@@ -255,7 +255,7 @@ def _send(
     messages: DataFrame, options: dict[str, str], rate: float | None, result: JobResult
 ) -> None:
     from aerobee.pipeline.jobs.inputs import register_topics
-    from aerobee.pipeline.sink.plan import is_job_done
+    from aerobee.pipeline.sink.write_plan import is_job_done
 
     result.facts["sent"] = 0
     if is_job_done(options):

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.errors import OptionError, PipelineError, sentence_in
 from aerobee.pipeline.files.directory import find_stores
+from aerobee.pipeline.foreign_options import missing_column
 from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
-from aerobee.pipeline.jobs.stream.run import run_stream
-from aerobee.pipeline.missing_column import missing_column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +40,8 @@ def run_job(
 ) -> JobResult:
     """Run the job that `parsed` (arguments.py) asks for. Raises JobFailed."""
     if parsed.job == "stream":
+        from aerobee.pipeline.jobs.stream.stream_run import run_stream
+
         return run_stream(parsed, parse_time, _explained, say, spark)
     conf = key_values(parsed.conf, "--conf")
     _check(parsed, parse_time)

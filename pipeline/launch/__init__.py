@@ -1,5 +1,5 @@
 """Spark started with all that our formats need: `aerobee pipeline shell` and `... submit APP`.
 
 What is run and with which environment is worked out in `command.py` from the words of the command
-line; `shell.py` and `application.py` run inside the Python that Spark's driver is.
+line; `inside_spark.py` runs inside the Python that is Spark's driver.
 """

@@ -1,13 +1,13 @@
-"""What is run for `aerobee pipeline shell` and `submit`, and with which environment.
+"""Makes the process of `aerobee pipeline shell` and `submit`, with its environment.
 
 Spark starts Python workers with whatever `python3` the PATH has, and looks for formats in the
 packages of that one. So both commands name this interpreter, which has Aerobee, for driver and
 workers; that is all that a first read needs. On a cluster workers import Aerobee too: they are
 sent an archive of its modules, unless it is installed there.
 
-A program in Python is run by `application.py`, so that an error of ours ends it in one line, and
-so is what a shell is given on standard input. An interactive shell is `shell.py`. A declarative
-pipeline, a file in YAML, is run by Spark's own program for them.
+A program in Python, also one on a shell's standard input, and an interactive shell are run by
+`inside_spark.py`, so that an error of ours is one line. A declarative pipeline, a file in YAML, is
+run by Spark's own program for them.
 """
 
 from __future__ import annotations

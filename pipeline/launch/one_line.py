@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import Final
 
 from aerobee.pipeline.errors import quieten_pyspark, sentence_in
-from aerobee.pipeline.missing_column import missing_column
+from aerobee.pipeline.foreign_options import missing_column
 from aerobee.printable import printable
 
 _OURS: Final = "aerobee.pipeline."
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """What an error of ours says, raised here or told by Spark; None of another one."""
+    """The sentence of an error of ours, raised here or told by Spark; None for another error."""
     if type(error).__module__.startswith(_OURS):
         return " ".join(str(error).split())
     return sentence_in(str(error)) or missing_column(str(error))

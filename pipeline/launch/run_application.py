@@ -7,6 +7,6 @@ Spark's driver starts this file. The program becomes this module, `__main__`: wh
 sent to workers as from any program.
 """
 
-from aerobee.pipeline.launch.application import run
+from aerobee.pipeline.launch.inside_spark import run_application
 
-run()
+run_application()

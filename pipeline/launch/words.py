@@ -52,7 +52,7 @@ spark.pyspark.python or PYSPARK_PYTHON says otherwise; a cluster is sent Aerobee
 
 @dataclass
 class Words:
-    """What was asked for; `spark` are the options of spark-submit with their values, in order."""
+    """The command line, sorted; `spark` are options of spark-submit with their values, in order."""
 
     name_servers: str | None = None
     installed: bool = False
@@ -62,11 +62,11 @@ class Words:
     arguments: list[str] = field(default_factory=list)
 
     def value(self, *names: str) -> str | None:
-        """Of the last of Spark's options that is called so."""
+        """The value of the last of Spark's options with one of these names."""
         return next((value for name, value in reversed(self.spark) if name in names), None)
 
     def conf(self, key: str) -> str | None:
-        """What `--conf KEY=...` says of a key, the last time it does."""
+        """The value of the last `--conf KEY=...` of that key."""
         found = [value or "" for name, value in self.spark if name in ("--conf", "-c")]
         pairs = [one.partition("=") for one in found]
         return next((value for name, _, value in reversed(pairs) if name == key), None)
@@ -104,7 +104,7 @@ def split(words: Sequence[str], launch: str) -> Words:
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).partition("=")
         if name == "--":
-            # As in `pipeline shell -- --master ...`: what follows is Spark's.
+            # In `pipeline shell -- --master ...` all that follows is Spark's.
             continue
         if name in _HELP:
             found.help = True

@@ -22,7 +22,7 @@ from aerobee.pipeline.sink.rows import (
     PROPERTIES_BYTES,
     PROPERTY_SPARK_ID,
     SIDE_BY_SIDE,
-    Piece,
+    PackedRun,
     RowMaker,
 )
 from aerobee.pipeline.sink.schema import SinkColumns
@@ -52,7 +52,7 @@ _DIGITS: Final = np.array([list(b"%02X" % byte) for byte in range(256)], np.uint
 class PackedRows(NamedTuple):
     """Rows as pieces of batches, and the bytes of the largest body and row among them."""
 
-    pieces: list[Piece]
+    pieces: list[PackedRun]
     largest: tuple[int, int]
 
     @property
@@ -141,7 +141,7 @@ class Packer:
 
     def _pieces(
         self, encoded: pa.Array, chosen: np.ndarray, queues: Sequence[MessageQueue], first: int
-    ) -> Iterator[Piece]:
+    ) -> Iterator[PackedRun]:
         order = np.arange(len(chosen))
         if self._columns.queue_id is not None or self._columns.sharding_key is not None:
             order = np.argsort(chosen, kind="stable")
@@ -158,7 +158,7 @@ class Packer:
                 last = min(end, max(fits, begin + 1), begin + MOST_TOGETHER)
                 body = data[int(offsets[begin]) : int(offsets[last])]
                 numbers = first + int(order[begin]), first + int(order[last - 1])
-                yield Piece(queue, *numbers, last - begin, body)
+                yield PackedRun(queue, *numbers, last - begin, body)
                 begin = last
 
     # --- properties -------------------------------------------------------------------------

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 PROPERTY_SPARK_ID: Final = "SPARK_ID"
 MAX_DELAY_LEVEL: Final = 18
-# What a broker adds to a message's properties needs room too.
+# A broker adds properties to a message, which need room too.
 PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 512
 # Rows without a key that follow each other go to one queue: a batch has one queue.
 SIDE_BY_SIDE: Final = 100
 # So many messages our broker takes as one batch in its compiled form (native/sends.pxd).
 MOST_TOGETHER: Final = 127
-# What a row's map of properties cannot say: the sink's own names, and orders to the broker that
+# Names that a row's map of properties cannot set: the sink's own, and orders to the broker that
 # came with a message from a topic and were carried out there.
 LEFT_OUT: Final = frozenset(
     {PROPERTY_SPARK_ID, PROPERTY_UNIQUE_KEY, PROPERTY_DELAY, PROPERTY_TRANSACTION_PREPARED}
@@ -78,11 +78,11 @@ class Row(NamedTuple):
 
     @property
     def encoded(self) -> bytes:
-        """As it stands in the body of a batch."""
+        """The bytes of the row in the body of a batch."""
         return encode_batch([BatchItem(self.flag, self.body, self.properties)])
 
 
-class Piece(NamedTuple):
+class PackedRun(NamedTuple):
     """Rows of one queue as they stand in the body of a batch, from row `number` to row `last`."""
 
     queue: MessageQueue

@@ -41,12 +41,8 @@ class SinkSchemaError(ValueError):
     """A DataFrame whose columns cannot become messages."""
 
 
-class _Type(Protocol):
-    def simpleString(self) -> str: ...
-
-
 class Field(Protocol):
-    """What is used of Spark's StructField."""
+    """The part of Spark's StructField that is used here."""
 
     name: str
 

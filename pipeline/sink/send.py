@@ -25,8 +25,8 @@ from aerobee.client.errors import ClientError
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.sender import Outgoing, SendStatus
 from aerobee.client.producing.staging import StageClient
-from aerobee.pipeline.sink.options import SinkOptions
-from aerobee.pipeline.sink.rows import MOST_TOGETHER, Piece, Row, SinkRowError
+from aerobee.pipeline.sink.rows import MOST_TOGETHER, PackedRun, Row, SinkRowError
+from aerobee.pipeline.sink.sink_options import SinkOptions
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import (
     Run,
@@ -44,7 +44,7 @@ log = logging.getLogger("aerobee.pipeline")
 
 # Gathered for all queues together, whatever `batch_bytes` is.
 _GATHERED_BYTES: Final = 32 * 1024 * 1024
-# What a chunk needs beside its rows: a run's head, with the longest topic name.
+# A chunk needs room beside its rows for the head of a run, with the longest topic name.
 _RUN_BYTES: Final = 160
 # Spark waits with the news of a failed task.
 _GIVE_UP_S: Final = 2.0
@@ -54,7 +54,7 @@ class SinkSendError(RuntimeError):
     """Rows that could not be stored; the text names them and their topic."""
 
 
-def named(rows: Sequence[Row | Piece]) -> str:
+def named(rows: Sequence[Row | PackedRun]) -> str:
     """Rows by number and topic, for errors."""
     topics = ", ".join(sorted({repr(row.queue.topic) for row in rows}))
     first, last = min(row.number for row in rows), max(row.last for row in rows)
@@ -62,7 +62,7 @@ def named(rows: Sequence[Row | Piece]) -> str:
     return f"{which} of the partition, topic {topics}"
 
 
-def _batch_body(rows: Sequence[Row | Piece]) -> bytes:
+def _batch_body(rows: Sequence[Row | PackedRun]) -> bytes:
     return b"".join([row.encoded for row in rows])
 
 
@@ -70,12 +70,12 @@ class _Gathered:
     """Rows of one request that is not sent yet, by queue; each queue takes `queue_bytes` more."""
 
     def __init__(self, queue_bytes: int) -> None:
-        self.by_queue: dict[MessageQueue, list[Row | Piece]] = {}
+        self.by_queue: dict[MessageQueue, list[Row | PackedRun]] = {}
         self.size = 0
         self.count = 0
         self._queue_bytes = queue_bytes
 
-    def add(self, row: Row | Piece) -> None:
+    def add(self, row: Row | PackedRun) -> None:
         rows = self.by_queue.get(row.queue)
         if rows is None:
             rows = self.by_queue[row.queue] = []
@@ -84,12 +84,12 @@ class _Gathered:
         self.size += row.size
         self.count += row.rows
 
-    def rows(self) -> list[Row | Piece]:
+    def rows(self) -> list[Row | PackedRun]:
         return [row for rows in self.by_queue.values() for row in rows]
 
 
 class TaskSender(abc.ABC, Generic[K]):
-    """What a task does with its messages. Rows that go into one request have one key."""
+    """Sends the messages of a task. Rows that go into one request have one key."""
 
     _queue_bytes = 0
     _most_rows = sys.maxsize
@@ -99,7 +99,7 @@ class TaskSender(abc.ABC, Generic[K]):
         self._thread = thread
         self._batch_bytes = options.batch_bytes
         self._most_in_flight = options.in_flight
-        self._in_flight: deque[tuple[Future[Any], Sequence[Row | Piece]]] = deque()
+        self._in_flight: deque[tuple[Future[Any], Sequence[Row | PackedRun]]] = deque()
         self._gathered: dict[K, _Gathered] = {}
 
     @abc.abstractmethod
@@ -111,7 +111,7 @@ class TaskSender(abc.ABC, Generic[K]):
         """Whether each row of pieces for these brokers can be stored, to judge by the largest."""
 
     @abc.abstractmethod
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: PackedRun) -> None:
         """Take rows that it `takes`; as `add`."""
 
     def finish(self) -> list[StagePart]:
@@ -126,7 +126,7 @@ class TaskSender(abc.ABC, Generic[K]):
     def discard(self) -> None:
         """The task has failed: drop what was staged, as far as that is quickly done."""
 
-    def _gather(self, key: K, row: Row | Piece, most: int) -> None:
+    def _gather(self, key: K, row: Row | PackedRun, most: int) -> None:
         """Put rows beside the others of its key, unless they become too many, or more than `most`
         bytes."""
         gathered = self._gathered.get(key)
@@ -145,7 +145,7 @@ class TaskSender(abc.ABC, Generic[K]):
         gathered = self._gathered.pop(key)
         self._start(self._request(key, gathered), gathered.rows())
 
-    def _start(self, work: Coroutine[Any, Any, None], rows: Sequence[Row | Piece]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], rows: Sequence[Row | PackedRun]) -> None:
         """Start a request that stores `rows`, when there is room for it."""
         if len(self._in_flight) >= self._most_in_flight:
             try:
@@ -218,12 +218,12 @@ class StagedSender(TaskSender[str]):
                 return False
         return True
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: PackedRun) -> None:
         broker = piece.queue.broker_name
         self._gather(broker, piece, self._capabilities[broker].max_chunk_bytes - _RUN_BYTES)
 
     def _ask_capability(self, broker: str) -> StageCapability:
-        """What a broker can stage that the plan did not know."""
+        """The staging of a broker that the plan did not know."""
         found = self._thread.run(self._client.capability(broker))
         if found is None:
             raise SinkSendError(
@@ -300,10 +300,10 @@ class PlainSender(TaskSender[MessageQueue]):
         # A row that fills a batch goes alone, as a message of which the broker says what is wrong.
         return largest_row <= self._batch_bytes
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: PackedRun) -> None:
         self._add(piece)
 
-    def _add(self, row: Row | Piece) -> None:
+    def _add(self, row: Row | PackedRun) -> None:
         self._size += row.size
         self._gather(row.queue, row, self._batch_bytes)
         if self._size > _GATHERED_BYTES:
@@ -316,13 +316,13 @@ class PlainSender(TaskSender[MessageQueue]):
         return []
 
     def discard(self) -> None:
-        """What was sent is sent."""
+        """Nothing is taken back: messages that were sent are sent."""
 
     def _request(self, key: MessageQueue, gathered: _Gathered) -> Coroutine[Any, Any, None]:
         self._size -= gathered.size
         return self._send(gathered.rows())
 
-    async def _send(self, rows: Sequence[Row | Piece]) -> None:
+    async def _send(self, rows: Sequence[Row | PackedRun]) -> None:
         first = rows[0]
         if len(rows) == 1 and isinstance(first, Row):
             body, properties = first.body, first.properties.decode()

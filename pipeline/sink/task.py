@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aerobee.client.errors import ClientError
 from aerobee.client.producing.sender import make_unique_ids
-from aerobee.pipeline.sink.plan import SinkPlan, connected
 from aerobee.pipeline.sink.rows import RowMaker, values_of
 from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender
+from aerobee.pipeline.sink.write_plan import SinkPlan, connected
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import StagePart
 
@@ -28,7 +28,7 @@ log = logging.getLogger("aerobee.pipeline")
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task has done; it is pickled."""
+    """The result of a task; it is pickled."""
 
     query: str
     batch: int
@@ -128,7 +128,7 @@ def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
 
 
 class _Staged(NamedTuple):
-    """What all tasks of a batch have staged, and the brokers that may hold some of it."""
+    """The stages of all tasks of a batch, and the brokers that may hold some of them."""
 
     query: str
     batch: int

@@ -34,8 +34,8 @@ except ImportError:  # before 4.1
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aerobee.pipeline.sink.plan import SinkPlan
     from aerobee.pipeline.sink.task import GivenRows, TaskResult
+    from aerobee.pipeline.sink.write_plan import SinkPlan
 
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
@@ -47,7 +47,7 @@ class OverwriteRefused(ValueError):
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     result: TaskResult
 
@@ -67,7 +67,7 @@ def make_writer(
             else ("mode overwrite", '.mode("append")')
         )
         raise OverwriteRefused(f"{asked}: messages of a topic cannot be replaced; use {allowed}")
-    from aerobee.pipeline.sink.plan import plan_write
+    from aerobee.pipeline.sink.write_plan import plan_write
 
     plan = plan_write(options, schema.fields, streaming=streaming)
     if not streaming:
@@ -78,7 +78,7 @@ def make_writer(
 
 @plain_errors
 class _DriverSide:
-    """What every writer does on the driver; streams name the batch, which the messages name too."""
+    """The part of every writer that runs on the driver. Streams name the batch, as messages do."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan

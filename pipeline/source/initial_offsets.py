@@ -28,7 +28,7 @@ from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Offsets, Queue, from_json, to_json
 from aerobee.pipeline.brokers.queue_offsets import group_offsets, store_group_offsets
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.source.options import SourceOptions
+from aerobee.pipeline.source.source_options import SourceOptions
 from aerobee.protocol.names import MAX_GROUP_CHARS, START_GROUP_SUFFIX
 
 
@@ -39,7 +39,7 @@ class InitialOffsets(Protocol):
     where: str
 
     def load(self, queues: Sequence[Queue]) -> Offsets:
-        """What is kept of these queues."""
+        """The kept offsets of these queues."""
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
         """Keep them; returns when they are stored."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from aerobee.pipeline.brokers.offsets import Mark, Offsets, Position, Queue
 from aerobee.pipeline.brokers.queue_offsets import messages_at, min_offsets, offsets_at
-from aerobee.pipeline.source.plan import SubscribedQueues
+from aerobee.pipeline.source.batch_plan import SubscribedQueues
 
 # A queue that has got nothing new is looked at again after this long: it may have been made again,
 # of the same length.
@@ -111,7 +111,7 @@ class QueueLives:
 
 
 def other_life(queue: Queue, offset: int, mark: Mark, found: Mark | None) -> str:
-    """What was found instead of the last message read, for people."""
+    """Says which message was found in the place of the last message read."""
     was = f"the last message read, {offset - 1}, was stored at {_time(mark)}"
     now = "it is not there" if found is None else f"there is one stored at {_time(found)} now"
     return (

@@ -48,7 +48,7 @@ _BEFORE_TRYING, _LONGEST_BEFORE_TRYING = 16, 1024
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
-class Chunk(NamedTuple):
+class PulledRecords(NamedTuple):
     """Records as they are stored, side by side; those of offsets in [low, high) count.
 
     `exact` says that no record lies outside.
@@ -105,7 +105,7 @@ class Guess:
         self._as_guessed += 1
 
     def next_length(self) -> int:
-        """What to ask for now."""
+        """The number of offsets to ask for now."""
         if self._as_guessed < self._before_trying:
             return self.length
         self._as_guessed = 0
@@ -127,7 +127,7 @@ class RangeReader:
         #: Offsets that were lost and passed over.
         self.lost = 0
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[PulledRecords]:
         """Everything of the range, in order. Raises PipelineError of its several kinds."""
         while self._next < self._end:
             try:
@@ -167,7 +167,7 @@ class RangeReader:
         command = make_request(RequestCode.PULL_MESSAGE, header.to_ext())
         return _Slot(start, end, caller.send(command))
 
-    def _digest(self, slot: _Slot, answer: Command, address: str) -> Iterator[Chunk]:
+    def _digest(self, slot: _Slot, answer: Command, address: str) -> Iterator[PulledRecords]:
         """Give out what an answer brought, and ask for what it left of its slot."""
         check(address, answer, PULL_CODES)
         try:
@@ -193,7 +193,7 @@ class RangeReader:
             self._slots.appendleft(self._send(caller, reached, slot.end))
         if answer.code == ResponseCode.SUCCESS and self._next > low:
             exact = low == slot.start and following <= self._end
-            yield Chunk(answer.body, low, self._next, exact)
+            yield PulledRecords(answer.body, low, self._next, exact)
 
     def _reached(self, slot: _Slot, answer: Command, following: int) -> int:
         """Where to go on after an answer; what it skipped is lost, and said to be."""

@@ -1,4 +1,4 @@
-"""What a streaming query asks of its source: where to begin, how far to go, what to read.
+"""Answers the questions of a streaming query: where to begin, how far to go, what to read.
 
 Nothing here knows Spark; `topic_source.py` puts its classes around this. One object lives as long
 as the query's driver process and may be asked a hundred times a second.
@@ -27,10 +27,10 @@ from aerobee.pipeline.brokers.queue_offsets import (
     store_group_offsets,
 )
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, PipelineError
+from aerobee.pipeline.source.batch_plan import SubscribedQueues
 from aerobee.pipeline.source.initial_offsets import initial_offsets_of
 from aerobee.pipeline.source.lives import QueueLives, other_life
-from aerobee.pipeline.source.options import BatchLimits, SourceOptions
-from aerobee.pipeline.source.plan import SubscribedQueues
+from aerobee.pipeline.source.source_options import BatchLimits, SourceOptions
 
 log = logging.getLogger("aerobee.pipeline")
 
@@ -256,7 +256,7 @@ class StreamPlan:
     # --- what to read -----------------------------------------------------------------------
 
     def ranges(self, start: Position, end: Position) -> list[Range]:
-        """What a batch reads; DataLoss where it is not there (or a warning, as asked).
+        """The ranges that a batch reads; DataLoss where they are gone (or a warning, as asked).
 
         An empty range from an offset to itself is no batch: so PySpark 4.0 tells a source that
         starts again how far was planned, also when batch 0 was not finished.
@@ -289,7 +289,7 @@ class StreamPlan:
                 "of a stream is not kept. Begin with a new checkpoint, and with "
                 "startingTimestamp or startingOffsets that reach back far enough"
             )
-        # What a user named as the start is no reason to read what lies before it.
+        # If the user named the start, nothing before it is read.
         lowest = min_offsets(self._subscribed.brokers, [one.queue])[one.queue]
         begin = one.end if is_initial else min(lowest, one.end)
         self._subscribed.report_loss(

@@ -1,7 +1,7 @@
 """`format("rocketmq")` for Spark: one class for PySpark 4.0 to 4.3, batch and stream.
 
-A thin layer: options come in, plans of `plan.py` and `stream_plan.py` become Spark's
-partitions, and `source/read.py` reads them. Where the versions differ is said beside the place.
+A thin layer: options come in, plans of `batch_plan.py` and `stream_plan.py` become Spark's
+partitions, and `range_rows.py` reads them. A comment stands where versions of PySpark differ.
 
 Which process runs what: schema() and the readers' planning run in short driver processes, a stream
 reader's offsets in one that lives as long as the query, read() in the executors' workers, where the
@@ -59,7 +59,7 @@ except ImportError:  # before 4.2: no limits, and no target for availableNow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aerobee.pipeline.source.options import SourceOptions
+    from aerobee.pipeline.source.source_options import SourceOptions
     from aerobee.pipeline.source.stream_plan import StreamPlan
 
 log = logging.getLogger("aerobee.pipeline")
@@ -71,7 +71,7 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format(...)`."""
+        """The name for `format(...)`."""
         return "rocketmq"
 
     def schema(self) -> str:
@@ -105,7 +105,7 @@ class TopicSource(DataSource):
         return make_writer(self.options, schema, overwrite, streaming=True)
 
     def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
-        from aerobee.pipeline.source.options import read_source_options
+        from aerobee.pipeline.source.source_options import read_source_options
 
         options = read_source_options(self.options, streaming=streaming)
         own = [(column.name, column.type) for column in options.columns]
@@ -121,7 +121,7 @@ class TopicSource(DataSource):
 
 @plain_errors
 class _Reading:
-    """What batch and stream readers share: options, and reading one partition."""
+    """The part that batch and stream readers share: options, and reading one partition."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -129,7 +129,7 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition. An empty plan is read too: as InputPartition(None), or None
         itself before 4.1."""
-        from aerobee.pipeline.source.read import read_range
+        from aerobee.pipeline.source.range_rows import read_range
 
         prepare_worker()
         if partition is not None and partition.value is not None:
@@ -149,7 +149,7 @@ class TopicReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
-        from aerobee.pipeline.source.plan import batch_ranges
+        from aerobee.pipeline.source.batch_plan import batch_ranges
 
         prepare_worker()
         if self._options.limits.are_set:
@@ -202,7 +202,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
         A limit of the engine's own, all that is available, counts more than the options.
         """
-        from aerobee.pipeline.source.options import BatchLimits
+        from aerobee.pipeline.source.source_options import BatchLimits
 
         limits = BatchLimits()
         if HAS_LIMITS and isinstance(limit, ReadMaxRows | ReadMaxBytes | ReadMinRows):
@@ -230,7 +230,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         self._plan.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What is there, limits aside; Spark shows it beside how far it has got."""
+        """The ends of the queues, limits aside; Spark shows them beside how far it has got."""
         return to_json(self._plan.highest) if self._plan.highest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -249,21 +249,21 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
 @plain_errors
 class RefusedStreamReader(DataSourceStreamReader):
-    """Has an error to tell, whatever it is asked for."""
+    """Raises an error whatever it is asked for."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
-        """Of a new query."""
+        """Raises the error to a new query."""
         raise self._error
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Of one that goes on."""
+        """Raises the error to a query that goes on."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Of one whose last batch was planned."""
+        """Raises the error to a query whose last batch was planned."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

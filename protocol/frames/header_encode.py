@@ -16,17 +16,25 @@ import msgpack
 import msgspec
 
 from aerobee.protocol.codes import LANGUAGE_CODES
+from aerobee.protocol.layouts import positions
 
 JSON = 0
 ROCKETMQ = 1
 MSGPACK = 2
 
-_FRAME_WORDS = struct.Struct(">II")
+#: The total length, without itself, and behind the serialization the length of the header.
+FRAME_WORDS = struct.Struct(">II")
+TOTAL_BYTES = 4
+SERIALIZATION_SHIFT = 24
 _BINARY_FIXED = struct.Struct(">hbhii")
-_LENGTH = struct.Struct(">i")
-_KEY_LENGTH = struct.Struct(">h")
+#: The head of a binary header without a remark: code, language, version, opaque, flag, the lengths
+#: of the remark and of the fields.
+BINARY_HEAD = struct.Struct(">hbhiiii")
+BINARY_POSITIONS = positions(BINARY_HEAD)
+LENGTH = struct.Struct(">i")
+KEY_LENGTH = struct.Struct(">h")
 _OTHER_CODE = LANGUAGE_CODES["OTHER"]
-_NO_ENTRIES = _LENGTH.pack(0)
+_NO_ENTRIES = LENGTH.pack(0)
 
 
 class _JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
@@ -42,6 +50,8 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
     version: int | None = None
 
 
+#: The names of the members, in that order.
+JSON_MEMBERS = _JsonHeader.__struct_fields__
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -74,12 +84,12 @@ def binary_header(
     remark_bytes = remark.encode() if remark else b""
     parts = [
         _BINARY_FIXED.pack(code, language_code, version, opaque, flag),
-        _LENGTH.pack(len(remark_bytes)),
+        LENGTH.pack(len(remark_bytes)),
         remark_bytes,
     ]
     if ext:
         entries = binary_entries(ext)
-        parts.append(_LENGTH.pack(len(entries)))
+        parts.append(LENGTH.pack(len(entries)))
         parts.append(entries)
     else:
         parts.append(_NO_ENTRIES)
@@ -92,9 +102,9 @@ def binary_entries(ext: Mapping[str, str]) -> bytes:
     for key, value in ext.items():
         key_bytes = key.encode()
         value_bytes = value.encode()
-        parts.append(_KEY_LENGTH.pack(len(key_bytes)))
+        parts.append(KEY_LENGTH.pack(len(key_bytes)))
         parts.append(key_bytes)
-        parts.append(_LENGTH.pack(len(value_bytes)))
+        parts.append(LENGTH.pack(len(value_bytes)))
         parts.append(value_bytes)
     return b"".join(parts)
 
@@ -126,5 +136,5 @@ HEADER_ENCODERS: tuple[HeaderEncoder, ...] = (json_header, binary_header, msgpac
 def frame(serialization: int, header: bytes, body: bytes) -> bytes:
     """A whole frame."""
     header_length = len(header)
-    words = _FRAME_WORDS.pack(4 + header_length + len(body), serialization << 24 | header_length)
+    words = FRAME_WORDS.pack(4 + header_length + len(body), serialization << 24 | header_length)
     return b"".join((words, header, body)) if body else words + header

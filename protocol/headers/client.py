@@ -92,10 +92,6 @@ class PullMessageHeader(_PullFields):
         return msgspec.structs.replace(self, subscription=None, expression_type=None)
 
 
-#: The fields of a pull as clients write them.
-PULL_FIELDS = tuple(one.encode_name for one in msgspec.structs.fields(PullMessageHeader))
-
-
 class PullMessageResponse(msgspec.Struct, gc=False):
     """The fields of each answer to a pull that the store was asked for."""
 

@@ -22,6 +22,7 @@ from aerobee.protocol.frames.fastjson import text_of
 
 Int32 = Annotated[int, 32]
 Int64 = Annotated[int, 64]
+TRUE, FALSE = "true", "false"
 
 
 class _Field(NamedTuple):
@@ -31,6 +32,13 @@ class _Field(NamedTuple):
     required: bool
     default: Any
 
+    @property
+    def bits(self) -> int:
+        """How wide a number is; 0 for what is none."""
+        if self.parse is _parse_int32:
+            return 32
+        return 64 if self.parse is _parse_int64 else 0
+
 
 class Header(msgspec.Struct, rename="camel", gc=False):
     """Base of the typed headers; `from_ext` and `to_ext` follow the declared attributes."""
@@ -39,7 +47,7 @@ class Header(msgspec.Struct, rename="camel", gc=False):
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
         """The header in a command's ext; BadRequest (code 1) names the field that is wrong."""
         values = []
-        for _, key, parse, required, default in _fields_of(cls):
+        for _, key, parse, required, default in fields_of(cls):
             text = ext.get(key)
             if text is None or (not text and parse is not _parse_text):
                 if required:
@@ -52,7 +60,7 @@ class Header(msgspec.Struct, rename="camel", gc=False):
     def to_ext(self) -> dict[str, str]:
         """The fields as text; those that are None are left out."""
         ext = {}
-        for attribute, key, _, _, _ in _fields_of(type(self)):
+        for attribute, key, _, _, _ in fields_of(type(self)):
             value = getattr(self, attribute)
             if value is not None:
                 ext[key] = text_of(value)
@@ -82,7 +90,7 @@ def parse_int(key: str, text: str, bits: int) -> int:
 
 def parse_bool(text: str) -> bool:
     """Java's reading: true for the word "true" in any case, false for everything else."""
-    return text.lower() == "true"
+    return text.lower() == TRUE
 
 
 def _parse_text(_key: str, text: str) -> str:
@@ -110,7 +118,8 @@ _PARSERS: dict[Any, Callable[[str, str], Any]] = {
 
 
 @cache
-def _fields_of(header: type[Header]) -> tuple[_Field, ...]:
+def fields_of(header: type[Header]) -> tuple[_Field, ...]:
+    """The fields of a header, in the order of its attributes."""
     table = []
     for info in struct_fields(header):
         kinds = [kind for kind in get_args(info.type) if kind is not NoneType]

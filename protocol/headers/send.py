@@ -17,6 +17,7 @@ from aerobee.protocol.frames.command import OUR_LANGUAGE, RESPONSE_FLAG, Command
 from aerobee.protocol.frames.fastjson import quote
 from aerobee.protocol.frames.header_encode import JSON, ROCKETMQ, binary_entries
 from aerobee.protocol.headers.fields import (
+    TRUE,
     Header,
     Int32,
     Int64,
@@ -42,7 +43,23 @@ LONG_KEYS = (
     "maxReconsumeTimes",
     "batch",
 )
-_SHORT_KEYS = tuple("abcdefghijklm")
+SHORT_KEYS = tuple("abcdefghijklm")
+#: So many of them, from the first on, every send has.
+REQUIRED_FIELDS = LONG_KEYS.index("properties")
+#: How wide those are that are numbers.
+NUMBER_BITS = {
+    "defaultTopicQueueNums": 32,
+    "queueId": 32,
+    "sysFlag": 32,
+    "bornTimestamp": 64,
+    "flag": 32,
+    "reconsumeTimes": 32,
+    "maxReconsumeTimes": 32,
+}
+#: What marks a batch: the C++ client writes the second.
+BATCH_MARKS = (TRUE, "1")
+#: Between the ids in the answer to a batch.
+ID_SEPARATOR = ","
 _SHORT_CODES = frozenset(
     {
         int(RequestCode.SEND_MESSAGE_V2),
@@ -79,7 +96,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
         batch, not the code; "1" counts besides "true" because the C++ client marks its batches
         so (protocol/WIRE.md 8), which the reference stores as one message that consumers see empty.
         """
-        keys = _SHORT_KEYS if command.code in _SHORT_CODES else LONG_KEYS
+        keys = SHORT_KEYS if command.code in _SHORT_CODES else LONG_KEYS
         (
             group,
             topic,
@@ -134,15 +151,15 @@ class SendMessageHeader(msgspec.Struct, gc=False):
             except KeyError:
                 raise missing_field(keys[index]) from None
 
-        def number(index: int, bits: int = 32) -> int:
-            value = ext.get(keys[index])
-            if not value:
+        def number(index: int) -> int:
+            found = number_or_none(index)
+            if found is None:
                 raise missing_field(keys[index])
-            return parse_int(keys[index], value, bits)
+            return found
 
         def number_or_none(index: int) -> int | None:
             value = ext.get(keys[index])
-            return parse_int(keys[index], value, 32) if value else None
+            return parse_int(keys[index], value, NUMBER_BITS[LONG_KEYS[index]]) if value else None
 
         return cls(
             text(0),
@@ -151,7 +168,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
             number(3),
             number(4),
             number(5),
-            number(6, 64),
+            number(6),
             number(7),
             ext.get(keys[8], ""),
             number_or_none(9) or 0,
@@ -162,7 +179,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
 
     def to_ext(self) -> dict[str, str]:
         """The one-letter fields of 310 and 320."""
-        return self._to_keys(_SHORT_KEYS)
+        return self._to_keys(SHORT_KEYS)
 
     def to_ext_long(self) -> dict[str, str]:
         """The long fields of code 10."""
@@ -190,7 +207,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
 
 def is_batch_mark(text: str) -> bool:
     """Whether the batch field of a send means yes."""
-    return text == "1" or parse_bool(text)
+    return text in BATCH_MARKS or parse_bool(text)
 
 
 class SendMessageResponse(Header):

@@ -13,11 +13,15 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.layouts import positions
 from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
 
 _HEAD = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH = struct.Struct(">h")
-MIN_ITEM_BYTES = _HEAD.size + _PROPERTIES_LENGTH.size
+ITEM_HEAD_BYTES = _HEAD.size
+#: Where size, magic, CRC, flag and body length of a message lie.
+ITEM_POSITIONS = positions(_HEAD)
+MIN_ITEM_BYTES = ITEM_HEAD_BYTES + _PROPERTIES_LENGTH.size
 
 
 class BatchItem(NamedTuple):

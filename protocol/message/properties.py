@@ -40,6 +40,8 @@ PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTY_CRC = "__CRC32#"
+#: A property of messages that must keep their order.
+PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
 PROPERTY_CORRELATION_ID = "CORRELATION_ID"
 PROPERTY_REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 PROPERTY_TTL = "TTL"
@@ -91,7 +93,7 @@ _UNIQUE_KEY_ENTRY = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
 _MOST_LOOKED_AT = 65_536
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MOST_QUEUE_ID = (1 << 31) - 1
-# A queue's units of 20 bytes have 64-bit positions.
+# A queue's entries of 20 bytes have 64-bit positions.
 _MOST_QUEUE_OFFSETS = (1 << 63) // 20
 # Longer properties are not remembered: those of one message may be 16,000 words, a megabyte.
 _REMEMBERED_BYTES = 1024

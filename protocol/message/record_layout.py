@@ -16,6 +16,8 @@ import socket
 import struct
 from functools import lru_cache
 
+from aerobee.protocol.layouts import positions
+
 MESSAGE_MAGIC = 0xDAA320A7
 BLANK_MAGIC = 0xCBD43194
 
@@ -32,6 +34,9 @@ BORN_HOST_POSITION = 48
 
 V4_HOST_BYTES = 8
 V6_HOST_BYTES = 20
+PORT_BYTES = 4
+BODY_LENGTH_BYTES = 4
+TOPIC_LENGTH_BYTES = 1
 # Everything but hosts, body, topic and properties.
 FIXED_BYTES = 75
 MIN_RECORD_BYTES = FIXED_BYTES + 2 * V4_HOST_BYTES
@@ -67,6 +72,8 @@ HEADS: dict[int, struct.Struct] = {
     for born_bit in (0, SYS_BORN_HOST_V6)
     for store_bit in (0, SYS_STORE_HOST_V6)
 }
+#: Where the fields of a record between two IPv4 hosts lie, up to and with the body length.
+V4_POSITIONS = positions(HEADS[0])
 HOST_BITS = {
     (V4_HOST_BYTES, V4_HOST_BYTES): 0,
     (V6_HOST_BYTES, V4_HOST_BYTES): SYS_BORN_HOST_V6,

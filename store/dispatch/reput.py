@@ -4,15 +4,16 @@ Two ways to the same bytes. Fed: the append left what is needed in `CommitLog.pe
 read back. Catching up: after an overflow or a failure the log is read from `dispatched` on, and
 what is there already is left alone (`dispatcher.py`, which recovery uses too).
 
-Under SYNC_FLUSH the owner passes the durable mark as the limit: no consumer sees what a power cut
-could still take back, so no queue offset is ever given to two messages (docs/reliability.md B4).
+The owner passes the limit, `Marks.dispatchable`. Under SYNC_FLUSH that is the durable mark: no
+consumer sees what a power cut could still take back, so no queue offset is ever given to two
+messages (docs/reliability.md B4).
 
 A round first reserves room in the index, then writes each queue's entries with one write, then puts
 the keys (which cannot fail), then moves `dispatched`. A full disk therefore changes nothing that
 trying again would not repeat: the store refuses puts, remembers that it is behind, and tries again.
 Any other failure poisons it: a queue that cannot be written must not be served half.
 
-Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by the flush thread.
+Threads: the store's caller only; `mark` is read by the flush thread.
 """
 
 from collections.abc import Callable
@@ -60,15 +61,13 @@ class Reput:
         self._index = index
         self._health = health
         self._stats = stats
-        self.dispatched = log.written
-        # The same with the sum of all queues' ends, which belong together; moved after it.
-        self.mark = (log.written, queue_ends())
+        self._marks = log.marks
+        # `dispatched` with the sum of all queues' ends, which belong together; moved after it.
+        self.mark = (log.marks.dispatched, queue_ends())
         self._queue_ends = queue_ends
         self._compiled = compiled
         # Messages of the next round.
         self._round_most = ROUND_MOST
-        # Store time of the newest dispatched record.
-        self.dispatched_ms = log.last_store_ms
 
     def dispatch(self, limit: int, tell: bool = True) -> list[Arrival]:
         """Dispatch what lies below `limit`, a round of `ROUND_MOST` messages or so; those that have
@@ -77,7 +76,7 @@ class Reput:
 
         Never raises OSError: a failure is the health's affair.
         """
-        if self.dispatched >= limit or self._health.broken is not None:
+        if self._marks.dispatched >= limit or self._health.broken is not None:
             return []
         log = self._log
         if not log.feeding:
@@ -106,7 +105,7 @@ class Reput:
             index.finish()
         self._done(entries)
         # Numbering goes on by one with each message that has a queue.
-        self.mark = (self.dispatched, self.mark[1] + count)
+        self.mark = (self._marks.dispatched, self.mark[1] + count)
         return arrivals
 
     def _write_entries(self, entries: list[Appended], tell: bool) -> tuple[list[Arrival], int]:
@@ -136,12 +135,11 @@ class Reput:
 
     def count_again(self) -> None:
         """The queues' ends have changed otherwise than by dispatching."""
-        self.mark = (self.dispatched, self._queue_ends())
+        self.mark = (self._marks.dispatched, self._queue_ends())
 
     def _done(self, entries: list[Appended]) -> None:
         last = entries[-1]
-        self.dispatched_ms = last[6]
-        self.dispatched = last[2] + last[3]
+        self._marks.dispatch(last[2] + last[3], last[6])
         self._stats.dispatched_messages += len(entries)
 
     # --- catching up ------------------------------------------------------------------------
@@ -154,7 +152,7 @@ class Reput:
         segments = MappedSegments(self._log.segments)
         scan = LogScanner(segments, 0, nowhere, CHECK_NOTHING, until=limit)
         try:
-            for batch in scan.batches(self.dispatched):
+            for batch in scan.batches(self._marks.dispatched):
                 entries = self._dispatcher.entries(batch.records)
                 if entries:
                     self._dispatcher.merge(entries, sequences)
@@ -169,9 +167,11 @@ class Reput:
         if scan.end_reason is not None:
             self._health.poison("reading back the commit log", OSError(scan.end_reason))
             return arrivals
-        self.dispatched = max(self.dispatched, scan.end)
+        marks = self._marks
+        if scan.end > marks.dispatched:
+            marks.dispatch(scan.end, marks.dispatched_ms)
         self.count_again()
-        if self._log.resume_feeding(self.dispatched):
+        if self._log.resume_feeding(marks.dispatched):
             self._health.allow(DISK_FULL)
         return arrivals
 

@@ -1,13 +1,13 @@
 """Moves what was appended in buffers of the transient pool into the files, a moment later.
 
-The mark `committed` (a log offset) says how far that has got: what lies below can be read,
-dispatched and synced, and outlives the process. It moves in the order of the log, also over
-segments that got no buffer and are in their files anyhow.
+The mark `committed` says how far that has got: what lies below can be read, dispatched and synced,
+and outlives the process. It moves in the order of the log, also over segments that got no buffer
+and are in their files anyhow.
 
 CommitRealTimeService (store/FORMAT.md 4.4) looks at every `interval_ms`, or as soon as it is woken:
 `least_pages` or more go to the file at once, less when `thorough_interval_ms` have passed since
-something last did; so a message after a pause goes at once. Then the flush service is woken, and
-the store's listener called, which may dispatch.
+something last did; so a message after a pause goes at once. The store's listener, which may
+dispatch, hears of it from the mark; then the flush service is woken.
 
 A failed write poisons the store, as everywhere. Only a full disk (on file systems where reserved
 blocks do not hold, docs/reliability.md 3.1) is waited for: the bytes are safe in the buffer, sends
@@ -15,13 +15,13 @@ are refused meanwhile.
 """
 
 import logging
-from collections.abc import Callable
 
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
-from aerobee.store.flush.services import FlushService
-from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.flush.services import FlushRealTimeService, FlushService
+from aerobee.store.marks import PooledMarks
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.pool")
 
@@ -31,26 +31,25 @@ _PAGE_BITS = 12
 
 
 class CommitRealTimeService(FlushService):
-    """The thread that commits `log`, and holds the mark. `moved` is called on it whenever the mark
-    has moved."""
+    """The thread that commits the segments, moves the mark, and then wakes `flusher`."""
 
     name = "aerobee-commit-log"
 
     def __init__(
         self,
         settings: Settings,
-        log: CommitLog,
+        marks: PooledMarks,
+        segments: MappedFileQueue,
         health: Health,
         clock: Clock,
-        moved: Callable[[], None],
+        flusher: FlushRealTimeService,
     ) -> None:
         super().__init__(clock, settings.commit_interval_ms, settings.commit_thorough_interval_ms)
-        self._log = log
+        self._marks = marks
+        self._segments = segments
         self._health = health
         self._least_pages = settings.commit_least_pages
-        self._moved = moved
-        self.committed = log.written
-        self.committed_ms = log.last_store_ms
+        self._flusher = flusher
 
     def wake(self) -> None:
         """Something was appended. Wakes the thread only if it would do something about it."""
@@ -59,29 +58,27 @@ class CommitRealTimeService(FlushService):
 
     def _pages(self) -> int:
         """Whole pages that wait."""
-        return (self._log.written >> _PAGE_BITS) - (self.committed >> _PAGE_BITS)
+        return (self._marks.written >> _PAGE_BITS) - (self._marks.committed >> _PAGE_BITS)
 
     def commit(self, least_pages: int) -> bool:
         """Commit what is written if it is `least_pages` or more, or ends a segment; whether the
         mark moved. One caller at a time. Never raises OSError: a failure is the health's affair."""
-        store_ms, target = self._log.last_store_ms, self._log.written
-        if target == self.committed or self._health.broken is not None:
+        marks = self._marks
+        store_ms, target, committed = marks.written_ms, marks.written, marks.committed
+        if target == committed or self._health.broken is not None:
             return False
-        segment_bytes = self._log.segments.segment_bytes
-        if (
-            self._pages() < least_pages
-            and target // segment_bytes == self.committed // segment_bytes
-        ):
+        segment_bytes = self._segments.segment_bytes
+        if self._pages() < least_pages and target // segment_bytes == committed // segment_bytes:
             return False
-        for segment in self._log.segments.between(self.committed, target):
+        for segment in self._segments.between(committed, target):
             end = min(segment.end, target)
             try:
                 segment.commit(end - segment.start)
             except OSError as error:
                 self._failed(segment.path, error)
                 return False
-            self.committed = end
-        self.committed_ms = store_ms
+            # The newest record below is known for the last segment only; an older time is true.
+            marks.commit(end, store_ms if end == target else marks.committed_ms)
         self._health.allow(COMMIT_BLOCKED)
         return True
 
@@ -110,5 +107,5 @@ class CommitRealTimeService(FlushService):
         if not self.commit(least_pages):
             return False
         self._thorough_at = self._clock.monotonic()
-        self._moved()
+        self._flusher.wake()
         return True

@@ -9,43 +9,51 @@ Threads: any; the lock is held while the file is written.
 """
 
 import threading
-from collections.abc import Callable
 
 import msgspec
 
+from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.offsets_file import (
     MOST_GAPS,
     MOST_RENUMBERED,
-    ClockNote,
     DerivedMarks,
     Offsets,
     OffsetsFile,
 )
+from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.dispatch.reput import Reput
 from aerobee.store.index.service import IndexService
+from aerobee.store.marks import Marks
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 
 class OffsetsKeeper:
-    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, entries), `note` (of
-    the clock) and `begins` (of the log, and the sum of the queues' files) give its values."""
+    """Writes `file`, which says `start` now; the others give the values."""
 
     def __init__(
         self,
+        *,
         file: OffsetsFile,
         start: Offsets,
         index: IndexService | None,
-        durable: Callable[[], tuple[int, int]],
-        dispatched: Callable[[], tuple[int, int]],
-        note: Callable[[], ClockNote],
-        begins: Callable[[], tuple[int, int]],
+        marks: Marks,
+        checkpoint: Checkpoint,
+        reput: Reput,
+        time: SteadyTime,
+        segments: MappedFileQueue,
+        queues: ConsumeQueueTable,
     ) -> None:
         self._file = file
         self._current = start
         self._index = index
-        self._durable = durable
-        self._dispatched = dispatched
-        self._note = note
-        self._begins = begins
+        self._marks = marks
+        self._checkpoint = checkpoint
+        self._reput = reput
+        self._time = time
+        self._segments = segments
+        self._queues = queues
         self._lock = threading.Lock()
         # Entries of queues that are about to be taken out: a start must not miss them.
         self.leaving = 0
@@ -63,11 +71,15 @@ class OffsetsKeeper:
     @property
     def behind_bytes(self) -> int:
         """How much the saved flushed mark could be moved on."""
-        return self._durable()[0] - self._current.flushed
+        return self._marks.durable - self._current.flushed
 
     def take(self) -> DerivedMarks:
         """What is dispatched now; to be called before a sync of all queues and the index."""
-        return DerivedMarks(*self._dispatched())
+        return DerivedMarks(*self._reput.mark)
+
+    def _durable(self) -> tuple[int, int]:
+        """The durable mark, and the store time of what a sync has reached, in ms."""
+        return self._marks.durable, self._checkpoint.physic_ms
 
     def _change(self, **changes: object) -> None:
         self._current = msgspec.structs.replace(self._current, **changes)
@@ -106,7 +118,7 @@ class OffsetsKeeper:
 
     def begin_later(self) -> None:
         """The log or queues begin later than they did; the files go after this. Raises OSError."""
-        log_begins, queues_begin = self._begins()
+        log_begins, queues_begin = self._segments.min_offset, self._queues.beginnings()
         with self._lock:
             self._change(log_begins=log_begins, queues_begin=queues_begin)
         self.save()
@@ -121,7 +133,7 @@ class OffsetsKeeper:
         older marks that stay are as true as they were."""
         with self._lock:
             flushed, last_store_ms = self._durable()
-            log_offset, entries = self._dispatched()
+            log_offset, entries = self._reput.mark
             self._change(
                 flushed=flushed,
                 last_store_ms=last_store_ms or self._current.last_store_ms,
@@ -129,7 +141,7 @@ class OffsetsKeeper:
                 index_files=() if self._index is None else self._index.file_names(),
                 index_end=-1 if self._index is None else self._index.end_offset,
                 poisoned=self._current.poisoned or poisoned,
-                clock=self._note(),
+                clock=self._time.note(),
             )
             self._file.save_if_room(self._current)
 

@@ -1,8 +1,8 @@
 """Makes what was written durable: the durable mark, and the threads that move it.
 
-`CommitLogSync` holds the mark. One sync covers everything written before it began, so under
+`CommitLogSync` moves the mark. One sync covers everything written before it began, so under
 SYNC_FLUSH all sends that wait are completed by one fdatasync, and while it runs the next ones
-gather (group commit). The mark is `committed` as read before the call, never after; that is
+gather (group commit). The mark moves to `committed` as read before the call, never after; that is
 `written`, unless a transient pool (`commit_service.py`) keeps the newest bytes out of the files.
 
 The threads, of which a store has the first or the second, and the third:
@@ -21,16 +21,17 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 from aerobee.config.model import Settings
 from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, is_out_of_descriptors
 from aerobee.store.disk.health import Health
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.index.service import IndexService
-from aerobee.store.log.commit_log import CommitLog, CommitMark
+from aerobee.store.marks import Marks
 from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
@@ -44,25 +45,21 @@ _BEHIND_BYTES = 16 << 20
 
 
 class CommitLogSync:
-    """Syncs the commit log; `durable` is the log offset up to which a completed sync reached."""
+    """Syncs the commit log's segments and moves the durable mark."""
 
     def __init__(
         self,
-        log: CommitLog,
-        mark: CommitMark,
+        marks: Marks,
+        segments: MappedFileQueue,
         checkpoint: Checkpoint,
         health: Health,
         stats: StoreStats,
-        moved: Callable[[int], None],
     ) -> None:
-        self._log = log
-        self._mark = mark
+        self._marks = marks
+        self._segments = segments
         self._checkpoint = checkpoint
         self._health = health
         self._stats = stats
-        self.durable = log.written
-        # Called on the flush thread with the new mark.
-        self._moved = moved
         self._progress = threading.Condition()
 
     def sync(self, least_pages: int = 0) -> bool:
@@ -70,12 +67,12 @@ class CommitLogSync:
         if self._health.broken is not None:
             self._wake()  # another thread has broken it, and the waiting threads do not know it yet
             return False
-        store_ms = self._mark.committed_ms
-        target = self._mark.committed
+        store_ms = self._marks.committed_ms
+        target = self._marks.committed
         if not self._worth_it(target, least_pages):
             return True
         started_ns = time.perf_counter_ns()
-        for segment in self._log.segments.between(self.durable, target):
+        for segment in self._segments.between(self._marks.durable, target):
             try:
                 segment.sync()
             except OSError as error:
@@ -86,23 +83,22 @@ class CommitLogSync:
                 segment.seal()
         self._stats.commit_log_sync_times.add(time.perf_counter_ns() - started_ns)
         self._checkpoint.physic_ms = store_ms
-        self.durable = target
+        self._marks.sync(target)
         self._wake()
-        self._moved(target)
         return True
 
     def is_worth_it(self, least_pages: int) -> bool:
         """Whether so many pages are new, or a segment has become full."""
-        return self._worth_it(self._mark.committed, least_pages)
+        return self._worth_it(self._marks.committed, least_pages)
 
     def _worth_it(self, target: int, least_pages: int) -> bool:
-        durable = self.durable
+        durable = self._marks.durable
         if target <= durable:
             return False
         if (target >> _PAGE_BITS) - (durable >> _PAGE_BITS) >= least_pages:
             return True
         # A full segment does not wait for company.
-        size = self._log.segments.segment_bytes
+        size = self._segments.segment_bytes
         return target // size != durable // size
 
     def _wake(self) -> None:
@@ -111,11 +107,12 @@ class CommitLogSync:
 
     def wait(self, log_offset: int, timeout_s: float) -> bool:
         """Wait until the mark has reached `log_offset`; False after the time-out or a failure."""
+        marks, health = self._marks, self._health
         with self._progress:
             self._progress.wait_for(
-                lambda: self.durable >= log_offset or self._health.broken is not None, timeout_s
+                lambda: marks.durable >= log_offset or health.broken is not None, timeout_s
             )
-        return self.durable >= log_offset
+        return marks.durable >= log_offset
 
 
 class FlushService(ABC):
@@ -232,12 +229,6 @@ class GroupCommitService(FlushRealTimeService):
         return True
 
 
-def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushRealTimeService:
-    """The service that fits the flush mode."""
-    kind = GroupCommitService if settings.sync_flush else FlushRealTimeService
-    return kind(settings, sync, clock)
-
-
 class ConsumeQueueFlushService(FlushService):
     """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk.
 
@@ -258,8 +249,8 @@ class ConsumeQueueFlushService(FlushService):
         health: Health,
         stats: StoreStats,
         clock: Clock,
-        dispatched_ms: Callable[[], int],
-        watch_disk: Callable[[], None],
+        marks: Marks,
+        disk: DiskWatch,
     ) -> None:
         super().__init__(
             clock,
@@ -272,8 +263,8 @@ class ConsumeQueueFlushService(FlushService):
         self._offsets = offsets
         self._health = health
         self._stats = stats
-        self._dispatched_ms = dispatched_ms
-        self._watch_disk = watch_disk
+        self._marks = marks
+        self._disk = disk
         self._least_pages = settings.consume_queue_flush_least_pages
         self._round = threading.Lock()
 
@@ -284,7 +275,7 @@ class ConsumeQueueFlushService(FlushService):
     def _tick(self) -> bool:
         if self._wait():
             return True  # stopping
-        self._watch_disk()
+        self._disk.look()
         if self._due_in_s() > 0:
             return self.flush(self._least_pages)
         self._thorough_at = self._clock.monotonic()
@@ -325,7 +316,7 @@ class ConsumeQueueFlushService(FlushService):
     def _flush(self, least_pages: int) -> bool:
         if self._health.broken is not None:
             return False
-        store_ms = self._dispatched_ms()
+        store_ms = self._marks.dispatched_ms
         marks = self._offsets.take()
         try:
             self._stats.queue_syncs += self._queues.flush(least_pages)

@@ -23,6 +23,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
+from aerobee.protocol.layouts import positions
 from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
@@ -35,8 +36,9 @@ I32_MAX = 0x7FFFFFFF
 
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
-_SECONDS_POSITION = 12
-_PREVIOUS_POSITION = 16
+#: Where key hash, log offset, seconds and the number of the previous entry lie in an entry.
+ENTRY_POSITIONS = positions(_ENTRY)
+_SECONDS_POSITION, _PREVIOUS_POSITION = ENTRY_POSITIONS[2:]
 # Entries of a slot that one step of a search looks at: a tenth of a millisecond.
 _STEP_ENTRIES = 256
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
@@ -46,6 +48,7 @@ _PREFIXES_KEPT = 4096
 #: Java hash, log offset and store time (ms) of one key, as a compiled form gives them.
 HASHED = struct.Struct(">iqq")
 HASHED_BYTES = HASHED.size
+HASHED_POSITIONS = positions(HASHED)
 
 #: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
 IndexKey: TypeAlias = tuple[int, int, int]

@@ -16,16 +16,16 @@ What was appended is also remembered in `pending`, so that reput can feed the co
 index without reading it back. If nobody takes it, `pending` is given up above `PENDING_MOST` and
 reput reads the log instead.
 
-Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); `written`,
-`last_store_ms` and the segments' `wrote` are read by the flush threads.
+Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); the marks and the
+segments' `wrote` are read by the flush threads.
 """
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, repeat
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from aerobee.config.model import Settings
 from aerobee.protocol.message.properties import decode_properties
@@ -42,6 +42,7 @@ from aerobee.store.disk.health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
 from aerobee.store.log.prepared_batch import Place, PreparedBatch
+from aerobee.store.marks import Marks
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -60,28 +61,12 @@ PENDING_MOST = 65_536
 _BUSY_MOST_NS = 10_000_000 * 1_000_000
 
 
-class CommitMark(Protocol):
-    """How far the bytes are in the files: a mark that one thread moves and any may read.
-
-    The commit log itself is the mark where appends go through the files' mappings, the commit
-    service (`commit_service.py`) where a transient pool holds the newest bytes back for a moment.
-    Reading, dispatching and syncing end at the mark. The time is to be read before the offset.
-    """
-
-    @property
-    def committed_ms(self) -> int:
-        """Store time of the newest record below `committed`."""
-
-    @property
-    def committed(self) -> int:
-        """Log offset up to which the bytes are in the files."""
-
-
 class CommitLog:
-    """Appends to `segments`; everything it needs is passed in."""
+    """Appends to `segments` and moves the mark `written`; everything it needs is passed in."""
 
     def __init__(
         self,
+        marks: Marks,
         segments: MappedFileQueue,
         allocator: AllocateMappedFileService,
         queues: ConsumeQueueTable,
@@ -95,7 +80,11 @@ class CommitLog:
     ) -> None:
         """`place` does what `PreparedBatch.placed` and the segment's `append` do, where it is
         compiled."""
+        self.marks = marks
         self.segments = segments
+        last = segments.last
+        if last is not None and last.wrote < last.size:
+            last.last_store_ms = marks.written_ms
         self._place = place
         self._allocator = allocator
         self._queues = queues
@@ -118,10 +107,6 @@ class CommitLog:
         self._active: MappedFile | None = None
         # Why the last attempt to open or make a segment failed, None when it worked.
         self.problem: str | None = None
-        self.written = segments.max_offset
-        # Store time of the newest record; moved after `written`, so that whoever reads it first
-        # and `written` second never gets a time that is not below the mark.
-        self.last_store_ms = 0
         self.pending: list[Appended] = []
         # Whether `pending` has every append from `dispatched` on. Reput's to set.
         self.feeding = True
@@ -235,8 +220,7 @@ class CommitLog:
                 size = wrote - segment.wrote
                 segment.last_store_ms = store_ms = entries[-1][6]
                 segment.wrote = wrote
-                self.written = segment.start + wrote
-                self.last_store_ms = store_ms
+                self.marks.write(segment.start + wrote, store_ms)
                 self.pending += entries
                 stats, count = self._stats, len(entries)
                 stats.appended_messages += count
@@ -286,7 +270,7 @@ class CommitLog:
             segment.append_placed(partial(batch.copy, self._place, *place), store_ms)
         else:
             segment.append(batch.placed(*place), store_ms)
-        self._moved(segment, store_ms, entries, queue, queue_offset + len(batch.sizes))
+        self._appended(segment, store_ms, entries, queue, queue_offset + len(batch.sizes))
         return PutResult(
             log_offset,
             batch.size,
@@ -335,33 +319,20 @@ class CommitLog:
         if log_offset + BLANK_BYTES > segment.end:
             self._roll(segment, log_offset - segment.start - segment.wrote)
             return CommitLog._append(self, messages, queue, now_ms)
-        self._appended(segment, records, store_ms, entries, queue, next_offset)
+        segment.append(records, store_ms)
+        self._appended(segment, store_ms, entries, queue, next_offset)
         return entries
 
     def _appended(
         self,
         segment: MappedFile,
-        records: Iterable[bytes | memoryview],
         store_ms: int,
         entries: list[Appended],
         queue: ConsumeQueue,
         next_offset: int,
     ) -> None:
-        """Copy the records, then move the marks. `entries` are all of them while feeding."""
-        segment.append(records, store_ms)
-        self._moved(segment, store_ms, entries, queue, next_offset)
-
-    def _moved(
-        self,
-        segment: MappedFile,
-        store_ms: int,
-        entries: list[Appended],
-        queue: ConsumeQueue,
-        next_offset: int,
-    ) -> None:
-        """The segment has the records: move the marks."""
-        self.written = segment.start + segment.wrote
-        self.last_store_ms = store_ms
+        """The segment has the records: move the mark. `entries` are all of them while feeding."""
+        self.marks.write(segment.start + segment.wrote, store_ms)
         queue.next_offset = next_offset
         if self.feeding:
             if len(self.pending) > PENDING_MOST:
@@ -388,21 +359,13 @@ class CommitLog:
         """Have the segment made that will be needed next, without waiting for it."""
         with self._lock:
             last = self.segments.last
-            self._allocator.prepare(last.end if last is not None else self.written)
-
-    def resume(self, end: int, last_store_ms: int) -> None:
-        """After recovery: go on at `end`."""
-        self.written = end
-        self.last_store_ms = last_store_ms
-        last = self.segments.last
-        if last is not None and last.wrote < last.size:
-            last.last_store_ms = last_store_ms
+            self._allocator.prepare(last.end if last is not None else self.marks.written)
 
     def _activate(self) -> MappedFile:
         """The segment to write to, with its successor under way, when none is active yet."""
         last = self.segments.last
         if last is None or last.wrote == last.size:
-            last = self._take(last.end if last is not None else self.written)
+            last = self._take(last.end if last is not None else self.marks.written)
             self.segments.append(last)
         else:
             self._open(last)
@@ -422,7 +385,7 @@ class CommitLog:
         following = self._take(segment.end)
         segment.finish(encode_blank(segment.size - segment.wrote))
         self.segments.append(following)
-        self.written = segment.end
+        self.marks.write(segment.end, self.marks.written_ms)
         self._active = following
 
     def _open(self, last: MappedFile) -> None:
@@ -452,16 +415,6 @@ class CommitLog:
     # --- the rest ---------------------------------------------------------------------------
 
     @property
-    def committed(self) -> int:
-        """Log offset up to which the bytes are in the files: all, unless a pool holds some back."""
-        return self.written
-
-    @property
-    def committed_ms(self) -> int:
-        """Store time of the newest record below `committed`, to be read before that."""
-        return self.last_store_ms
-
-    @property
     def min_offset(self) -> int:
         """First log offset there is."""
         return self.segments.min_offset
@@ -489,7 +442,7 @@ class CommitLog:
     def resume_feeding(self, dispatched: int) -> bool:
         """Collect appends in `pending` again if everything up to now is dispatched."""
         with self._lock:
-            if dispatched == self.written:
+            if dispatched == self.marks.written:
                 self.feeding = True
             return self.feeding
 

@@ -17,8 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from aerobee.protocol.layouts import positions
+
 ENTRY_BYTES = 20
 ENTRY = struct.Struct(">qiq")
+#: Where log offset, size and tags code of an entry lie.
+ENTRY_POSITIONS = positions(ENTRY)
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 EMPTY = bytes(ENTRY_BYTES)

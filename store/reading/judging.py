@@ -28,10 +28,10 @@ from aerobee.protocol.message.record_layout import (
     properties_in,
 )
 from aerobee.protocol.names import is_light
-from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
 
 _WANTED, _UNWANTED = 1, 0
@@ -53,14 +53,14 @@ class Judging:
 
     def __init__(
         self,
-        log: CommitLog,
+        segments: MappedFileQueue,
         is_sound: Callable[[ConsumeQueue, int, QueueEntry], bool],
         checked_below: Callable[[MappedFile], int],
         stats: StoreStats,
         map_bytes: int,
     ) -> None:
         """Bit maps have `map_bytes`, 0 if there are none."""
-        self._log = log
+        self._segments = segments
         self._stats = stats
         self._map_bytes = map_bytes
         self._is_sound = is_sound
@@ -130,7 +130,7 @@ class Judging:
         log_offset, size, _ = entry
         if not MIN_RECORD_BYTES <= size < PRE_BLANK_SIZE:
             return None
-        segment = self._log.segments.find(log_offset)
+        segment = self._segments.find(log_offset)
         if segment is None or log_offset + size > segment.start + segment.wrote:
             return None
         view, position = segment.view, log_offset - segment.start

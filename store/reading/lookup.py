@@ -29,6 +29,8 @@ from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.files import is_full
 from aerobee.store.disk.health import Health
 from aerobee.store.dispatch.derived import Derivation
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
+from aerobee.store.marks import Marks
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
@@ -158,8 +160,7 @@ class _Search:
 
 
 class EntryLookup:
-    """Of one store. `end()` is the log offset below which records can be read, `known_gaps()` the
-    places whose records are not to be believed."""
+    """Searches the log of one store. Records in the gaps that `offsets` knows are not believed."""
 
     def __init__(
         self,
@@ -169,8 +170,8 @@ class EntryLookup:
         is_sound: Sound,
         health: Health,
         stats: StoreStats,
-        end: Callable[[], int],
-        known_gaps: Callable[[], tuple[tuple[int, int], ...]],
+        marks: Marks,
+        offsets: OffsetsKeeper,
     ) -> None:
         self._segments = segments
         self._queues = queues
@@ -178,8 +179,8 @@ class EntryLookup:
         self._is_sound = is_sound
         self._health = health
         self._stats = stats
-        self._end = end
-        self._known_gaps = known_gaps
+        self._marks = marks
+        self._offsets = offsets
         self._searches: dict[ConsumeQueue, _Search] = {}
         # By queue the ranges of slots whose messages were looked for in vain.
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}
@@ -231,7 +232,7 @@ class EntryLookup:
         return search.position < self._segments.min_offset
 
     def _begin(self, queue: ConsumeQueue, slot: int) -> _Search:
-        sound, end = self._is_sound, self._end()
+        sound, end = self._is_sound, self._marks.readable
         low, before = nearest_sound(queue, range(slot - 1, slot - _NEIGHBOURS, -1), sound)
         high, after = nearest_sound(queue, range(slot + 1, slot + _NEIGHBOURS), sound)
         start = self._segments.min_offset if before is None else before
@@ -321,7 +322,7 @@ class EntryLookup:
         # In a gap its own message is lost, whatever claims the slot now.
         for one in (present, entry):
             if one.names_record and any(
-                start <= one.log_offset < end for start, end in self._known_gaps()
+                start <= one.log_offset < end for start, end in self._offsets.gaps
             ):
                 return False
         return self._is_sound(queue, slot, entry)

@@ -16,9 +16,7 @@ Nor old bytes: a start does not read the whole log, so in a segment it found, a 
 The scrub moves that mark. For all others, those that this process wrote among them, the price is
 one comparison of integers. `check_reads` can have all records checked, or none.
 
-After the store has broken, reading stops at the durable mark of before the failure (`freeze`).
-
-Threads: the store's caller only, except `freeze`.
+Threads: the store's caller only.
 """
 
 import os
@@ -37,7 +35,7 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import is_light
 from aerobee.store.compiled import Compiled
-from aerobee.store.log.commit_log import CommitLog, CommitMark
+from aerobee.store.marks import Marks
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
@@ -46,6 +44,7 @@ from aerobee.store.reading.damage import DamageReports
 from aerobee.store.reading.judging import WANTED, Judging
 from aerobee.store.reading.lookup import EntryLookup, Outcome
 from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.results import GetResult, GetStatus
 from aerobee.store.stats import StoreStats
 
@@ -122,8 +121,8 @@ class Reader:
 
     def __init__(
         self,
-        log: CommitLog,
-        mark: CommitMark,
+        marks: Marks,
+        segments: MappedFileQueue,
         queues: ConsumeQueueTable,
         stats: StoreStats,
         limits: ReadLimits,
@@ -134,8 +133,8 @@ class Reader:
         map_bytes: int,
         compiled: Compiled | None = None,
     ) -> None:
-        self._log = log
-        self._mark = mark
+        self._marks = marks
+        self._segments = segments
         self._queues = queues
         self._stats = stats
         self.limits = limits
@@ -145,23 +144,8 @@ class Reader:
         self._damage = damage
         self._lookup = lookup
         self.checked_below = checked_below
-        self._judging = Judging(log, damage.judge.is_sound, checked_below, stats, map_bytes)
-        self._frozen_at: int | None = None
+        self._judging = Judging(segments, damage.judge.is_sound, checked_below, stats, map_bytes)
         self._compiled = compiled
-
-    def freeze(self, log_offset: int) -> None:
-        """Serve nothing at or above `log_offset` any more. Any thread."""
-        self._frozen_at = log_offset
-
-    @property
-    def frozen(self) -> bool:
-        """Whether `freeze` was called."""
-        return self._frozen_at is not None
-
-    @property
-    def end(self) -> int:
-        """Log offset at which reading stops."""
-        return self._mark.committed if self._frozen_at is None else self._frozen_at
 
     # --- messages of a queue ----------------------------------------------------------------
 
@@ -289,7 +273,7 @@ class Reader:
     ) -> bool:
         """Add to `result` from the entries of `data`; whether it ended before one that was wrong
         and is repaired now."""
-        if self._compiled is None or self._frozen_at is not None:
+        if self._compiled is None or self._marks.frozen_at is not None:
             return self._scan_closely(queue, data, result, codes, room)
         first, position = result.next_offset, 0
         if not first:
@@ -319,10 +303,10 @@ class Reader:
     ) -> bool:
         """As `_scan_closely`, from `position` on as far as all is well in one segment; whether the
         answer is full."""
-        segment = self._log.segments.find(ENTRY.unpack_from(data, position)[0])
+        segment = self._segments.find(ENTRY.unpack_from(data, position)[0])
         if segment is None:
             return False
-        old_below = self._log.written - self.limits.memory_bytes
+        old_below = self._marks.written - self.limits.memory_bytes
         runs: list[tuple[int, int]] = []
         # The mapping has to stay meanwhile, whatever else the interpreter does.
         segment.pins += 1
@@ -359,8 +343,8 @@ class Reader:
         self, queue: ConsumeQueue, data: bytes, result: GetResult, codes: Codes, room: Room
     ) -> bool:
         """`_scan`, whatever the entries are."""
-        frozen_at, find, unpack = self._frozen_at, self._log.segments.find, SLOT_FIELDS.unpack_from
-        memory_from = self._log.written - self.limits.memory_bytes
+        marks, find, unpack = self._marks, self._segments.find, SLOT_FIELDS.unpack_from
+        frozen_at, memory_from = marks.frozen_at, marks.written - self.limits.memory_bytes
         (recent_bytes, recent_count), (old_bytes, old_count) = room
         segment: MappedFile | None = None
         run_start = run_end = checked_below = base = end = written_end = skip_until = 0
@@ -413,7 +397,7 @@ class Reader:
                     break
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 if segment is None:
-                    skip_until = self._log.min_offset
+                    skip_until = self._segments.min_offset
                 continue
             if log_offset != run_end:
                 if run_end > run_start and segment is not None:
@@ -506,7 +490,7 @@ class Reader:
         """The stored properties of a message of a queue; None if it is not to be had."""
         queue = self._queues.get(topic, queue_id)
         entry = None if queue is None else queue.entry(queue_offset)
-        if queue is None or entry is None or entry.end > self.end:
+        if queue is None or entry is None or entry.end > self._marks.readable:
             return None
         return self._judging.properties(queue, queue_offset, entry)
 
@@ -554,10 +538,10 @@ class Reader:
 
     def _piece_at(self, log_offset: int, checks: int) -> tuple[MappedFile, RecordHead] | None:
         """The head of the record or blank that begins at `log_offset`, and its segment."""
-        segment = self._log.segments.find(log_offset)
-        if segment is None or log_offset >= self.end:
+        segment = self._segments.find(log_offset)
+        if segment is None or log_offset >= self._marks.readable:
             return None
-        limit = min(segment.wrote, self.end - segment.start)
+        limit = min(segment.wrote, self._marks.readable - segment.start)
         position = log_offset - segment.start
         try:
             return segment, check_record(segment.view, position, log_offset, limit, checks)
@@ -570,7 +554,7 @@ class Reader:
         entry = None if queue is None else queue.entry(queue_offset)
         if entry is None:
             return False
-        return self._log.written - entry.log_offset <= self.limits.memory_bytes
+        return self._marks.written - entry.log_offset <= self.limits.memory_bytes
 
 
 def _room_of(limits: ReadLimits, max_messages: int, max_bytes: int | None) -> Room:

@@ -131,7 +131,7 @@ class QueueCleaner:
         with ExitStack() as stack:
             offsets.forget_queues(
                 [stack.enter_context(snapshot(self._store.files, queue)) for queue in queues],
-                self._log.written,
+                self._log.marks.written,
             )
 
     def _remove(self, leave: Callable[[], list[Left]], on_owner: OnOwner) -> int:

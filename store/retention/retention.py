@@ -26,11 +26,14 @@ from functools import partial
 from itertools import islice
 
 from aerobee.config.model import Settings
+from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.index.service import IndexService
+from aerobee.store.marks import Marks
 from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import DeletionCounts, Detached, Removal, SegmentDisposal
@@ -75,12 +78,22 @@ class StoreSide:
     segments: MappedFileQueue
     queues: ConsumeQueueTable
     index: IndexService | None
-    #: Log offset below which all is durable, dispatched and synced in the queues.
-    safe_end: Callable[[], int]
-    #: Writes down, before files go, where log and queues begin, and which index files there are.
-    save_offsets: Callable[[], None]
-    #: Called when there is more room on the disk.
-    freed: Callable[[], None]
+    marks: Marks
+    offsets: OffsetsKeeper
+    disk: DiskWatch
+
+    @property
+    def safe_end(self) -> int:
+        """Log offset below which all is durable, dispatched and synced in the queues."""
+        return min(self.marks.settled, self.offsets.synced_to)
+
+    def save_offsets(self) -> None:
+        """Write down where log and queues begin, and which index files there are; before files
+        go."""
+        try:
+            self.offsets.begin_later()
+        except OSError as error:
+            self.health.poison("writing the offsets file", error)
 
 
 class Retention:
@@ -158,7 +171,7 @@ class Retention:
         for start in [start for start in self._times if start < self.store.segments.min_offset]:
             del self._times[start]
         if removed:
-            self.store.freed()
+            self.store.disk.look(at_once=True)
         return removed
 
     # --- all of it --------------------------------------------------------------------------
@@ -207,7 +220,7 @@ class Retention:
             verdict,
             [SegmentPlace(one.path, one.start, one.end) for one in segments],
             self._last_stored,
-            self.store.safe_end(),
+            self.store.safe_end,
             now_ms,
         )
 

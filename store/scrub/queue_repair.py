@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
+from aerobee.store.flush.services import ConsumeQueueFlushService
 from aerobee.store.index.file import IndexFile, WrongEntry, WrongLink, WrongSlot
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -72,7 +74,8 @@ class IndexFindings(NamedTuple):
 class QueueRepair:
     """Repairs the entries that findings show to be wrong, and reports those that it may not repair.
 
-    `known_gaps()` are the damaged ranges, whose records are not believed.
+    Records in the gaps that `offsets` knows are not believed. `flusher` has the files of repaired
+    entries synced: no start after a kill would do that.
     """
 
     def __init__(
@@ -84,10 +87,10 @@ class QueueRepair:
         health: Health,
         stats: StoreStats,
         clock: Clock,
-        known_gaps: Callable[[], tuple[tuple[int, int], ...]],
+        offsets: OffsetsKeeper,
+        flusher: ConsumeQueueFlushService,
         ask_scrub: Callable[[int], None],
         ask_pass: Callable[[], None],
-        sync_soon: Callable[[], None],
     ) -> None:
         self._segments = segments
         self._queues = queues
@@ -96,7 +99,8 @@ class QueueRepair:
         self._health = health
         self._stats = stats
         self._clock = clock
-        self._known_gaps = known_gaps
+        self._offsets = offsets
+        self._flusher = flusher
         self._is_sound = damage.judge.is_sound
         # None: a pass over the whole log has ended.
         self._findings: deque[Findings | IndexFindings | None] = deque()
@@ -107,8 +111,6 @@ class QueueRepair:
         # Have the scrub read the segment of a log offset; have it begin a whole pass.
         self._ask_scrub = ask_scrub
         self._ask_pass = ask_pass
-        # Have the files of repaired entries synced: no start after a kill would do that.
-        self._sync_soon = sync_soon
 
     def take(self, findings: Findings | IndexFindings | None) -> None:
         """Resolve this at one of the next turns; None: a whole pass has ended. Any thread."""
@@ -153,7 +155,7 @@ class QueueRepair:
             repaired += self._index.repair(findings.file, wrong)
             yield
         if repaired:
-            self._sync_soon()
+            self._flusher.hurry()
             log.warning("index entries mended path=%s places=%d", findings.file.path, repaired)
 
     # --- one segment ------------------------------------------------------------------------
@@ -169,7 +171,7 @@ class QueueRepair:
             yield
         repaired = self._stats.repaired_entries - repaired
         if repaired:
-            self._sync_soon()
+            self._flusher.hurry()
             log.warning("queue units mended segment=%s units=%d", segment.path, repaired)
         if resolved and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
@@ -285,7 +287,7 @@ class QueueRepair:
         return False
 
     def _is_known_gap(self, log_offset: int) -> bool:
-        return any(start <= log_offset < end for start, end in self._known_gaps())
+        return any(start <= log_offset < end for start, end in self._offsets.gaps)
 
     # --- where queues begin -----------------------------------------------------------------
 
@@ -315,7 +317,7 @@ class QueueRepair:
                 and (after is None or claim.log_offset < after)
             ):
                 self._repair_slot(queue, claim)
-                self._sync_soon()
+                self._flusher.hurry()
                 self._ask_scrub(claim.log_offset)
             yield
 

@@ -21,13 +21,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
 from aerobee.store.index.file import EntryKey, IndexFile, WrongEntry, WrongLink, WrongSlot
 from aerobee.store.index.service import IndexService
+from aerobee.store.marks import Marks
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
@@ -66,8 +67,7 @@ _MOST_NAMED = 100
 
 
 class Scrub:
-    """The scrub of a store. `limit()` is the log offset below which all is durable and dispatched;
-    from `recent_from()` on pages are kept in memory for readers."""
+    """Checks one store. Readers keep the pages of the log's last `memory_bytes` in memory."""
 
     name = "aerobee-scrub"
 
@@ -82,8 +82,8 @@ class Scrub:
         queue_repair: QueueRepair,
         health: Health,
         stats: StoreStats,
-        limit: Callable[[], int],
-        recent_from: Callable[[], int],
+        marks: Marks,
+        memory_bytes: int,
         crc_check: int,
         settings: Settings,
         index: IndexService | None,
@@ -97,8 +97,8 @@ class Scrub:
         self._queue_repair = queue_repair
         self._health = health
         self._stats = stats
-        self._limit = limit
-        self._recent_from = recent_from
+        self._marks = marks
+        self._memory_bytes = memory_bytes
         self._crc_check = crc_check
         self._index = index
         self._settings = settings
@@ -195,7 +195,7 @@ class Scrub:
         found = [
             segment
             for segment in self._segments.segments
-            if (whole or segment.unchecked_below) and segment.start < self._limit()
+            if (whole or segment.unchecked_below) and segment.start < self._marks.settled
         ]
         self._pass_damaged = 0
         self._stats.scrub_left_bytes = sum([segment.size for segment in found])
@@ -291,7 +291,7 @@ class Scrub:
     # --- one segment ------------------------------------------------------------------------
 
     def _scrub(self, segment: MappedFile) -> None:
-        limit = min(self._limit() - segment.start, segment.size)
+        limit = min(self._marks.settled - segment.start, segment.size)
         if limit <= 0:
             return
         in_pass = self._pass is not None
@@ -413,7 +413,7 @@ class Scrub:
         )
 
     def _forget(self, segment: MappedFile, source: Source) -> None:
-        if segment.end <= self._recent_from():
+        if segment.end <= self._marks.written - self._memory_bytes:
             source.forget_cached()
 
     def _conclude(self, findings: Findings, source: Source) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from aerobee.cli.bench.loads import BATCH, PULL, SEND, LoadShape, Mode
+
 from ..interop.brokers import Broker
 
 HERE = Path(__file__).parent
@@ -29,73 +31,87 @@ def rate(bound: float) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One shape of traffic, and what Aerobee has to do under it beside the Java broker."""
+    """A load of the table of `aerobee bench`, and what Aerobee has to do under it beside the Java
+    broker. `more` are further words of the generator's."""
 
     name: str
     what: str
-    words: str
+    shape: LoadShape
     goals: tuple[Goal, ...] = ()
     sync: bool = False
+    more: str = ""
 
     @property
     def pulls(self) -> bool:
         """Whether it only reads, and wants messages to be there."""
-        return self.words.startswith("pull")
+        return self.shape.mode is Mode.PULL
+
+    @property
+    def words(self) -> str:
+        """How loop.h says it."""
+        shape = self.shape
+        options = {
+            "batch": shape.batch or None,
+            "size": shape.size if shape.size != SEND.size else None,
+            "window": shape.in_flight if shape.in_flight > 1 else None,
+            "rate": shape.rate,
+        }
+        words = [f"{shape.mode} --conns {shape.connections}"]
+        words += [f"--{name} {value:.10g}" for name, value in options.items() if value is not None]
+        return " ".join([*words, self.more] if self.more else words)
 
 
+_MANY = SEND._replace(connections=64)
+_LONE = SEND._replace(connections=1)
 LOADS = (
-    Load("P1", "send, 1 connection, 128 B", "send --conns 1", (rate(2.5),)),
+    Load("P1", "send, 1 connection, 128 B", _LONE, (rate(2.5),)),
     Load(
         "P2",
         "send, 64 connections, 128 B",
-        "send --conns 64",
+        _MANY,
         (rate(2.5), Goal("processor", 4.0), Goal("p99", 0.5)),
     ),
-    Load("P3", "the same, binary headers", "send --conns 64 --header bin", (rate(2.3),)),
-    Load("P4", "send, 64 connections, 1 KiB", "send --conns 64 --size 1024", (rate(2.0),)),
+    Load("P3", "the same, binary headers", _MANY, (rate(2.3),), more="--header bin"),
+    Load("P4", "send, 64 connections, 1 KiB", _MANY._replace(size=1024), (rate(2.0),)),
     Load(
         "P5",
         "send, 16 connections, 32 in flight each, 128 B",
-        "send --conns 16 --window 32",
+        SEND._replace(in_flight=32),
         (rate(4.5),),
     ),
-    Load(
-        "P6",
-        "batch, 16 connections, 32 messages of 128 B",
-        "batch --conns 16 --batch 32",
-        (rate(1.5),),
-    ),
+    Load("P6", "batch, 16 connections, 32 messages of 128 B", BATCH, (rate(1.5),)),
     Load(
         "P7",
         "batch, 16 connections, 32 messages of 1 KiB",
-        "batch --conns 16 --batch 32 --size 1024",
+        BATCH._replace(size=1024),
         (rate(1.5),),
     ),
-    Load("P8", "send, 1 connection, SYNC_FLUSH", "send --conns 1", (rate(2.0),), sync=True),
+    Load("P8", "send, 1 connection, SYNC_FLUSH", _LONE, (rate(2.0),), sync=True),
     Load(
         "P9",
         "send, 64 connections, SYNC_FLUSH",
-        "send --conns 64",
+        _MANY,
         (rate(2.0), Goal("p99", 0.5)),
         sync=True,
     ),
     Load(
         "P10",
         "open loop, 10,000 sends a second, 64 connections",
-        "send --conns 64 --rate 10000",
+        _MANY._replace(rate=10_000),
         (Goal("p50", 0.7), Goal("p99", 0.2)),
     ),
     Load(
         "P11",
         "pull, 4 connections, 32 messages a request",
-        "pull --conns 4",
+        PULL,
         (rate(2.0), Goal("processor", 3.0)),
     ),
     Load(
         "P12",
         "send, 64 connections, and 4 long-polling pulls",
-        "send --conns 64 --pullers 4",
+        _MANY,
         (rate(1.5), Goal("out", 1.5)),
+        more="--pullers 4",
     ),
 )
 

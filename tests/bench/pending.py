@@ -31,7 +31,7 @@ from pathlib import Path
 
 import msgspec
 
-from aerobee.broker.core import timer_window_ms
+from aerobee.broker.delay.timer import roll_window_ms
 from aerobee.config.model import Settings
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import pack_host
@@ -120,7 +120,7 @@ def settings_of(root: Path) -> Settings:
 def fill(root: Path, spread: Spread, messages: int) -> int:
     """Stores so many that wait; the time of the first delivery."""
     settings = settings_of(root)
-    window_ms = timer_window_ms(settings)
+    window_ms = roll_window_ms(settings)
     chance = random.Random(f"pending {spread.name} {messages}")
     began = time.monotonic()
     ready_ms = time.time_ns() // 1_000_000 + messages * _FILL_US // 1000 + _STARTS_S * 1000

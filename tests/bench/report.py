@@ -1,13 +1,13 @@
 """What the pages say: medians, spreads, ratios, goals, and the state of the machine."""
 
 import datetime
-import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+
+from aerobee.cli.bench import result
 
 from .loads import Goal, Load
 from .turns import AT_MOST, RATIOS, Rounds, Turn
@@ -190,10 +190,11 @@ def machine() -> str:
         if line.startswith("model name")
     ]
     memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
-    cpu = names[0] if names else platform.machine()
+    own = result.machine()
+    cpu = names[0] if names else own["processor"]
     return (
-        f"{os.cpu_count()} cores ({cpu}), {memory_kb / 2**20:.0f} GiB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}"
+        f"{own['cores']} cores ({cpu}), {memory_kb / 2**20:.0f} GiB, {own['system']}, "
+        f"Python {own['python']}"
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aerobee.cli.bench.loads import BATCH
+
 from ..interop.brokers import Broker, JavaBroker, OurBroker, StoreShape
 from ..interop.wire import Wire
 from ..ports import free_port
@@ -18,7 +20,7 @@ SEGMENT_BYTES = 256 << 20
 #: Nothing is deleted for its age or for want of room: what was acknowledged is counted.
 RETENTION = {"fileReservedTime": "720", "diskSpaceCleanForciblyRatio": "0.97"}
 #: What pulls read: 128 B each, more than a processor caches.
-FILL = Load("fill", "not counted", "batch --conns 16 --batch 32")
+FILL = Load("fill", "not counted", BATCH)
 FILL_REQUESTS = 10_000
 _START_TRIES, _PORT_TAKEN = 5, "a port is in use"
 _FIRST_SEND_WAIT_S = 300.0

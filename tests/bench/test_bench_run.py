@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from aerobee.cli.bench.loads import SEND
 from tests.bench.loads import LOADS, QUEUES, Load, Lost, build, generate
 from tests.bench.servers import OurServer, running, shape
 from tests.bench.turns import rounds
@@ -23,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServer]:
 
 
 def test_open_loop_sends_what_was_due_whatever_the_answers_take(server: OurServer) -> None:
-    slow = Load("P10", "", P10.words.replace("10000", "500"))
+    slow = Load("P10", "", P10.shape._replace(rate=500))
     server.take_up(slow)
     result = server.work(slow, secs=1, warmup=0)[0]
     assert 498 <= result["acked"] <= 501
@@ -73,7 +74,7 @@ def answer_each(listener: socket.socket, answer: bytes) -> None:
 
 
 def test_refused_sends_end_the_run(server: OurServer) -> None:
-    load = Load("P2", "", "send --conns 4")
+    load = Load("P2", "", SEND._replace(connections=4))
     server.take_up(load)
     with server.wire() as wire:
         wire.create_topic(server.topic, QUEUES - 1)

@@ -1,4 +1,4 @@
-"""The examples that README quotes run as they are, and what it says of the disk is so."""
+"""The examples run as they are, and what docs/getting-started.md says of the disk is so."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_without_a_broker_there_is_one_error_and_what_to_do() -> None:
     assert done.stderr.endswith("Connection refused (is a broker running?)\n")
 
 
-def test_what_a_new_store_takes_on_disk_is_what_readme_says(tmp_path: Path) -> None:
+def test_what_a_new_store_takes_on_disk_is_what_the_guide_says(tmp_path: Path) -> None:
     """One segment while it is empty, two from the first message on, and next to nothing besides."""
 
     segment = 1 << 20
@@ -98,10 +98,10 @@ def test_what_a_new_store_takes_on_disk_is_what_readme_says(tmp_path: Path) -> N
         wait_until(lambda: segments_on_disk() == 2, "the next one is reserved")
     default = BY_NAME["commit_log_segment_bytes"].default
     assert isinstance(default, int)
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    guide = " ".join((ROOT / "docs" / "getting-started.md").read_text().split())
     assert (
         f"{default / 1e9:.1f} GB while it is empty, {2 * default / 1e9:.1f} GB from its first "
         "message on"
-    ) in readme
+    ) in guide
     small = f"mappedFileSizeCommitLog={64 << 20}"
-    assert f"`make run ARGS='--set {small}'` makes that 64 and 128 MiB" in readme
+    assert f"`make run ARGS='--set {small}'` makes that 64 and 128 MiB" in guide

@@ -18,11 +18,11 @@ import aerobee.testing
 from aerobee.client.blocking import PullConsumer
 from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.sink import plan as sink_plan
-from aerobee.pipeline.sink.plan import SinkPlan, SinkPlanError, is_job_done, plan_write
+from aerobee.pipeline.sink import write_plan
 from aerobee.pipeline.sink.rows import SinkRowError
 from aerobee.pipeline.sink.send import SinkSendError
 from aerobee.pipeline.sink.task import TaskResult, abort_write, commit_write, write_partition
+from aerobee.pipeline.sink.write_plan import SinkPlan, SinkPlanError, is_job_done, plan_write
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
@@ -128,7 +128,7 @@ def test_a_job_is_done_once_it_is_committed(running: RunningBroker) -> None:
 
 
 def test_a_job_is_not_done_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_plan, "_PLAN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(write_plan, "_PLAN_TIMEOUT_S", 0.2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from aerobee.broker import core
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.stats import BrokerStats
 from aerobee.native.form import chosen
@@ -162,9 +163,18 @@ async def write(directory: Path, flush: str) -> None:
     form = chosen()
     assert form is not None, "the build is not there"
     settings = settings_of(directory, flush)
-    store = MessageStore.open(settings, files=SameDirectory(), compiled=form.store)
+    loop = asyncio.get_running_loop()
+    events = StoreEvents(loop)
+    store = MessageStore.open(settings, files=SameDirectory(), compiled=form.store, listener=events)
     identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
-    broker = core.BrokerCore(settings, store, identity, BrokerStats(), asyncio.get_running_loop())
+    broker = core.BrokerCore(
+        settings=settings,
+        store=store,
+        events=events,
+        identity=identity,
+        stats=BrokerStats(),
+        loop=loop,
+    )
     try:
         broker.complete_tables()
         broker.topics.update(TopicConfig("Orders", QUEUES, QUEUES, 6, SINGLE_TAG, 0, False))
@@ -187,7 +197,7 @@ async def write(directory: Path, flush: str) -> None:
             await settled(broker, store, [connection])
     finally:
         await broker.close()
-        assert store.close()
+        assert store.close(broker.save_last)
 
 
 class _Told(Wire):

@@ -15,17 +15,16 @@ from typing import Any
 import msgspec
 
 from aerobee import file_replacement
-from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
-from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.answers import WhenKept
+from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.transactions import log as transaction_log
 from aerobee.broker.transactions.checks import CheckService
 from aerobee.broker.transactions.log import TransactionLog
 from aerobee.broker.transactions.requests import TransactionRequests
 from aerobee.broker.transactions.transactions import Transactions
-from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
 from aerobee.protocol.names import HALF_TOPIC
@@ -47,36 +46,35 @@ def replace(owner: Any, name: str, value: object) -> Any:
 def ack_before_sync() -> None:
     """SYNC_FLUSH sends are answered when appended."""
 
-    def wait(acks: Any, end: int, connection: Any, request: Any, *place: Any) -> None:
-        acks._store.request_flush()
-        connection.write(acks._answer(request, ResponseCode.SUCCESS, *place))
-
-    replace(Acks, "wait", wait)
+    replace(WhenKept, "when_kept", lambda _answers, _connection, _request, _end, made: made)
 
 
 def sync_on_the_loop() -> None:
     """The loop waits for the sync of each SYNC_FLUSH send, and everybody with it."""
 
-    def wait(acks: Any, end: int, *arguments: Any) -> None:
-        old_wait(acks, end, *arguments)
-        acks._store.request_flush()
-        while acks._store.durable < end:
+    def when_kept(
+        answers: WhenKept, connection: Any, request: Any, end: int, made: bytes
+    ) -> bytes | None:
+        answered = old(answers, connection, request, end, made)
+        answers._store.request_flush()
+        while answers._marks.durable < end:
             time.sleep(0.01)
+        return answered  # type: ignore[no-any-return]
 
-    old_wait = replace(Acks, "wait", wait)
+    old = replace(WhenKept, "when_kept", when_kept)
 
 
 def dispatch_ahead_of_durable() -> None:
     """Consumers see what is appended, under SYNC_FLUSH too (docs/reliability.md B4)."""
 
-    def wait(acks: Any, *arguments: Any) -> None:
-        old_wait(acks, *arguments)
-        acks._loop.call_soon(acks._after_durable)
-
     def dispatch_round(store: Any, *_: Any) -> Any:
         return store._reput.dispatch(store.written), False
 
-    old_wait = replace(Acks, "wait", wait)
+    def end_turn(reput: ReputService) -> None:
+        old(reput)
+        reput.run()
+
+    old = replace(ReputService, "_end_turn", end_turn)
     replace(MessageStore, "dispatch_round", dispatch_round)
 
 
@@ -227,7 +225,7 @@ def delivered_early() -> None:
         old_deliver(service, level, now_ms + 300)
 
     old_until = replace(TimerService, "_until_ms", until)
-    old_deliver = replace(ScheduleMessageService, "_deliver", deliver)
+    old_deliver = replace(ScheduleMessageService, "_serve", deliver)
 
 
 def waiting_forgotten() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.message_store import MessageStore
 from tests.crash.store_writer import body_of
 from tests.unit.store.support import message, small_settings
@@ -49,9 +48,8 @@ def main(directory: str, buffers: int, interval_ms: int, first: int, seed: int) 
         if not interval_ms:
             os.write(1, b"W\n")
             if sys.stdin.readline() == "commit\n":
-                mark = store._mark
-                assert isinstance(mark, CommitRealTimeService)
-                assert mark.commit(0)
+                assert store._commits is not None
+                assert store._commits.commit(0)
 
 
 if __name__ == "__main__":

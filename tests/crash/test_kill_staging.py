@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from aerobee.client.blocking import PullConsumer
-from aerobee.pipeline.sink.plan import plan_write
 from aerobee.pipeline.sink.task import abort_write, commit_write, write_partition
+from aerobee.pipeline.sink.write_plan import plan_write
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from tests import campaign

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.protocol.frames.signature import signed
+from tests import drawing
 
 from .brokers import Broker, GuardedBroker, GuardedJavaBroker
 from .features import Client, Features
@@ -89,7 +90,8 @@ class Side:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
-    for part in ("java-broker", "java-4.9.8", "java-5.5.0"):
+    names = [name for name in SIDES if drawing.takes(f"java-{name.partition(' ')[2]}")]
+    for part in ("java-broker", *(f"java-{name.partition(' ')[2]}" for name in names)):
         require(part)
     folder = tmp_path_factory.mktemp("access")
     account = (ADMIN, SECRET)
@@ -103,7 +105,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]
         for broker in brokers:
             broker.create_topic(TOPIC, 2)
         found = {}
-        for name in SIDES:
+        for name in names:
             kind, _, version = name.partition(" ")
             process = Features(version, folder / f"{name.replace(' ', '-')}.log")
             processes.append(process)
@@ -162,7 +164,7 @@ def test_clients_are_allowed_what_a_java_broker_allows_them(sides: dict[str, Sid
     with ThreadPoolExecutor() as threads:
         found = dict(zip(sides, threads.map(ask_all, sides.values()), strict=True))
     java, ours = found["java 4.9.8"], found["our 4.9.8"]
-    assert found["our 5.5.0"] == ours
+    assert found.get("our 5.5.0", ours) == ours
     differs = {key: (ours[key], java[key]) for key in java if ours[key] != java[key]}
     assert differs == dict.fromkeys(STRICTER, ("No default permission for", "allowed"))
     allowed = sorted(key for key, what in ours.items() if what == "allowed")

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import drawing
+
 from .brokers import Broker, JavaBroker, OurBroker, StoreShape
 from .features import Client, Features, Side
 from .kit import require
@@ -40,7 +42,7 @@ PUT_ASIDE, TRACES = "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_TRACE_TOPIC"
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
-    """All of them, started at once."""
+    """Those that this run takes, started at once."""
     require("java-broker")
     root = tmp_path_factory.mktemp("features")
     options = {"shape": StoreShape(extra=SHAPE), "name_server": NAME_SERVER}
@@ -54,6 +56,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]
             broker.launch()
         made = {}
         for name, (kind, version) in SIDES.items():
+            if not drawing.takes(f"java-{version}"):
+                continue
             require(f"features-{version}")
             java, victim = (Features(version, root / f"{name}-{n}.log") for n in ("java", "victim"))
             processes += [java, victim]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import campaign
+from tests import campaign, drawing
 from tests.parts import begin_watch_anew
 
 from .brokers import Broker, StoreShape
@@ -27,12 +27,13 @@ SECOND_MS = 1_000  # the index keeps whole seconds, rounded down
 
 @contextmanager
 def senders(broker: Broker, log: Path, children: list[Child]) -> Iterator[dict[str, Child]]:
-    """One of each client, sending at a pace that keeps all of them at it when the broker dies."""
+    """One of each client that this run takes, sending at a pace that keeps all of them at it when
+    the broker dies."""
     interval_ms = SENDING_S * 1_000 // COUNT
     options = {"keys": "yes", "interval_ms": interval_ms, "retry_seconds": 60}
     running = {}
     for name, peer in PEERS.items():
-        if not peer.acknowledges:
+        if not peer.acknowledges or not drawing.takes(name):
             continue
         require(peer.needs or name)
         running[name] = peer.produce(broker, log, TOPIC, COUNT, **options)

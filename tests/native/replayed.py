@@ -20,6 +20,7 @@ import pytest
 
 from aerobee.broker import core
 from aerobee.broker.messages.compiled import CompiledRequests
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
@@ -190,12 +191,18 @@ async def _replayed(
 ) -> Outcome:
     loop = asyncio.get_running_loop()
     settings = Settings.for_tests(store_path=str(folder / "store"), **(SETTINGS | changes))
+    events = StoreEvents(loop)
     store = MessageStore.open(
-        settings, clock=ManualClock(), compiled=None if form is None else form.store
+        settings,
+        clock=ManualClock(),
+        compiled=None if form is None else form.store,
+        listener=events,
     )
     stats = BrokerStats()
     identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
-    broker = core.BrokerCore(settings, store, identity, stats, loop)
+    broker = core.BrokerCore(
+        settings=settings, store=store, events=events, identity=identity, stats=stats, loop=loop
+    )
     try:
         broker.complete_tables()
         broker.staging.publisher.start()
@@ -226,7 +233,7 @@ async def _replayed(
         counted = _counted(stats, store, shared)
     finally:
         await broker.close()
-        assert store.close()
+        assert store.close(broker.save_last)
     return Outcome(
         [bytes(wire.written) for wire in wires], _files(folder / "store"), counted, sum(taken)
     )
@@ -270,12 +277,12 @@ async def settled(
             await broker.groups.flush()
             served = not _waits(connections)
             # By a worker, or by a disk that takes its time: spinning would take the time of others.
-            if not served or len(broker.acks):
+            if not served or len(broker.answers.sends):
                 await asyncio.sleep(0.001)
             busy = (
                 broker.turns.waiting
                 or store.dispatched < store.written
-                or len(broker.acks)
+                or len(broker.answers.sends)
                 or broker.staging.table.open
                 or not served
             )

@@ -135,10 +135,17 @@ def forms(draw: st.DrawFn) -> Form:
         st.sampled_from([None, 1_700_000_000_003]), st.sampled_from([None, 1_700_000_000_009]),
     )  # fmt: skip
     return Form(
-        tuple(columns), kind, draw(st.booleans()), draw(st.booleans()), "broker",
-        draw(st.one_of(st.none(), selections)), draw(st.booleans()), draw(st.booleans()),
-        draw(st.sampled_from([None, None, sql_matcher("TAGS = 'a' OR own IS NOT NULL")])),
-    )  # fmt: skip
+        columns=tuple(columns),
+        properties=kind,
+        decompress=draw(st.booleans()),
+        only_zlib=draw(st.booleans()),
+        check_crc=draw(st.booleans()),
+        broker_name="broker",
+        selection=draw(st.one_of(st.none(), selections)),
+        damage_is_bad=draw(st.booleans()),
+        system_properties=draw(st.booleans()),
+        matching=draw(st.sampled_from([None, None, sql_matcher("TAGS = 'a' OR own IS NOT NULL")])),
+    )
 
 
 def outcome(data: Any, form: Form, log_offset: int | None) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.frames.header_encode import JSON
-from aerobee.protocol.headers.client import PULL_FIELDS
 from tests.forms import compiled_form
 from tests.native.test_header import HOST, Asked, as_json, signed
 
@@ -25,8 +24,8 @@ class _Pulls:
         self._queue = SimpleNamespace(topic="T", queue_id=0, min_offset=0, max_offset=0)
         parts = [b"", b""]
         pulls = form.pulls(
-            None, self._route, None, None, None,
-            names=[name.encode() for name in PULL_FIELDS], json_parts=parts, binary_parts=parts,
+            SimpleNamespace(marks=None), self._route, None, None, None,
+            json_parts=parts, binary_parts=parts,
             memory_bytes=0, recent=(1, 1), old=(1, 1), most_messages=32, least_entries=1,
         )  # fmt: skip
         self._requests = form.requests(None, pulls, False, None)

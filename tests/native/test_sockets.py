@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker import core
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.router import Router
 from aerobee.broker.stats import BrokerStats
@@ -50,9 +51,18 @@ async def served(
 ) -> AsyncIterator[tuple[int, MessageStore]]:
     """The port of a broker with the topic Orders, and its store."""
     settings = Settings.for_tests(store_path=str(folder / "store"), **SETTINGS)
-    store = MessageStore.open(settings, compiled=form.store)
+    loop = asyncio.get_running_loop()
+    events = StoreEvents(loop)
+    store = MessageStore.open(settings, compiled=form.store, listener=events)
     identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
-    broker = core.BrokerCore(settings, store, identity, BrokerStats(), asyncio.get_running_loop())
+    broker = core.BrokerCore(
+        settings=settings,
+        store=store,
+        events=events,
+        identity=identity,
+        stats=BrokerStats(),
+        loop=loop,
+    )
     sockets = broker.compiled_requests(form).sockets
     limits = RemotingLimits()
     server = RemotingServer(
@@ -66,7 +76,7 @@ async def served(
     finally:
         await server.close()
         await broker.close()
-        assert store.close()
+        assert store.close(broker.save_last)
 
 
 def send(opaque: int, topic: str = "Orders") -> bytes:

@@ -14,6 +14,7 @@ from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.store.compiled import Compiled
 from aerobee.store.errors import StoreBroken
+from aerobee.store.marks import StoreListener
 from aerobee.store.message_store import MessageStore
 from aerobee.store.opening import StoreParts
 from aerobee.store.segments.allocate import AllocateMappedFileService
@@ -66,10 +67,14 @@ class SteppedStore(MessageStore):
     """Opened and closed as the real one; between that, the test does the threads' turns."""
 
     def __init__(
-        self, settings: Settings, parts: StoreParts, compiled: Compiled | None = None
+        self,
+        settings: Settings,
+        parts: StoreParts,
+        compiled: Compiled | None = None,
+        listener: StoreListener | None = None,
     ) -> None:
         parts.allocator.__class__ = SteppedAllocator
-        super().__init__(settings, parts, compiled)
+        super().__init__(settings, parts, compiled, listener)
 
     def _make_flusher(self, settings: Settings) -> Any:
         return _without_thread(super()._make_flusher(settings))

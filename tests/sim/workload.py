@@ -24,7 +24,7 @@ from tests.sim.raw_store import parse_log
 from tests.sim.recorded_files import Event, RecordedFiles, Start
 from tests.sim.recovered import ROOT
 from tests.sim.stepped_store import SteppedClock, SteppedStore
-from tests.unit.store.support import FIRST_MS, message, small_settings
+from tests.unit.store.support import FIRST_MS, Heard, message, small_settings
 
 SEGMENT = 8192
 QUEUES = (("Orders", 0), ("Orders", 1), ("%RETRY%g", 0), ("SCHEDULE_TOPIC_XXXX", 3))
@@ -135,8 +135,9 @@ class Runner:
     def _open(self) -> None:
         self._files.observe()
         begin = len(self._files.journal)
-        self._store = SteppedStore.open(self.settings, self._files, self.clock)
-        self._store.listen(durable=self._durable)
+        self._store = SteppedStore.open(
+            self.settings, self._files, self.clock, listener=Heard(self._durable)
+        )
         self._files.observe()
         end = len(self._files.journal)
         self._openings.append(Opening(begin, end, self._files.image(), begin == 0))

@@ -1,8 +1,8 @@
 """One Spark driver a version for a worker's part of the run, and brokers for it: ours as a daemon,
 and Java's.
 
-The newest version runs all tests; the others do in a campaign. At quick sizes the versions that the
-lakes' packages support, which are older, run those of tests/spark/test_lake.py.
+The newest version runs all tests; the others do in a campaign. The versions that the lakes'
+packages support, which are older, run those of tests/spark/test_lake.py.
 
 AEROBEE_SPARK_VERSION (`4.3`, or several with blanks between) narrows the versions.
 """
@@ -26,7 +26,7 @@ from tests.pythons import FORMS
 from tests.wheels import build
 
 from .kit import VERSIONS, Driver, missing, python_of, whole_versions
-from .lakes import DEAR, LAKES, Lake
+from .lakes import LAKES, Lake
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -47,8 +47,6 @@ def _is_run(item: pytest.Item) -> bool:
     if item.get_closest_marker("campaign") is not None:
         return campaign.is_full()
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    if params.get("lake", "parquet") not in ("parquet", *campaign.draw("lake formats", DEAR)):
-        return False
     version = params.get("driver") or params.get("version") or params.get("pair", (None,))[0]
     return version in (None, *whole_versions())
 
@@ -147,7 +145,7 @@ def lake_of(
 
 @pytest.fixture(params=sorted(LAKES))
 def lake(request: pytest.FixtureRequest, lake_of: Callable[[str], Lake]) -> Lake:
-    """Each format in a campaign, else Parquet and one of the others."""
+    """Each format, on the draws that it has (tests/drawing.py)."""
     return lake_of(request.param)
 
 

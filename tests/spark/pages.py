@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from .kit import ROOT
 
-#: Whole pages, and README's section about Spark.
+#: Whole pages, and the section about Spark of the page for beginners.
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in ("pipeline*.md", "spark*.md")
     for path in (ROOT / "docs").glob(pattern)
 )
-README = "README.md"
+GUIDE = "docs/getting-started.md"
 _SECTION = re.compile(r"^## Data in Spark\n(.*?)^## ", re.DOTALL | re.MULTILINE)
 #: Programs that a shell starts, as the pages have them.
 _COMMAND = re.compile(r"(?:\S*/)?(?:aerobee|spark-submit|pip|make|python|cp|cd)\s")
@@ -36,12 +36,12 @@ class Shown(NamedTuple):
 
 def shown() -> list[Shown]:
     """All of it, in the order of the pages."""
-    return [one for page in (*PAGES, README) for one in _shown_by(page)]
+    return [one for page in (*PAGES, GUIDE) for one in _shown_by(page)]
 
 
 def _shown_by(page: str) -> Iterator[Shown]:
     text = (ROOT / page).read_text(encoding="utf-8")
-    if page == README:
+    if page == GUIDE:
         section = _SECTION.search(text)
         assert section is not None
         text = section[1]

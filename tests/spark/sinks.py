@@ -65,7 +65,7 @@ def write_streams(
     from pyspark import TaskContext
 
     from aerobee.pipeline.sink import task as sink_task
-    from aerobee.pipeline.sink.plan import staging_client
+    from aerobee.pipeline.sink.write_plan import staging_client
     from aerobee.pipeline.source.topic_source import TopicSource
 
     def stand_still(name: str) -> None:

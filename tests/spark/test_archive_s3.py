@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerobee.pipeline.jobs.archive import archived_files
-from aerobee.pipeline.jobs.archives.ledger import Ledger
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.targets.ledger import Ledger
+from aerobee.pipeline.jobs.targets.target import Target
 from tests import campaign
 from tests.unit.pipeline.jobs.test_jobs_ledger import (
     ALL,
@@ -89,7 +89,7 @@ def test_of_many_that_write_an_object_at_once_one_does(s3: S3Server) -> None:
 
 
 def test_who_comes_second_gives_way_on_s3(s3: S3Server) -> None:
-    from aerobee.pipeline.jobs.archives.ledger import LedgerError
+    from aerobee.pipeline.jobs.targets.ledger import LedgerError
     from tests.unit.pipeline.jobs.test_jobs_ledger import writer
 
     uri = s3.uri("second")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from aerobee.client.message import Message
-from aerobee.pipeline.jobs.archives.ledger import Ledger
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.targets.ledger import Ledger
+from aerobee.pipeline.jobs.targets.target import Target
 from tests import campaign
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until

@@ -22,7 +22,7 @@ from tests.ports import free_port
 
 from .kit import ROOT, VERSIONS, Driver, python_of
 from .messages import send_messages
-from .pages import PAGES, README, Shown, shown
+from .pages import GUIDE, PAGES, Shown, shown
 from .test_cluster import spark_home
 from .test_launch import environ, installed
 
@@ -73,7 +73,7 @@ def commands(*kinds: str) -> list[Shown]:
     for one in shown():
         words = one.text.split()
         ours = one.kind == "command" and words[0].endswith("aerobee") and words[1] == "pipeline"
-        if ours and one.page != README and is_in(ELSEWHERE, one) is None and words[2] in kinds:
+        if ours and one.page != GUIDE and is_in(ELSEWHERE, one) is None and words[2] in kinds:
             found.append(one)
     return found
 
@@ -86,11 +86,11 @@ PROGRAMS = [one for one in shown() if one.kind == "python" and "sys.argv" not in
 
 def test_everything_that_is_shown_is_run_or_its_reason_is_said() -> None:
     every = shown()
-    assert {one.page for one in every} == {*PAGES, README} - TABLES_ALONE
+    assert {one.page for one in every} == {*PAGES, GUIDE} - TABLES_ALONE
     run = {*LAUNCHES, *JOBS, *STREAMS, *PROGRAMS}
     left = [one for one in every if one not in run and is_in(ELSEWHERE | LOOKED_AT, one) is None]
-    # README's commands are those of the pages, with the place that its reader has them in.
-    left = [one for one in left if one.page != README]
+    # The guide's commands are those of the pages, with the place that its reader has them in.
+    left = [one for one in left if one.page != GUIDE]
     programs = [one for one in left if one.kind == "python"]
     assert [one.text.count("trigger(availableNow=True)") for one in programs] == [1]  # test_example
     others = [one for one in left if one.kind != "python"]
@@ -209,7 +209,7 @@ def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
         found |= driver.run(rows_of, program=BEFORE.get(one.page, "") + place.here(text))
     assert found["filtered"] == COUNT - 10
     assert found["frame"] == 1
-    assert found["orders"] == 2  # README's; one more was written by the page of the sink
+    assert found["orders"] == 2  # the guide's; one more was written by the page of the sink
     assert found["archived"] == COUNT
     assert found["stream"] == 0  # from now on
 

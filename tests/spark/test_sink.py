@@ -14,7 +14,7 @@ import pytest
 
 from aerobee.client.options import ClientOptions
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.sink.plan import SinkPlanError, plan_write
+from aerobee.pipeline.sink.write_plan import SinkPlanError, plan_write
 from tests.interop.brokers import Broker, OurBroker, SecuredJavaBroker
 from tests.interop.kit import require as require_peer
 from tests.interop.processes import wait_until

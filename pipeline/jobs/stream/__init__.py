@@ -1,5 +1,5 @@
 """`aerobee pipeline stream`: live topics into tables of a lake, each message exactly once.
 
-`run.py` runs it; `arguments.py` and `plan.py` say what is asked for, `bodies.py` makes columns of
-bodies, `memory.py` keeps what a stream knows beside its checkpoint, `tables/` write batches.
+`stream_run.py` runs it as `job_plan.py` says, `bodies.py` makes columns of bodies, `memory.py`
+keeps what a stream knows beside its checkpoint, and `tables/` write batches.
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
-from aerobee.pipeline.jobs.stream.plan import DATE, PLACE, StreamPlan
+from aerobee.pipeline.jobs.stream.job_plan import DATE, PLACE, JobPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 BODY: Final = "body"
 BAD_BODY: Final = "bad_body"
 VALUE: Final = "value"
-#: Of a row on its way: whether its body is bad. No table has it.
+#: The column of a row on its way that says whether its body is bad. No table has it.
 IS_BAD: Final = "_aerobee_bad"
 _PARSED: Final = "_aerobee_parsed"
 _CORRUPT: Final = "_aerobee_corrupt"
-#: A field of an Avro record that every body has which could be read.
+#: A field that every Avro body has which could be read.
 _READ: Final = "_aerobee_read"
-#: Of a bad one on its way to a table of its own: the message.
+#: The column of a bad row on its way to a table of its own that holds the message.
 _RAW: Final = "_aerobee_raw"
 _REASONS: Final = {
     "text": "no UTF-8",
@@ -59,7 +59,7 @@ def bad_rows(batch: DataFrame) -> DataFrame:
     return batch.where(IS_BAD).select(f"{_RAW}.*")
 
 
-def decoded(source: DataFrame, plan: StreamPlan, schema: StructType | None) -> Decoded:
+def decoded(source: DataFrame, plan: JobPlan, schema: StructType | None) -> Decoded:
     """The rows of the source with their bodies read; `schema` is of JSON. Raises JobFailed for
     columns that do not go together."""
     from pyspark.sql import functions as f
@@ -85,7 +85,7 @@ def decoded(source: DataFrame, plan: StreamPlan, schema: StructType | None) -> D
 
 
 def json_schema(
-    spark: SparkSession, plan: StreamPlan, kept: StructType | None, source: DataFrame
+    spark: SparkSession, plan: JobPlan, kept: StructType | None, source: DataFrame
 ) -> StructType:
     """The schema of JSON bodies: the one given, or the one kept, or one inferred from the first
     messages of `source`, a batch. Raises JobFailed."""
@@ -105,7 +105,7 @@ def json_schema(
         ) from (error)
 
 
-def _inferred(spark: SparkSession, plan: StreamPlan, source: DataFrame) -> StructType:
+def _inferred(spark: SparkSession, plan: JobPlan, source: DataFrame) -> StructType:
     from pyspark.sql.types import StructType
 
     most = plan.body.infer_from
@@ -127,7 +127,7 @@ def _inferred(spark: SparkSession, plan: StreamPlan, source: DataFrame) -> Struc
 
 
 def _read(
-    source: DataFrame, plan: StreamPlan, schema: StructType | None
+    source: DataFrame, plan: JobPlan, schema: StructType | None
 ) -> tuple[DataFrame, Column, dict[str, Column]]:
     """The rows, which of them are bad, and the columns made of bodies: null where it is bad."""
     from pyspark.sql import functions as f
@@ -188,7 +188,7 @@ def _readable_avro(schema: str) -> str:
     return json.dumps(found | {"fields": [*found.get("fields", []), marker]})
 
 
-def _parser(plan: StreamPlan, schema: StructType | None) -> Column:
+def _parser(plan: JobPlan, schema: StructType | None) -> Column:
     """The body read by Spark's function; null, or with a corrupt record, where it cannot be."""
     from pyspark.sql import functions as f
 
@@ -221,7 +221,7 @@ def _doubled(names: Iterable[str]) -> str | None:
     return None
 
 
-def _check_names(columns: dict[str, Column], fields: dict[str, Column], plan: StreamPlan) -> None:
+def _check_names(columns: dict[str, Column], fields: dict[str, Column], plan: JobPlan) -> None:
     there = {name.lower() for name in columns}
     for name in fields:
         if name.lower() in there:
@@ -250,7 +250,7 @@ def _raw(kind: str) -> Column:
 
 
 def _failure(kind: str) -> Column:
-    """What the error of a bad body says: which message it is."""
+    """The text of the error of a bad body, which names the message."""
     from pyspark.sql import functions as f
 
     return f.concat(

@@ -1,4 +1,4 @@
-"""What ends a stream, as one sentence that names topic, table and remedy."""
+"""Makes one sentence of an error that ends a stream, with topic, table and remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed
-from aerobee.pipeline.jobs.stream.plan import StreamPlan
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
 _BAD_BODY: Final = re.compile(r"(the body of message \S+ of queue .+? \(mode failfast\))")
 _OTHER_RUN: Final = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE")
@@ -23,7 +23,7 @@ _REMEDY: Final = re.compile(r"\bwith (failOnDataLoss=\w+)")
 _MOST_CHARS: Final = 600
 
 
-def stream_failure(error: Exception, plan: StreamPlan) -> JobFailed | None:
+def stream_failure(error: Exception, plan: JobPlan) -> JobFailed | None:
     """The sentence for an error of Spark that a stream may meet; None for any other."""
     text = str(error)
     route, table = plan.route, plan.table.place
@@ -54,5 +54,5 @@ def stream_failure(error: Exception, plan: StreamPlan) -> JobFailed | None:
 
 
 def as_arguments(failure: JobFailed) -> JobFailed:
-    """The same with options of the source as this command is given them."""
+    """The failure, with options of the source written as arguments of this command."""
     return JobFailed(_REMEDY.sub(r"with --source \1", str(failure)), failure.code)

@@ -1,4 +1,4 @@
-"""What a stream keeps beside its checkpoint: who it is, what it reads, where it goes.
+"""Keeps, beside the checkpoint of a stream, its id, its topics and its table.
 
     <checkpoint>/aerobee/stream-N.json    the newest one counts
     <checkpoint>/aerobee/start            the offsets that a start at latest, or at a time, meant
@@ -6,12 +6,13 @@
 
 A checkpoint says how far its stream has got, so it belongs to one stream for ever: used for another
 topic it would skip messages, used for another table it would leave the rows of earlier ones out.
-The id made here, once, is what tables know the stream by.
+Tables know the stream by the id that is made here, once.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,8 +20,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from aerobee.pipeline.jobs.result import JobFailed
-from aerobee.pipeline.jobs.stream.folders import Folder, Notes
-from aerobee.pipeline.jobs.stream.plan import StreamPlan
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan
+from aerobee.pipeline.jobs.targets.hadoop import AnyTarget
 
 FOLDER: Final = "aerobee"
 _VERSION: Final = 1
@@ -29,7 +30,7 @@ _AROUND: Final = "."
 
 
 @contextmanager
-def only_run(plan: StreamPlan) -> Iterator[None]:
+def only_run(plan: JobPlan) -> Iterator[None]:
     """Holds the stream's lock. Raises JobFailed while another run on this machine has it; on other
     file systems Spark itself stops the second run at its first batch."""
     if "://" in plan.checkpoint:
@@ -54,10 +55,50 @@ def only_run(plan: StreamPlan) -> Iterator[None]:
         os.close(lock)
 
 
-class Memory:
-    """What is kept of one stream; `id` is what its tables know it by."""
+class Notes:
+    """One small document of a directory, a new file for each of its versions: `NAME-0.json`, ...
 
-    def __init__(self, folder: Folder, plan: StreamPlan) -> None:
+    The newest one counts. A version appears whole or not at all, so a kill leaves the one before.
+    """
+
+    def __init__(self, folder: AnyTarget, within: str, name: str) -> None:
+        self._folder = folder
+        self._within, self._name = within, name
+
+    def latest(self) -> dict[str, Any] | None:
+        """The newest version; None if there is none. Raises JobFailed if it cannot be read."""
+        numbers = self._numbers()
+        if not numbers:
+            return None
+        path = self._path(max(numbers))
+        try:
+            found: dict[str, Any] = json.loads(self._folder.read(path))
+        except ValueError as error:
+            raise JobFailed(f"{path} cannot be read ({error}); restore it from a backup") from error
+        return found
+
+    def write(self, document: dict[str, Any]) -> bool:
+        """The next version; False if somebody else made it at the same time."""
+        number = max(self._numbers(), default=-1) + 1
+        text = json.dumps(document, ensure_ascii=False, indent=1)
+        return self._folder.write_new(self._path(number), text.encode())
+
+    def _numbers(self) -> list[int]:
+        begin, end = f"{self._name}-", ".json"
+        return [
+            int(name[len(begin) : -len(end)])
+            for name in self._folder.names(self._within)
+            if name.startswith(begin) and name.endswith(end)
+        ]
+
+    def _path(self, number: int) -> str:
+        return f"{self._within}/{self._name}-{number}.json"
+
+
+class Memory:
+    """The memory of one stream; tables know it by its `id`."""
+
+    def __init__(self, folder: AnyTarget, plan: JobPlan) -> None:
         self._notes = Notes(folder, FOLDER, "stream")
         kept = self._notes.latest()
         #: Nobody has begun this stream yet.
@@ -98,7 +139,7 @@ class Memory:
         return _AROUND if own else place
 
 
-def check_kept(kept: Mapping[str, Any], plan: StreamPlan) -> None:
+def check_kept(kept: Mapping[str, Any], plan: JobPlan) -> None:
     """Raises JobFailed if what is kept is of another stream than the plan's."""
     where = f"checkpoint {plan.checkpoint}"
     if kept.get("version") != _VERSION:
@@ -118,5 +159,5 @@ def check_kept(kept: Mapping[str, Any], plan: StreamPlan) -> None:
         )
 
 
-def _target(plan: StreamPlan) -> str:
+def _target(plan: JobPlan) -> str:
     return _AROUND if plan.has_own_checkpoint else plan.table.place

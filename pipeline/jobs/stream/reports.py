@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+from aerobee.pipeline.brokers.offsets import from_json
 from aerobee.pipeline.jobs.result import JobResult
-from aerobee.pipeline.jobs.stream.plan import StreamPlan
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -47,7 +48,7 @@ class Report:
 
     def __init__(
         self,
-        plan: StreamPlan,
+        plan: JobPlan,
         say: Callable[[str], None] | None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -130,11 +131,10 @@ def _lag(progress: Any) -> int | None:
     source = progress["sources"][0]
     try:
         return max(_total(source["latestOffset"]) - _total(source["endOffset"]), 0)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError):
         return None  # no offsets of ours, or none at all
 
 
 def _total(offset: Any) -> int:
     found = json.loads(offset) if isinstance(offset, str) else offset
-    brokers = [broker for topic in found.values() for broker in topic.values()]
-    return sum(end for broker in brokers for end in broker.values())
+    return sum(from_json(found).values())

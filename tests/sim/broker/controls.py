@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.delay.progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.transactions import log as transaction_log
 from aerobee.broker.transactions.checks import CheckService
 from aerobee.broker.transactions.forms import Half

@@ -30,7 +30,7 @@ from tests.sim.raw_store import parse_log
 from tests.sim.recorded_files import Event as Change
 from tests.sim.recorded_files import RecordedFiles, Start
 from tests.sim.recovered import ROOT
-from tests.unit.store.support import FIRST_MS, small_settings
+from tests.unit.store.support import FIRST_MS, Heard, small_settings
 
 SEGMENT = 16_384
 CHECKS, TIMEOUT_MS, INTERVAL_MS = 3, 1_000, 2_000
@@ -135,9 +135,12 @@ class BrokerRunner:
 
     def _open(self) -> None:
         self._broker = SteppedBroker(
-            self.settings, self._files, time_from(self._now_s), self._files.observe
+            self.settings,
+            self._files,
+            time_from(self._now_s),
+            self._files.observe,
+            listener=Heard(self._durable),
         )
-        self._broker.store.listen(durable=self._durable)
         self._broker.connect(is_there=True)
         self._asked.clear()
         # Recovery has synced what it found.

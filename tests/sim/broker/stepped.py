@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from aerobee.broker.delay.timer import TimerRules, TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.timer import TimerService
+from aerobee.broker.messages.answers import Answers
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, Rescue
@@ -27,6 +28,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.remoting.turns import Job
 from aerobee.store.disk.files import Files
+from aerobee.store.marks import StoreListener
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.sim.recovered import ROOT
@@ -109,6 +111,16 @@ class _Clients:
         return self.members
 
 
+class _TimerSettings:
+    """Times of a day at most, rolled when they are further ahead than the window."""
+
+    timer_enabled = True
+    timer_max_delay_seconds = DAY_MS // 1000
+    timer_roll_window_seconds = WINDOW_MS // 1000
+    retention_hours = 1000
+    timer_messages = timer_recalls = 10_000
+
+
 class _Topics:
     """A table that has every topic."""
 
@@ -130,11 +142,12 @@ class SteppedBroker:
         time: SteppedTime,
         putting: Callable[[], None] = lambda: None,
         state_file: Callable[[str], JsonStateFile] | None = None,
+        listener: StoreListener | None = None,
     ) -> None:
         self.time, self.loop = time, time.loop
         self._sync_flush = settings.sync_flush
         self._putting = putting
-        self.store = SteppedStore.open(settings, files, time)
+        self.store = SteppedStore.open(settings, files, time, listener=listener)
         try:
             if state_file is None:
                 for changed in files.make_directories(CONFIG):
@@ -154,20 +167,19 @@ class SteppedBroker:
         )
         stats, loop = BrokerStats(), cast("asyncio.AbstractEventLoop", self.loop)
         self.timer = TimerService(
-            loop,
-            store,
-            self.timer_progress,
-            stats,
-            self.appended,
-            self.time.now_ms,
-            store.put,
-            TimerRules(
-                lambda: True, lambda: DAY_MS, lambda: WINDOW_MS, lambda: 10_000, lambda: 10_000
-            ),
+            loop=loop,
+            store=store,
+            progress=self.timer_progress,
+            stats=stats,
+            appended=self.appended,
+            clock_ms=self.time.now_ms,
+            put_delayed=store.put,
+            settings=cast("Settings", _TimerSettings()),
             second_step=second_step(),
         )
         self.clients = _Clients()
         self.producer = Producer(1)
+        self.answers = Answers(settings, loop, AtOnce(), store, stats)
         self.transactions = Transactions(
             settings,
             loop,
@@ -180,10 +192,9 @@ class SteppedBroker:
             HOST,
             self.appended,
             self.time.now_ms,
-            lambda: None,
+            self.answers.decisions,
             second_step=second_step(),
         )
-        store.listen(closing=self.timer.save_last)
         self.timer.start()
 
     def _put(self, stored: StoreMessage) -> PutResult:
@@ -276,7 +287,7 @@ class SteppedBroker:
         """The flush thread's turn, and what follows it; False when the store is broken."""
         synced = self.store.sync_log()
         self.store.dispatch()
-        self.transactions.answers.send_ready()
+        self.answers.go_on()
         return synced
 
     def close(self) -> bool:
@@ -288,7 +299,7 @@ class SteppedBroker:
                 break
             self.sync()
         self._save_offsets()
-        return self.store.close()
+        return self.store.close(self.timer.save_last)
 
 
 def time_from(now_s: float) -> SteppedTime:

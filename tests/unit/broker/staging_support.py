@@ -11,6 +11,7 @@ from typing import Any, cast
 from aerobee.access.control import AccessControl
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.messages.answers import Answers
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -114,6 +115,7 @@ class Desk:
         self.turns = Turns()
         self.turns._loop = cast("asyncio.AbstractEventLoop", self.loop)
         self.sums = SummedLog(self.loop.time)
+        self.stats = BrokerStats()
         self.store = MessageStore.open(settings)
         self.topics = TopicTable(
             Settings.for_tests(
@@ -127,18 +129,21 @@ class Desk:
             self.topics.update(TopicConfig(topic, 4, 4, PERM_READ_WRITE)).result()
         self.deleted = deletions(path / "config", self.store.written)
         self.second_step = second_step(self.topics.get, self.deleted)
+        loop = cast("asyncio.AbstractEventLoop", self.loop)
+        self.answers = Answers(settings, loop, self.turns, self.store, self.stats)
         self.staging = Staging(
             settings,
             cast("asyncio.AbstractEventLoop", self.loop),
             self.store,
             self.topics,
-            BrokerStats(),
+            self.stats,
             JsonStateFile(path / "config" / "stages.json", sets_aside=sets_aside),
             HOST,
             lambda: None,
             lambda: self.now_ms,
             BODIES,
             self.turns,
+            self.answers.intents,
             self._delays() if delays else None,
             second_step=self.second_step,
             sums=self.sums,
@@ -151,12 +156,12 @@ class Desk:
     def _delays(self) -> ScheduleMessageService:
         file = JsonStateFile(self.path / "config" / "delayOffset.json")
         delays = ScheduleMessageService(
-            cast("asyncio.AbstractEventLoop", self.loop),
-            self.store,
-            DelayProgress(file, lambda: self.store.durable),
-            BrokerStats(),
-            lambda: None,
-            lambda: self.now_ms,
+            loop=cast("asyncio.AbstractEventLoop", self.loop),
+            store=self.store,
+            progress=DelayProgress(file, lambda: self.store.durable),
+            stats=BrokerStats(),
+            appended=lambda: None,
+            clock_ms=lambda: self.now_ms,
             second_step=self.second_step,
             retries=retries_of(self.store),
         )
@@ -236,9 +241,14 @@ class Desk:
         self.store.sync_soon()
         assert self.store.wait_durable(self.store.written, 10.0)
         self.store.dispatch()
-        self.staging.answers.send_ready()
+        self.send_ready()
         while self.turns.waiting:
             self.loop.turn()
+
+    def send_ready(self) -> None:
+        """What the broker does when a mark has moved, and some times a second."""
+        self.answers.go_on()
+        self.staging.answers.send_ready()
 
     def save(self) -> None:
         """Have stages.json written, if there is something new."""

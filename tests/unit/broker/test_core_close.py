@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.core import BrokerCore
+from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.scheduler import Saver
 from aerobee.broker.stats import BrokerStats
@@ -20,9 +21,18 @@ async def test_a_table_that_cannot_be_written_at_the_end_takes_no_other_with_it(
 ) -> None:
     """The first that failed skipped those behind it: deleted topics and staged batches."""
     settings = Settings.for_tests(store_path=str(tmp_path / "store"))
-    store = MessageStore.open(settings)
+    loop = asyncio.get_running_loop()
+    events = StoreEvents(loop)
+    store = MessageStore.open(settings, listener=events)
     identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
-    core = BrokerCore(settings, store, identity, BrokerStats(), asyncio.get_running_loop())
+    core = BrokerCore(
+        settings=settings,
+        store=store,
+        events=events,
+        identity=identity,
+        stats=BrokerStats(),
+        loop=loop,
+    )
     tried: list[str] = []
 
     async def full(saver: Saver[object]) -> None:

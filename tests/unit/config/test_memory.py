@@ -12,20 +12,18 @@ import aerobee.testing
 from aerobee.access import accounts
 from aerobee.broker import daemon
 from aerobee.broker.delay import backlog
-from aerobee.broker.messages.acks import MAX_WAITING
+from aerobee.broker.messages.answers import MAX_DECISIONS, MAX_QUESTIONS, MAX_SENDS
 from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.requests.locks import MAX_LOCKS
 from aerobee.broker.requests.member_lists import KEPT_BYTES
 from aerobee.broker.requests.stats import _MOST_RATES
 from aerobee.broker.second_step.deleted_topics import MOST_DELETIONS
-from aerobee.broker.staging import answers
 from aerobee.broker.staging.table import DROPPED_KEPT
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
-from aerobee.broker.transactions.requests import MAX_WAITING as ENDS_WAITING
 from aerobee.broker.transactions.table import REMEMBERED
 from aerobee.client.options import PushOptions
-from aerobee.client.producing import tracing
+from aerobee.client.producing import message_trace
 from aerobee.config.client_limits import CLIENT
 from aerobee.config.growth import BOUNDED
 from aerobee.config.limits_page import PAGE, page
@@ -84,10 +82,10 @@ def test_constants_are_those_of_their_modules() -> None:
     values = {fixed.name: fixed.value for fixed in FIXED}
     table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None, limit_bytes=lambda: 0)
     assert values["client groups"] == table._limit
-    assert values["waiting sends"] == MAX_WAITING
+    assert values["waiting sends"] == MAX_SENDS
     assert values["order locks"] == MAX_LOCKS
     assert values["lists of members"] == KEPT_BYTES
-    assert values["waiting questions for batches"] == answers.MAX_WAITING
+    assert values["waiting questions for batches"] == MAX_QUESTIONS
     assert values["stages given up"] == DROPPED_KEPT
     assert values["counters"] == BrokerStats()._limit
     assert values["deleted topics"] == MOST_DELETIONS
@@ -101,7 +99,7 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["name server, changes that wait"] == ALL_CHANGES_WAITING
     assert values["appended messages"] == PENDING_MOST
     assert values["decided transactions"] == REMEMBERED
-    assert values["waiting ends of transactions"] == ENDS_WAITING
+    assert values["waiting ends of transactions"] == MAX_DECISIONS
     assert values["rates of groups"] == _MOST_RATES
     assert values["damage reported"] == 2 * damage._MOST_REPORTED
     assert values["places of waiting messages"] == backlog._MOST_PLACES
@@ -121,7 +119,7 @@ def test_texts_that_are_remembered_are_few_and_short() -> None:
 
 def test_the_limits_of_our_client_are_those_of_its_modules() -> None:
     rows = {row.name: row.value for row in CLIENT}
-    assert rows["client, trace"] == f"{tracing._MOST_WAITING:,} records"
+    assert rows["client, trace"] == f"{message_trace._MOST_WAITING:,} records"
     options = {field.name for field in fields(PushOptions)}
     assert set(re.findall(r"`(\w+)`", rows["client, messages held"])) <= options
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from aerobee.pipeline.files.directory import Reader
-from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.files.plan import Part, plan
-from aerobee.pipeline.files.read import read_part
+from aerobee.pipeline.files.directory import FileReader
+from aerobee.pipeline.files.part_reader import read_part
+from aerobee.pipeline.files.store_options import StoreOptions
+from aerobee.pipeline.files.store_plan import Part, plan
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.record import Message, decode_record
 from aerobee.protocol.message.record_layout import BLANK_MAGIC, MESSAGE_MAGIC, pack_host
@@ -136,14 +136,14 @@ Reads = list[tuple[str, int, int]]
 def counted_reads() -> Iterator[Reads]:
     """(path, position, bytes) of everything that is read of a store inside the block."""
     reads: Reads = []
-    original = Reader.read
+    original = FileReader.read
 
-    def read(self: Reader, position: int, count: int) -> bytes:
+    def read(self: FileReader, position: int, count: int) -> bytes:
         data = original(self, position, count)
         reads.append((self.path, position, len(data)))
         return data
 
-    with patch.object(Reader, "read", read):
+    with patch.object(FileReader, "read", read):
         yield reads
 
 

@@ -12,8 +12,8 @@ from aerobee import testing
 from aerobee.client.blocking import Admin, Producer
 from aerobee.client.message import Message
 from aerobee.pipeline.brokers.offsets import Queue, Range
-from aerobee.pipeline.source.options import SourceOptions, read_source_options
-from aerobee.pipeline.source.read import read_range
+from aerobee.pipeline.source.range_rows import read_range
+from aerobee.pipeline.source.source_options import SourceOptions, read_source_options
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.testing import RunningBroker
 

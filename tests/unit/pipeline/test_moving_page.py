@@ -9,9 +9,9 @@ import pytest
 
 from aerobee.pipeline import foreign_options
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS
-from aerobee.pipeline.sink.options import SINK_OPTIONS
 from aerobee.pipeline.sink.schema import SINK_COLUMNS
-from aerobee.pipeline.source.options import SOURCE_OPTIONS
+from aerobee.pipeline.sink.sink_options import SINK_OPTIONS
+from aerobee.pipeline.source.source_options import SOURCE_OPTIONS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark-moving.md").read_text()
 ANSWERED = foreign_options.SOURCE_WORDS | foreign_options.SINK_WORDS

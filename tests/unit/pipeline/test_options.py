@@ -3,7 +3,7 @@
 import pytest
 
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.options import OptionMap
+from aerobee.pipeline.option_map import OptionMap
 
 KNOWN = ("nameServer", "splitBytes", "mode", "topic", "secretKey", "startTimestamp", "checkCrc")
 

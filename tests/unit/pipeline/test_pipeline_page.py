@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.cli.parser import build_parser
-from aerobee.pipeline.jobs.stream.plan import read_plan
+from aerobee.pipeline.jobs.stream.job_plan import read_plan
 from aerobee.pipeline.jobs.stream.tables.packages import PACKAGES
 from aerobee.pipeline.jobs.submit import parse_time
 from aerobee.pipeline.launch.words import split

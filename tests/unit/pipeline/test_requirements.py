@@ -30,9 +30,9 @@ def test_the_extra_brings_what_the_tests_run_with(version: str) -> None:
 READ_WITHOUT_MSGSPEC = """
 import sys
 sys.modules["msgspec"] = None
-from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.files.plan import plan
-from aerobee.pipeline.files.read import read_part
+from aerobee.pipeline.files.store_options import StoreOptions
+from aerobee.pipeline.files.store_plan import plan
+from aerobee.pipeline.files.part_reader import read_part
 options = StoreOptions.parse({"path": sys.argv[1]})
 parts = plan(options, options.selection)
 print(sum(one.num_rows for part in parts for one in read_part(part, options, options.selection)))

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +15,8 @@ from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import OffsetsFile
-from aerobee.store.errors import StoreNotWritable
+from aerobee.store.errors import StoreBroken, StoreNotWritable
+from aerobee.store.marks import Marks, StoreListener
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import GetStatus
 
@@ -40,6 +41,31 @@ def small_settings(path: Path, **changes: object) -> Settings:
         "disk_warning_ratio": 1.0,
     }
     return Settings.for_tests(**(values | changes))
+
+
+class Heard(StoreListener):
+    """What a store has said: where its marks were each time one moved, and its failure; `durable`
+    is called with each durable mark."""
+
+    def __init__(self, durable: Callable[[int], None] = lambda _mark: None) -> None:
+        self.durable: list[int] = []
+        self.committed: list[int] = []
+        self.failures: list[StoreBroken] = []
+        self._tell = durable
+
+    def moved(self, marks: Marks) -> None:
+        self.committed.append(marks.committed)
+        if marks.durable not in self.durable[-1:]:
+            self.durable.append(marks.durable)
+            self._tell(marks.durable)
+
+    def broken(self, error: StoreBroken) -> None:
+        self.failures.append(error)
+
+
+def marks_at(log_offset: int) -> Marks:
+    """Those of a store whose log ends there."""
+    return Marks(Settings.for_tests(), log_offset, 0, StoreListener())
 
 
 class ManualClock(Clock):

@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.jobs.result import JobFailed
-from aerobee.pipeline.jobs.stream.folders import open_folder
-from aerobee.pipeline.jobs.stream.plan import OWN_FOLDER, TablePlan
-from aerobee.pipeline.jobs.stream.tables.sql_table import OWNER, SqlTable, quoted
-from aerobee.pipeline.jobs.stream.tables.table import Found, Stream
+from aerobee.pipeline.jobs.stream.job_plan import OWN_FOLDER, TablePlan
+from aerobee.pipeline.jobs.stream.tables.table import OWNER, Found, SqlTable, Stream, quoted
+from aerobee.pipeline.jobs.targets.hadoop import open_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +64,7 @@ class DeltaTable(SqlTable):
     def _is_there(self) -> bool:
         if not self._plan.is_directory:
             return bool(self._spark.catalog.tableExists(self._sql_name))
-        folder = open_folder(self._spark, self._plan.place)
+        folder = open_target(self._spark, self._plan.place)
         names = folder.names("")
         # A kill while it was made leaves a log without a version.
         log = folder.names("_delta_log") if "_delta_log" in names else []
@@ -86,7 +85,7 @@ class DeltaTable(SqlTable):
         rows = self._spark.createDataFrame([], schema)
         writer = rows.write.format("delta").mode("error").partitionBy(*self._plan.partition_by)
         if self._plan.is_directory:
-            open_folder(self._spark, self._plan.place).write_new(self._being_made, b"")
+            open_target(self._spark, self._plan.place).write_new(self._being_made, b"")
             writer.save(self._plan.uri)
         else:
             writer.saveAsTable(self._sql_name)

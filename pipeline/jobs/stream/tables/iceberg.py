@@ -14,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.jobs.stream.folders import open_folder
-from aerobee.pipeline.jobs.stream.plan import TablePlan
-from aerobee.pipeline.jobs.stream.tables.sql_table import (
+from aerobee.pipeline.jobs.stream.job_plan import TablePlan
+from aerobee.pipeline.jobs.stream.tables.table import (
     OWNER,
+    Found,
     SqlTable,
+    Stream,
     columns_ddl,
     quoted,
     text,
 )
-from aerobee.pipeline.jobs.stream.tables.table import Found, Stream
+from aerobee.pipeline.jobs.targets.hadoop import open_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +101,7 @@ class IcebergTable(SqlTable):
         if self._spark.catalog.tableExists(self._sql_name):
             return True
         if self._plan.is_directory:
-            folder = open_folder(self._spark, self._plan.place)
+            folder = open_target(self._spark, self._plan.place)
             names = folder.names("")
             # A kill while it was made leaves metadata without a version.
             if not any(name.endswith(".metadata.json") for name in folder.names("metadata")):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aerobee.pipeline.jobs.result import JobFailed
-from aerobee.pipeline.jobs.stream.plan import StreamPlan
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +22,8 @@ _MADE_FOR: Final = re.compile(r"_(\d+\.\d+)_2\.\d+:")
 
 
 class Package(NamedTuple):
-    """What is called, a class of it, its Maven name by minor version of Spark ("" for any; with
-    {spark} for Spark's whole version), and Spark's settings with it."""
+    """A package: its name for people, a class of it, its Maven name by minor version of Spark (""
+    for any; with {spark} for Spark's whole version), and Spark's settings with it."""
 
     name: str
     has: str
@@ -65,7 +65,7 @@ PACKAGES: Final = {
 }
 
 
-def settings_of(plan: StreamPlan, packages: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+def settings_of(plan: JobPlan, packages: str | None, conf: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings for the plan; `conf`, the user's, wins, but for extensions, which add up."""
     package = PACKAGES.get(plan.table.format)
     settings = dict(package.settings) if package else {}
@@ -80,7 +80,7 @@ def settings_of(plan: StreamPlan, packages: str | None, conf: Mapping[str, str])
     return settings
 
 
-def check_asked(plan: StreamPlan, packages: str | None, version: str) -> None:
+def check_asked(plan: JobPlan, packages: str | None, version: str) -> None:
     """Before they are brought: raises JobFailed for a table's package of another Spark."""
     if plan.table.format not in PACKAGES or not version:
         return
@@ -93,7 +93,7 @@ def check_asked(plan: StreamPlan, packages: str | None, version: str) -> None:
             )
 
 
-def check_packages(spark: SparkSession, plan: StreamPlan) -> None:
+def check_packages(spark: SparkSession, plan: JobPlan) -> None:
     """Raises JobFailed with the words that bring a package that is missing."""
     for kind in (plan.table.format, plan.body.kind):
         package = PACKAGES.get(kind)
@@ -104,7 +104,7 @@ def check_packages(spark: SparkSession, plan: StreamPlan) -> None:
 
 
 def missing(kind: str, version: str) -> str:
-    """What to do about a package that this version of Spark has not."""
+    """The remedy for a package that this version of Spark lacks."""
     package = PACKAGES[kind]
     minor = ".".join(version.split(".")[:2])
     maven = package.maven.get(minor) or package.maven.get("")

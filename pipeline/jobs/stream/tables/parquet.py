@@ -23,9 +23,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.jobs.result import JobFailed
-from aerobee.pipeline.jobs.stream.folders import Notes, open_folder, renames_at_once
-from aerobee.pipeline.jobs.stream.plan import OWN_FOLDER, TablePlan, as_uri
+from aerobee.pipeline.jobs.stream.job_plan import OWN_FOLDER, TablePlan
+from aerobee.pipeline.jobs.stream.memory import Notes
 from aerobee.pipeline.jobs.stream.tables.table import Found, Stream, Table
+from aerobee.pipeline.jobs.targets.hadoop import open_target
+from aerobee.pipeline.jobs.targets.staging import Staging, write_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 _HIDDEN: Final = ("_", ".")
 _BATCH: Final = "batch="
-_STAGING: Final = f"{OWN_FOLDER}/staging"
 
 
 class ParquetTable(Table):
@@ -41,7 +42,8 @@ class ParquetTable(Table):
 
     def __init__(self, spark: SparkSession, plan: TablePlan, stream: Stream) -> None:
         super().__init__(spark, plan, stream)
-        self._folder = open_folder(spark, plan.place)
+        self._folder = open_target(spark, plan.place)
+        self._staging = Staging(self._folder, f"{OWN_FOLDER}/staging")
         self._notes = Notes(self._folder, OWN_FOLDER, "table")
         self._found: Found | None = None
 
@@ -51,9 +53,9 @@ class ParquetTable(Table):
         mark = f"{place}/_stream-{self._stream.id}"
         if self._folder.exists(mark):
             return
-        rows = self._aligned(batch, self._found)
-        if not renames_at_once(self._plan.place):
-            self._write(rows, place)
+        rows, partition_by = self._aligned(batch, self._found), self._found.partition_by
+        if not self._folder.renames:
+            write_parquet(rows, self._folder, place, partition_by)
             self._folder.write_new(mark, b"")
             return
         if self._folder.exists(place):
@@ -61,10 +63,9 @@ class ParquetTable(Table):
                 f"table {self._name} has a directory {place} that is not of the stream from "
                 f"{self._stream.what}: somebody else writes there; move it away, and start again"
             )
-        # Of this try alone: the JVM of a run that was killed may be at it still.
-        own = f"{_STAGING}/{uuid.uuid4().hex}"
+        own = self._staging.new()
         aside = f"{own}/{place}"
-        self._write(rows, aside)
+        write_parquet(rows, self._folder, aside, partition_by)
         self._folder.write_new(f"{aside}/_stream-{self._stream.id}", b"")
         self._folder.sync(self._folder.sizes(aside))
         self._folder.move(aside, place)
@@ -73,13 +74,8 @@ class ParquetTable(Table):
     def begin(self, schema: StructType, known: str | None) -> str:
         found = super().begin(schema, known)
         self._found = self._find()
-        self._folder.remove_tree(_STAGING)
+        self._staging.clear()
         return found
-
-    def _write(self, rows: DataFrame, place: str) -> None:
-        assert self._found is not None
-        writer = rows.write.mode("overwrite").partitionBy(*self._found.partition_by)
-        writer.parquet(as_uri(f"{self._plan.place}/{place}"))
 
     def _find(self) -> Found | None:
         from pyspark.sql.types import StructType

@@ -1,30 +1,33 @@
-"""What every table does: it is made or recognised once, and takes batches.
+"""A table of a stream: it is made or recognised once, and then takes batches.
 
     begin(schema, known)     makes the table, or checks that it is this stream's and fits
-    write(batch, number)     the rows of a batch, all or none; a number that is there is not again
-    compact()                fewer, larger files, if the format can do that under its readers
+    write(batch, number)     writes all rows of a batch, or none if the table has that number
+    compact()                makes fewer, larger files, if the format can do that under its readers
 
-A table is marked as the stream's that made it, or that found it empty. Another stream's, one with
-somebody's rows, or one that was made anew since is refused, unless the user says that rows are to
-be appended to it.
+A table is marked as that of the stream which made it, or found it empty. A stream refuses a table
+of another stream, a table with rows of somebody else, and a table that was made anew since, unless
+the user says that rows are to be appended to it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
-from aerobee.pipeline.jobs.stream.plan import TablePlan
+from aerobee.pipeline.jobs.stream.job_plan import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
 
+#: The property that holds the id of the table's stream.
+OWNER: Final = "aerobee.stream"
+
 
 class Stream(NamedTuple):
-    """Who writes: the id of the stream, its topics for people, its checkpoint."""
+    """The stream that writes: its id, its topics for people, its checkpoint."""
 
     id: str
     what: str
@@ -139,7 +142,7 @@ class Table(ABC):
             )
 
     def _new_columns(self, found: Found, schema: StructType) -> list[StructField]:
-        """What the table lacks. Raises JobFailed if it is not to be added, or does not fit."""
+        """The columns that the table lacks. Raises JobFailed if they are refused, or do not fit."""
         there = {field.name.lower(): field for field in found.schema.fields}
         new = [field for field in schema.fields if field.name.lower() not in there]
         for field in schema.fields:
@@ -183,3 +186,55 @@ def _is_same(one: StructField, other: StructField) -> bool:
     # Formats differ in what may be null inside, which a batch of ours always may.
     same: bool = one.dataType.simpleString() == other.dataType.simpleString()
     return same
+
+
+class SqlTable(Table):
+    """A table with a name in SQL and with properties, one of which says whose table it is; others
+    may write to it between two batches. Subclasses set `_sql_name`, and say what they are called.
+    """
+
+    called: ClassVar[str]
+    _sql_name: str
+
+    def _mark(self) -> None:
+        self._spark.sql(
+            f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES "
+            f"({text(OWNER)} = {text(self._stream.id)})"
+        )
+
+    def _add(self, fields: Sequence[StructField]) -> None:
+        self._spark.sql(f"ALTER TABLE {self._sql_name} ADD COLUMNS ({columns_ddl(fields)})")
+
+    def _still_there(self) -> Found:
+        """The table before a batch is written. Raises JobFailed if it was removed."""
+        found = self._find()
+        if found is None:
+            raise JobFailed(
+                f"table {self._name} was removed while {self._stream.what} was written to it; "
+                "restore it, or begin anew with another --to and --checkpoint"
+            )
+        return found
+
+    def _check_empty(self, names: Iterable[str]) -> None:
+        """Raises JobFailed if a directory without a table holds what readers would see."""
+        others = sorted(name for name in names if not name.startswith(("_", ".")))
+        if others:
+            raise JobFailed(
+                f"{self._name} is no {self.called} table, and not empty: it holds {others[0]}; "
+                f"name another {self._plan.option} for {self._stream.what}"
+            )
+
+
+def quoted(name: str) -> str:
+    """A part of a name for SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text(value: str) -> str:
+    """A string for SQL."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def columns_ddl(fields: Sequence[StructField]) -> str:
+    """Columns for CREATE and ALTER; all may be null."""
+    return ", ".join(f"{quoted(one.name)} {one.dataType.simpleString()}" for one in fields)

@@ -118,16 +118,15 @@ class Bench:
         self.progress = DelayProgress(self.file(), lambda: self.store.durable)
         self.retries = retries_of(self.store, self.deleted)
         self.delays = ScheduleMessageService(
-            cast(asyncio.AbstractEventLoop, self.loop),
-            self.store,
-            self.progress,
-            self.stats,
-            self.appended,
-            self.clock.now_ms,
+            loop=cast(asyncio.AbstractEventLoop, self.loop),
+            store=self.store,
+            progress=self.progress,
+            stats=self.stats,
+            appended=self.appended,
+            clock_ms=self.clock.now_ms,
             second_step=second_step(self.topics.get, self.deleted),
             retries=self.retries,
         )
-        self.store.listen(closing=self.delays.save_last)
         self.delays.start()
 
     def _put(self, message: StoreMessage) -> PutResult:
@@ -143,7 +142,7 @@ class Bench:
 
     def close(self) -> None:
         self.delays.close()
-        self.store.close()
+        self.store.close(self.delays.save_last)
 
     def restart(self) -> None:
         self.close()
@@ -490,9 +489,9 @@ def test_the_file_says_nothing_that_is_not_durable(bench: Bench) -> None:
     bench.pass_ms(1500)
     assert bench.store.durable < bench.store.written
     bench.progress.take_changes()
-    assert bench.progress._places[1].advance(bench.store.durable) == 0
+    assert bench.progress._positions[1].advance(bench.store.durable) == 0
     assert bench.progress.table() == {1: 3}
-    assert bench.progress._places[1].advance(bench.store.written) == 3
+    assert bench.progress._positions[1].advance(bench.store.written) == 3
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["as it is", "control"])

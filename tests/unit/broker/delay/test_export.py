@@ -19,12 +19,12 @@ def exported(bench: Bench) -> tuple[ExportReport, list[Kept]]:
     bench.timer.close()
     kept: list[Kept] = []
     export = TimerExport(
-        bench.store,
-        bench.progress.done,
-        bench.clock.now_ms,
-        bench.window_ms,
-        kept.append,
-        {name: bench.deleted.offset_of(name, 0) for name in bench.topics},
+        store=bench.store,
+        done=bench.progress.done,
+        now_ms=bench.clock.now_ms,
+        window_ms=bench.timer_roll_window_seconds * 1000,
+        listed=kept.append,
+        deleted_at={name: bench.deleted.offset_of(name, 0) for name in bench.topics},
         dry_run=False,
     )
     export.run()
@@ -38,7 +38,7 @@ def test_what_is_kept_comes_at_its_time_and_what_is_exported_is_the_levels_alone
 ) -> None:
     """Kept ones were to be rolled within what the levels reach, which counts as done."""
     bench = Bench(tmp_path, message_delay_levels="1s 2s")
-    bench.window_ms = 1000
+    bench.timer_roll_window_seconds = 1
     bench.send(b"done", 100)
     bench.pass_ms(200)
     near_ms, far_ms = bench.send(b"near", 1500), bench.send(b"far", 60_000)
@@ -67,7 +67,7 @@ def test_what_was_exported_does_not_count_as_waiting(
 ) -> None:
     """Whatever part of an hour the levels reach, and wherever what is further ahead is rolled."""
     bench = Bench(tmp_path, message_delay_levels="1h 2h")
-    bench.window_ms = window_ms
+    bench.timer_roll_window_seconds = window_ms // 1000
     bench.clock.shift_ms += HOUR_MS - bench.clock.now_ms() % HOUR_MS + minute * 60_000
     bench.pass_ms(10)
     near = [HOUR_MS // 2, HOUR_MS, HOUR_MS, 2 * HOUR_MS - 60_000]

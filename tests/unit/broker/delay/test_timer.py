@@ -10,10 +10,11 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.delay.timer import TimerRules, TimerService
-from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -50,10 +51,12 @@ class Bench:
         self.settings = settings
         self.loop = ManualLoop()
         self.clock = Wall(self.loop)
-        self.enabled = True
-        self.max_delay_ms = 40 * DAY_MS
-        self.window_ms = 36 * HOUR_MS
-        self.most = 1000
+        # In place of the settings, for a test to change.
+        self.timer_enabled = True
+        self.timer_max_delay_seconds = 40 * 86_400
+        self.timer_roll_window_seconds = 36 * 3600
+        self.retention_hours = 1000
+        self.timer_messages = self.timer_recalls = 1000
         self.refusal: Exception | None = None
         self.topics = {"Orders": TopicConfig("Orders")}
         self.deleted = no_deletions()
@@ -75,23 +78,16 @@ class Bench:
         self.stats = BrokerStats()
         self.progress = TimerProgress(self.file(), lambda: self.store.durable)
         self.timer = TimerService(
-            cast(asyncio.AbstractEventLoop, self.loop),
-            self.store,
-            self.progress,
-            self.stats,
-            self.appended,
-            self.clock.now_ms,
-            self.store.put,
-            TimerRules(
-                lambda: self.enabled,
-                lambda: self.max_delay_ms,
-                lambda: self.window_ms,
-                lambda: self.most,
-                lambda: self.most,
-            ),
+            loop=cast(asyncio.AbstractEventLoop, self.loop),
+            store=self.store,
+            progress=self.progress,
+            stats=self.stats,
+            appended=self.appended,
+            clock_ms=self.clock.now_ms,
+            put_delayed=self.store.put,
+            settings=cast(Settings, self),
             second_step=second_step(self.topics.get, self.deleted),
         )
-        self.store.listen(closing=self.timer.save_last)
         self.timer.start()
 
     def _put(self, message: StoreMessage) -> PutResult:
@@ -117,7 +113,7 @@ class Bench:
 
     def close(self) -> None:
         self.timer.close()
-        self.store.close()
+        self.store.close(self.timer.save_last)
 
     def restart(self) -> None:
         self.close()
@@ -255,7 +251,7 @@ def test_with_the_timer_off_a_time_to_come_is_refused_and_what_waits_is_delivere
     bench: Bench,
 ) -> None:
     bench.send(b"waits", 5000)
-    bench.enabled = False
+    bench.timer_enabled = False
     with pytest.raises(MessageIllegal, match="timerWheelEnable"):
         bench.send(b"refused", 5000)
     bench.pass_ms(6000)
@@ -421,7 +417,7 @@ def test_a_full_disk_holds_all_up_and_loses_nothing(
     bench.send(b"2", 2000)
     bench.refusal = StoreNotWritable("the disk is full")
     bench.pass_ms(5000)
-    assert bench.timer.counts.put_failures > 2
+    assert bench.timer.put_failures > 2
     assert bench.timer.late_s() > 3
     bench.refusal = None
     bench.pass_ms(200)
@@ -495,7 +491,7 @@ def test_what_was_delivered_1024_hours_ago_does_not_count_as_waiting_in_its_queu
 
 def test_what_waits_counts_although_no_message_may_wait_that_long_any_more(bench: Bench) -> None:
     bench.send(b"x", 30 * HOUR_MS)
-    bench.max_delay_ms = HOUR_MS
+    bench.timer_max_delay_seconds = 3600
     assert bench.timer.pending() == 1
 
 
@@ -526,7 +522,7 @@ def test_an_hour_whose_queue_cannot_be_read_counts_whole(
 
 
 def test_an_hour_that_is_full_takes_no_more_and_other_hours_do(bench: Bench) -> None:
-    bench.most = 2
+    bench.timer_messages = bench.timer_recalls = 2
     for n in range(2):
         bench.send(b"%d" % n, 2 * HOUR_MS + n)
     with pytest.raises(StoreNotWritable, match="timer_messages"):
@@ -542,7 +538,7 @@ def test_an_hour_that_is_full_takes_no_more_and_other_hours_do(bench: Bench) -> 
 def test_what_is_further_ahead_than_the_window_is_stored_again_and_comes_once(
     bench: Bench,
 ) -> None:
-    bench.window_ms = 8 * HOUR_MS
+    bench.timer_roll_window_seconds = 8 * 3600
     deliver_ms = bench.send(b"x", 40 * HOUR_MS)
     first = bench.waiting()[0]
     assert int(first.properties["TIMER_OUT_MS"]) - first.store_timestamp_ms >= 6 * HOUR_MS
@@ -563,7 +559,7 @@ def test_what_is_further_ahead_than_the_window_is_stored_again_and_comes_once(
 
 
 def test_rolls_of_one_burst_are_spread(bench: Bench) -> None:
-    bench.window_ms = HOUR_MS
+    bench.timer_roll_window_seconds = 3600
     for n in range(50):
         bench.send(b"%d" % n, 3 * HOUR_MS)
     assert len({one.properties["TIMER_OUT_MS"][:-3] for one in bench.waiting()}) > 25
@@ -579,9 +575,9 @@ def test_one_that_is_rolled_when_its_time_has_passed_is_not_overtaken(
     cursor would have passed the copy, and nobody would ever look at it."""
     # All in one second, so that they are delivered in one go.
     bench.pass_ms((300 - bench.clock.now_ms()) % 1000)
-    bench.window_ms = 1000
+    bench.timer_roll_window_seconds = 1
     bench.send(b"rolled", 1100)
-    bench.window_ms = 10_000
+    bench.timer_roll_window_seconds = 10
     for n in range(others):
         bench.send(b"%d" % n, 1150 + n)
     bench.leap_ms(5000)
@@ -598,7 +594,7 @@ def test_one_that_is_rolled_when_its_time_has_passed_is_not_overtaken(
 def test_a_recalled_message_is_not_delivered_and_others_are(
     bench: Bench, wait_ms: int, restarted: bool
 ) -> None:
-    bench.window_ms = HOUR_MS  # the longest of them is rolled
+    bench.timer_roll_window_seconds = 3600  # the longest of them is rolled
     deliver_ms = bench.send(b"recalled", wait_ms)
     bench.send(b"other", wait_ms)
     bench.send(b"recalled", wait_ms + 1)  # another time: another message
@@ -638,7 +634,7 @@ def test_a_recall_that_is_not_visible_yet_is_waited_for(bench: Bench) -> None:
 
 def test_a_recall_far_ahead_outlives_a_long_downtime(bench: Bench) -> None:
     """Message and recall were both to be stored again meanwhile."""
-    bench.window_ms = 8 * HOUR_MS
+    bench.timer_roll_window_seconds = 8 * 3600
     deliver_ms = bench.send(b"recalled", 30 * HOUR_MS)
     bench.send(b"other", 30 * HOUR_MS)
     bench.pass_ms(HOUR_MS)
@@ -652,7 +648,7 @@ def test_a_recall_far_ahead_outlives_a_long_downtime(bench: Bench) -> None:
 
 def test_a_recall_of_a_deleted_topic_is_no_message_that_was_dropped(bench: Bench) -> None:
     """It is to be stored again, as its message is. It was counted, and named in the log."""
-    bench.window_ms = 8 * HOUR_MS
+    bench.timer_roll_window_seconds = 8 * 3600
     bench.recall(b"recalled", bench.send(b"recalled", 30 * HOUR_MS))
     bench.deleted.add("Orders", bench.store.written)
     bench.pass_ms(31 * HOUR_MS)
@@ -669,7 +665,7 @@ def test_a_recall_for_a_time_that_has_passed_is_refused(bench: Bench) -> None:
 
 
 def test_an_hour_takes_so_many_recalls(bench: Bench) -> None:
-    bench.most = 2
+    bench.timer_messages = bench.timer_recalls = 2
     deliver_ms = bench.clock.now_ms() + 2 * HOUR_MS
     for body in (b"1", b"2"):
         bench.recall(body, deliver_ms)

@@ -14,6 +14,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from tests.unit.broker.clients_support import Endless
+from tests.unit.store.support import marks_at
 
 END = 10_000
 
@@ -110,13 +111,13 @@ def test_a_deletion_is_forgotten_when_nothing_waits_from_before_it(tmp_path: Pat
     table = DeletedTopics(file_of(tmp_path), 0)
     table.add("T", 800)
     table.add("U", 900)
-    forgetting = Forgetting(turns, table, [waits], lambda: 1_000)
+    forgetting = Forgetting(turns, table, [waits], marks_at(1_000))
     forgetting.look()
     forgetting.look()
     assert (table.offset_of("T"), table.offset_of("U")) == (None, 900)
     # What is not visible yet may wait.
     waits.found = (None, None)
-    not_visible = Forgetting(turns, table, [waits], lambda: 899)
+    not_visible = Forgetting(turns, table, [waits], marks_at(899))
     not_visible.look()
     not_visible.look()
     assert table.offset_of("U") == 900
@@ -132,7 +133,7 @@ def test_what_was_dropped_just_now_may_wait_again_after_a_kill(tmp_path: Path) -
     saved: after a kill those messages were delivered again, into the topic made anew."""
     waits, table = Places(700), DeletedTopics(file_of(tmp_path), 0)
     table.add("T", 800)
-    forgetting = Forgetting(Endless(), table, [waits], lambda: 1_000)
+    forgetting = Forgetting(Endless(), table, [waits], marks_at(1_000))
     forgetting.look()
     waits.found = (None,)
     forgetting.look()

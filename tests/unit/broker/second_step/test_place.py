@@ -254,7 +254,7 @@ def test_a_message_that_may_not_be_written_any_more_is_delivered_all_the_same(wa
 
 def test_a_record_of_a_deleted_topic_does_not_wait_on(tmp_path: Path) -> None:
     bench = test_timer.Bench(tmp_path)
-    bench.window_ms = 2 * test_timer.HOUR_MS
+    bench.timer_roll_window_seconds = 2 * 3600
     bench.send(b"far", 10 * test_timer.HOUR_MS)
     bench.deleted.add(TOPIC, bench.store.written)
     bench.pass_ms(4 * test_timer.HOUR_MS)

@@ -500,7 +500,7 @@ def test_those_who_wait_for_one_batch_are_answered_some_a_turn(
         before = len(made)
         desk.store.sync_soon()
         assert desk.store.wait_durable(desk.store.written, 10.0)
-        desk.staging.answers.send_ready()
+        desk.send_ready()
         desk.loop.turn()
         turns.append(len(made) - before)
     assert 0 < max(turns) <= 6
@@ -534,22 +534,21 @@ def test_intents_that_were_answered_late_are_not_kept_until_the_disk_moves(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs: each driver asks again and again, and each time is over."""
-    monkeypatch.setattr(answers, "_KEPT", 5)
-    hanging = SimpleNamespace(durable=0, sync_soon=lambda: None)
-    monkeypatch.setattr(desk.staging.answers, "_store", hanging)
+    hanging = SimpleNamespace(durable=0, kept=0)
+    monkeypatch.setattr(desk.answers.intents, "_marks", hanging)
     part = desk.stage(KEY, 0, rows("a", 5))
     for _ in range(50):
         desk.intent(KEY, [part])
         desk.loop.now += 6
-        desk.staging.answers.send_ready()
+        desk.send_ready()
         while desk.turns.waiting:
             desk.loop.turn()
-        assert len(desk.staging.answers._by_end) <= 8
-    assert len(desk.staging.answers) == 0
+        assert len(desk.answers.intents._waiting) == 0
+    assert [one.code for one in desk.peer.received] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 50
 
 
 def test_too_many_may_not_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_WAITING", 2)
+    monkeypatch.setattr(answers, "MAX_QUESTIONS", 2)
     desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5))])
     desk.sync()
     for _ in range(2):

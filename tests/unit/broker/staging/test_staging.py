@@ -126,7 +126,7 @@ def test_an_answer_that_cannot_be_made_keeps_none_back(
 
     monkeypatch.setattr(StageAnswers, "answer", faulty)
     desk.settle()
-    desk.staging.answers.send_ready()
+    desk.send_ready()
     first, second = desk.peer.received
     assert first.code == ResponseCode.SYSTEM_ERROR
     assert (second.code, second.ext["state"]) == (0, "done")
@@ -138,7 +138,7 @@ def test_a_status_is_answered_open_when_its_time_is_over(desk: Desk) -> None:
     desk.peer.received.clear()
     assert desk.status(KEY, wait_ms=5_000) is None
     desk.loop.now += 6
-    desk.staging.answers.send_ready()
+    desk.send_ready()
     (answer,) = desk.peer.received
     assert (answer.ext["state"], answer.ext["published"], answer.ext["rows"]) == ("open", "0", "5")
 

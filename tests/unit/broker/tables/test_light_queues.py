@@ -18,6 +18,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.message.demands import Carrier
 from tests.inline_loop import INLINE, drive
 
 LIGHT = "%LMQ%a"
@@ -148,7 +149,10 @@ def test_light_queues_and_groups_are_counted_together() -> None:
 
 def test_what_speaks_of_another_record_is_dropped_from_what_clients_send() -> None:
     text = "A\x01b\x02INNER_MULTI_QUEUE_OFFSET\x0177\x02__CRC32#\x010123456789\x02KEYS\x01k"
-    assert stored_properties(text, "c").encoded == b"A\x01b\x02KEYS\x01k\x02CLUSTER\x01c"
+    assert (
+        stored_properties(text, "c", Carrier.SINGLE).encoded
+        == b"A\x01b\x02KEYS\x01k\x02CLUSTER\x01c"
+    )
     assert without_own(text.encode()) == b"A\x01b\x02KEYS\x01k"
     kept = b"INNER_MULTI_DISPATCH\x01a\x02X__CRC32#\x01b\x02"
     assert without_own(kept) == kept

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.delay.progress import DelayProgress
-from aerobee.broker.delay.timer_progress import Cursor, Done, Past, TimerProgress
+from aerobee.broker.delay.progress import Cursor, DelayProgress, Done, Past, TimerProgress
 from aerobee.broker.staging.file import StageFile
 from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch, parts_bytes
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
@@ -18,6 +17,7 @@ from aerobee.protocol.frames import fastjson
 from aerobee.protocol.headers.stages import StagePart
 from aerobee.summed_log import SummedLog
 from tests.crash.damage import tables
+from tests.unit.store.support import marks_at
 
 I64_MAX = (1 << 63) - 1
 #: What JSON, Java and text files have their own opinions about.
@@ -85,7 +85,7 @@ def test_delivery_progress(tmp_path: Path) -> None:
 def test_finished_batches(tmp_path: Path, starts_over: bool) -> None:
     def opened(finished: FinishedBatches) -> StageFile:
         file = JsonStateFile(tmp_path / "stages.json")
-        return StageFile(file, finished, lambda: 3, lambda: (0, 0))
+        return StageFile(file, finished, lambda: 3, marks_at(0))
 
     def nothing() -> FinishedBatches:
         return FinishedBatches(lambda: 1 << 30, lambda: 1 << 40, lambda: 0, SummedLog(lambda: 0.0))

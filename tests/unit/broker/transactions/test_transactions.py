@@ -15,19 +15,19 @@ from aerobee.access.accounts import Rules
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccessDenied
 from aerobee.access.needs import BROKER_NEEDS
+from aerobee.broker.messages.answers import _LOOK, MAX_DECISIONS, Answers
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.offsets import Admission, ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.transactions import checks
-from aerobee.broker.transactions.requests import MAX_WAITING, EndAnswers
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.command import Command, encode_success, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.frames.signature import signed
 from aerobee.protocol.message.ids import offset_msg_id
@@ -61,6 +61,9 @@ accounts:
 """.encode()
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 TIMEOUT_MS, INTERVAL_MS = 6_000, 60_000
+
+
+NEVER_MS = 3_600_000
 
 
 class AtOnce(Endless):
@@ -112,7 +115,9 @@ class Bench:
         )
         self.time = Time()
         self.stats = BrokerStats()
-        self.broken: str | None = None
+        self.answers = Answers(
+            self.settings, cast("Any", self.time), AtOnce(), self.store, self.stats
+        )
         self.transactions = Transactions(
             self.settings,
             cast("Any", self.time),
@@ -125,7 +130,7 @@ class Bench:
             HOST,
             self.store.dispatch,
             self.clock.now_ms,
-            lambda: self.broken,
+            self.answers.decisions,
             self.access,
             second_step=second_step(self.topics.get, self.deleted),
         )
@@ -416,19 +421,19 @@ def test_too_many_undecided_ones_are_refused(tmp_path: Path) -> None:
 async def test_answers_that_one_sync_covers_leave_a_slice_a_turn(tmp_path: Path) -> None:
     """As many as may wait; the store's mark lets all of them go."""
     bench = Bench(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
-    answers = EndAnswers(
-        bench.store, BrokerStats(), lambda: 0.0, 60.0, lambda: None, Turns(StepClock())
-    )
-    for _ in range(MAX_WAITING):
-        answers.wait(bench.peer.connection, make_request(37))
+    loop, turns = asyncio.get_running_loop(), Turns(StepClock())
+    answers = Answers(bench.settings, loop, turns, bench.store, bench.stats).decisions
+    for _ in range(MAX_DECISIONS):
+        command = make_request(37)
+        answers.when_kept(bench.peer.connection, command, 0, encode_success(command))
     assert answers.full
-    answers.send_ready()
+    answers.go_on()
     most, before = 0, len(answers)
     async with asyncio.timeout(20):
         while len(answers):
             await asyncio.sleep(0)
             most, before = max(most, before - len(answers)), len(answers)
-    assert most <= 24
+    assert most <= 24 * _LOOK
     bench.close()
 
 
@@ -436,10 +441,11 @@ def test_an_answer_waits_for_the_sync(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
     place = bench.prepare()
     assert bench.end(place, COMMIT) is None
-    answers = bench.transactions.answers
+    answers = bench.answers.decisions
     assert len(answers) == 1
-    bench.store.wait_durable(bench.store.written, 10.0)
-    answers.send_ready()
+    bench.store.request_flush()
+    assert bench.store.wait_durable(bench.store.written, 10.0)
+    answers.go_on()
     assert [one.code for one in bench.peer.asked()] == [0]
     bench.store.dispatch()
     assert bench.delivered() == [b"m"]
@@ -458,18 +464,21 @@ def test_an_answer_waits_for_the_sync(tmp_path: Path) -> None:
     ],
 )
 def test_an_answer_whose_sync_does_not_come(
-    bench: Bench, broken: str | None, wait_s: float, wanted: int
+    tmp_path: Path, broken: str | None, wait_s: float, wanted: int
 ) -> None:
-    answers = bench.transactions.answers
-    bench.prepare()
+    bench = Bench(tmp_path / "store", flush_disk_type="SYNC_FLUSH", flush_interval_ms=NEVER_MS)
+    assert bench.end(bench.prepare(), COMMIT) is None
     assert bench.store.durable < bench.store.written
-    answers.wait(bench.peer.connection, request(RequestCode.END_TRANSACTION))
-    answers.send_ready()
+    bench.answers.go_on()
     assert bench.peer.asked() == []
-    bench.broken = broken
     bench.time.now += wait_s
-    answers.send_ready()
-    assert [one.code for one in bench.peer.asked()] == [wanted]
+    if broken is None:
+        bench.answers.go_on()
+    else:
+        bench.answers.fail(broken)
+    (answer,) = bench.peer.asked()
+    assert (answer.code, answer.ext) == (wanted, {})
+    bench.close()
 
 
 # --- checks -----------------------------------------------------------------------------------

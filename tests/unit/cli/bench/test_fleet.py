@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from aerobee.cli.bench.counts import sum_of
 from aerobee.cli.bench.fleet import Fleet
+from aerobee.cli.bench.frames import Payload
 from aerobee.cli.bench.load import LoadSettings, SenderSpec
-from aerobee.cli.bench.payload import Payload
 from aerobee.cli.bench.security import PLAIN, Security
-from aerobee.cli.bench.stats import Stats
 from aerobee.cli.bench.worker import WorkerSpec
 from aerobee.cli.output import CANNOT_CONNECT, CommandFailed
 from tests.ports import free_port
@@ -42,12 +42,12 @@ async def test_a_process_reports_what_it_did(open_loop: bool) -> None:
         await fleet.launch([spec(address), spec(address)])
         await fleet.tell("start", at_ns=0)
         reports = await fleet.tell("report")
-        assert [Stats.from_wire(report["stats"]).sent for report in reports] == [1, 1]
+        assert [sum_of([report]).sent for report in reports] == [1, 1]
         assert [report["unanswered"] for report in reports] == [1, 1]
         assert all(report["elapsed_s"] > 0 for report in reports)
         # What was reported does not come again.
         reports = await fleet.tell("report")
-        assert [Stats.from_wire(report["stats"]).sent for report in reports] == [0, 0]
+        assert [sum_of([report]).sent for report in reports] == [0, 0]
     server.close()
 
 
@@ -81,7 +81,7 @@ async def test_neither_arguments_nor_environment_of_a_process_hold_the_key(
             assert SECRET.encode() not in found
         await fleet.tell("start", at_ns=0)
         [report] = await fleet.tell("report")
-        assert Stats.from_wire(report["stats"]).sent == 1
+        assert sum_of([report]).sent == 1
         assert SECRET not in str(report)
     server.close()
     assert SECRET not in "".join(capfd.readouterr())
@@ -98,7 +98,7 @@ async def test_a_process_speaks_tls(open_loop: bool) -> None:
         await fleet.launch([spec(f"127.0.0.1:{port}", security)])
         await fleet.tell("start", at_ns=0)
         [report] = await fleet.tell("report")
-        assert (Stats.from_wire(report["stats"]).sent, report["unanswered"]) == (1, 1)
+        assert (sum_of([report]).sent, report["unanswered"]) == (1, 1)
     server.close()
 
 

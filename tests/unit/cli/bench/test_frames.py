@@ -11,7 +11,9 @@ from aerobee.cli.bench.frames import (
     LAST_OPAQUE,
     STAMP,
     BatchBody,
+    Keys,
     MessageValues,
+    Payload,
     Shape,
     batch_template,
     digits,
@@ -19,7 +21,6 @@ from aerobee.cli.bench.frames import (
     pull_template,
     send_template,
 )
-from aerobee.cli.bench.payload import Keys, Payload
 from aerobee.cli.bench.security import Account
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command

@@ -11,12 +11,19 @@ from typing import Any, TypeVar
 import pytest
 
 from aerobee.cli.bench import load as load_module
+from aerobee.cli.bench.counts import Counts
 from aerobee.cli.bench.frames import MessageValues
 from aerobee.cli.bench.lane import Lane
-from aerobee.cli.bench.load import Load, LoadSettings, Reader, ReaderSpec, Sender, SenderSpec
-from aerobee.cli.bench.schedule import Schedule
+from aerobee.cli.bench.load import (
+    Load,
+    LoadSettings,
+    Reader,
+    ReaderSpec,
+    Schedule,
+    Sender,
+    SenderSpec,
+)
 from aerobee.cli.bench.security import Secured, Security
-from aerobee.cli.bench.stats import Stats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
@@ -48,7 +55,16 @@ def make_sender(secured: Secured = PLAIN, **settings: Any) -> Sender:
     spec = SenderSpec("127.0.0.1:1", "Orders", [0, 1], 0, 1)
     values = MessageValues(lambda: "A" * 32, lambda: b"k" * 10)
     own: dict[str, Any] = {"in_flight": 1, "timeout_s": 5.0, **settings}
-    return connected(Sender(spec, LoadSettings(**own), [b"body"], values, Stats(), secured))
+    return connected(
+        Sender(
+            spec=spec,
+            settings=LoadSettings(**own),
+            bodies=[b"body"],
+            values=values,
+            counts=Counts(),
+            secured=secured,
+        )
+    )
 
 
 def make_reader(
@@ -56,7 +72,7 @@ def make_reader(
 ) -> Reader:
     spec = ReaderSpec("127.0.0.1:1", "Orders", [(0, 10), (1, 20)], 0, 1, follows)
     settings = LoadSettings(in_flight=in_flight, timeout_s=5.0, stamped=stamped)
-    return connected(Reader(spec, settings, Stats(), secured))
+    return connected(Reader(spec, settings, Counts(), secured))
 
 
 def connected(load: Kind) -> Kind:
@@ -88,43 +104,43 @@ def under_way(load: Load) -> int:
 async def test_a_closed_loop_keeps_so_many_requests_under_way(clock: Clock) -> None:
     sender = make_sender(in_flight=3)
     sender.begin(None)
-    assert (under_way(sender), sender.stats.sent) == (3, 3)
+    assert (under_way(sender), sender.counts.sent) == (3, 3)
     clock.now_ns += 7 * MS
     answer(sender)
-    assert (under_way(sender), sender.stats.sent, sender.stats.acked) == (3, 4, 1)
-    assert sender.stats.acked_bytes == len(b"body")
-    assert sender.stats.publish.max_us == 7000
-    assert sender.stats.delay.count == 0
+    assert (under_way(sender), sender.counts.sent, sender.counts.acked) == (3, 4, 1)
+    assert sender.counts.acked_bytes == len(b"body")
+    assert sender.counts.publish.max_us == 7000
+    assert sender.counts.delay.count == 0
 
 
 async def test_latency_of_an_open_loop_counts_from_when_a_request_was_due(clock: Clock) -> None:
     sender = make_sender(rate=1000.0)
     sender.begin(Schedule(1000, 0, 1, START_NS))
-    assert sender.stats.sent == 1
+    assert sender.counts.sent == 1
     # The broker stands for ten milliseconds; ten more requests have become due by then.
     for step in range(10):
         clock.now_ns = START_NS + (10 + step) * MS
         answer(sender)
-    stats = sender.stats
-    assert (stats.acked, stats.sent) == (10, 11)
+    counts = sender.counts
+    assert (counts.acked, counts.sent) == (10, 11)
     # Each was answered within a millisecond of leaving, but every one 10 ms after it was due.
-    assert stats.publish.percentile_us(0.1) == stats.publish.max_us == 10_000
+    assert counts.publish.percentile_us(0.1) == counts.publish.max_us == 10_000
     # The first left in time, the others nine milliseconds late.
-    assert stats.delay.max_us == 9000
-    assert stats.delay.percentile_us(5) == 0
-    assert stats.delay.count == 11
+    assert counts.delay.max_us == 9000
+    assert counts.delay.percentile_us(5) == 0
+    assert counts.delay.count == 11
     sender.end()
 
 
 async def test_an_open_loop_sends_nothing_early_and_nothing_twice(clock: Clock) -> None:
     sender = make_sender(rate=1000.0, in_flight=1000)
     sender.begin(Schedule(1000, 0, 1, START_NS + 5 * MS))
-    assert sender.stats.sent == 0
+    assert sender.counts.sent == 0
     clock.now_ns = START_NS + 7 * MS
     sender._go()
-    assert sender.stats.sent == 3
+    assert sender.counts.sent == 3
     sender._go()
-    assert sender.stats.sent == 3
+    assert sender.counts.sent == 3
     sender.end()
 
 
@@ -132,7 +148,7 @@ async def test_a_request_that_is_due_leaves_by_the_timer() -> None:
     sender = make_sender(rate=1000.0, in_flight=1000)
     sender.begin(Schedule(1000, 0, 1, time.monotonic_ns() + MS))
     async with asyncio.timeout(30):
-        await until(lambda: sender.stats.sent >= 20)
+        await until(lambda: sender.counts.sent >= 20)
     sender.end()
     # Never before it is due.
     assert all(one.sent_ns >= one.due_ns for one in sender._lane.waiting.values())
@@ -144,9 +160,9 @@ async def test_refusals_are_counted_by_name_with_the_first_remark(clock: Clock) 
     answer(sender, ResponseCode.SYSTEM_BUSY, "too many")
     answer(sender, ResponseCode.SYSTEM_BUSY, "still")
     answer(sender, 12345)
-    stats = sender.stats
-    assert stats.failures == {"SYSTEM_BUSY": (2, "too many"), "12345": (1, "")}
-    assert (stats.failed, stats.acked, stats.publish.count) == (12, 0, 0)
+    counts = sender.counts
+    assert counts.failures == {"SYSTEM_BUSY": (2, "too many"), "12345": (1, "")}
+    assert (counts.failed, counts.acked, counts.publish.count) == (12, 0, 0)
     assert under_way(sender) == 2
 
 
@@ -155,13 +171,13 @@ async def test_what_nobody_answers_in_time_is_given_up(clock: Clock) -> None:
     sender.begin(None)
     clock.now_ns += 4000 * MS
     sender.sweep()
-    assert sender.stats.failures == {}
+    assert sender.counts.failures == {}
     clock.now_ns += 1001 * MS
     sender.sweep()
-    [(name, (count, remark))] = sender.stats.failures.items()
+    [(name, (count, remark))] = sender.counts.failures.items()
     assert (name, count) == ("NO_ANSWER", 2)
     assert remark == "no answer of 127.0.0.1:1 in 5 s"
-    assert (under_way(sender), sender.stats.sent) == (2, 4)
+    assert (under_way(sender), sender.counts.sent) == (2, 4)
 
 
 async def test_at_the_end_answers_count_and_nothing_is_sent(clock: Clock) -> None:
@@ -170,7 +186,7 @@ async def test_at_the_end_answers_count_and_nothing_is_sent(clock: Clock) -> Non
     sender.end()
     assert sender.unanswered == 6
     answer(sender)
-    assert (sender.stats.acked, sender.unanswered, sender.stats.sent) == (3, 3, 6)
+    assert (sender.counts.acked, sender.unanswered, sender.counts.sent) == (3, 3, 6)
 
 
 def records(count: int, *, stamp_ns: int | None = None, broken: bool = False) -> bytes:
@@ -201,16 +217,16 @@ async def test_a_pull_begins_again_at_the_end_of_a_queue(clock: Clock) -> None:
     clock.now_ns += 2 * MS
     body = records(5)
     answer(reader, body=body, nextBeginOffset=15, minOffset=3)
-    stats = reader.stats
-    assert (stats.received, stats.received_bytes, stats.pulls) == (5, len(body), 1)
-    assert stats.pull.max_us == 2000
+    counts = reader.counts
+    assert (counts.received, counts.received_bytes, counts.pulls) == (5, len(body), 1)
+    assert counts.pull.max_us == 2000
     # The other queue had its turn.
     assert [one.what.offset for one in reader._lane.waiting.values()] == [20]  # type: ignore[attr-defined]
     answer(reader, ResponseCode.PULL_NOT_FOUND, nextBeginOffset=20, minOffset=4)
     answer(reader, ResponseCode.PULL_OFFSET_MOVED, nextBeginOffset=15, minOffset=3)
     offsets = sorted(cursor.offset for cursor in reader._idle)
     assert offsets + [one.what.offset for one in reader._lane.waiting.values()] == [3, 4]  # type: ignore[attr-defined]
-    assert (stats.pulls, stats.failures) == (1, {})
+    assert (counts.pulls, counts.failures) == (1, {})
 
 
 async def test_a_consumer_listens_to_all_queues_and_goes_on_where_it_is_told(clock: Clock) -> None:
@@ -220,8 +236,8 @@ async def test_a_consumer_listens_to_all_queues_and_goes_on_where_it_is_told(clo
     clock.now_ns += 30 * MS
     body = records(2, stamp_ns=clock.now_ns - 12 * MS)
     answer(reader, body=body, nextBeginOffset=12, minOffset=0)
-    assert reader.stats.end_to_end.count == reader.stats.received == 2
-    assert 12_000 <= reader.stats.end_to_end.percentile_us(50) <= 12_100
+    assert reader.counts.end_to_end.count == reader.counts.received == 2
+    assert 12_000 <= reader.counts.end_to_end.percentile_us(50) <= 12_100
     answer(reader, ResponseCode.PULL_NOT_FOUND, nextBeginOffset=20, minOffset=0)
     answer(reader, ResponseCode.PULL_OFFSET_MOVED, nextBeginOffset=7, minOffset=0)
     offsets = sorted(one.what.offset for one in reader._lane.waiting.values())  # type: ignore[attr-defined]
@@ -232,8 +248,8 @@ async def test_messages_of_others_do_not_count(clock: Clock) -> None:
     reader = make_reader(follows=True, stamped=True)
     reader.begin(None)
     answer(reader, body=records(3), nextBeginOffset=13, minOffset=0)
-    assert (reader.stats.received, reader.stats.end_to_end.count) == (0, 0)
-    assert reader.stats.failures == {}
+    assert (reader.counts.received, reader.counts.end_to_end.count) == (0, 0)
+    assert reader.counts.failures == {}
 
 
 async def test_a_held_pull_is_not_given_up_while_the_broker_may_hold_it(clock: Clock) -> None:
@@ -241,10 +257,10 @@ async def test_a_held_pull_is_not_given_up_while_the_broker_may_hold_it(clock: C
     reader.begin(None)
     clock.now_ns += 29_000 * MS
     reader.sweep()
-    assert reader.stats.failures == {}
+    assert reader.counts.failures == {}
     clock.now_ns += 1_001 * MS
     reader.sweep()
-    assert reader.stats.failures == {"NO_ANSWER": (2, "no answer of 127.0.0.1:1 in 30 s")}
+    assert reader.counts.failures == {"NO_ANSWER": (2, "no answer of 127.0.0.1:1 in 30 s")}
 
 
 async def test_a_held_consumer_pulls_nothing_until_it_may(clock: Clock) -> None:
@@ -264,8 +280,8 @@ async def test_answers_that_cannot_be_read_are_counted(clock: Clock, ext: dict[s
     reader = make_reader(follows=True)
     reader.begin(None)
     answer(reader, body=records(1, broken=bool(ext)), **ext)
-    assert list(reader.stats.failures) == ["UNREADABLE_ANSWER"]
-    assert reader.stats.received == 0
+    assert list(reader.counts.failures) == ["UNREADABLE_ANSWER"]
+    assert reader.counts.received == 0
 
 
 async def test_a_lost_connection_is_made_again_and_what_was_under_way_has_failed() -> None:
@@ -283,9 +299,9 @@ async def test_a_lost_connection_is_made_again_and_what_was_under_way_has_failed
         sender.begin(None)
         (await opened.get()).close()
         again = await opened.get()
-        await until(lambda: sender.stats.sent >= 4)
-        assert sender.stats.failures["CONNECTION_LOST"][0] == 2
-        assert address in sender.stats.failures["CONNECTION_LOST"][1]
+        await until(lambda: sender.counts.sent >= 4)
+        assert sender.counts.failures["CONNECTION_LOST"][0] == 2
+        assert address in sender.counts.failures["CONNECTION_LOST"][1]
         again.close()
         sender.close()
 
@@ -328,8 +344,8 @@ async def test_a_connection_is_lost_to_who_is_not_trusted_any_more() -> None:
         sender.begin(None)
         sender._tls = Security(use_tls=True, trust_store=str(STRANGER)).secured().tls
         (await opened.get()).close()
-        await until(lambda: sender.stats.failures.get("CANNOT_CONNECT", (0,))[0] >= 2)
-        remark = sender.stats.failures["CANNOT_CONNECT"][1]
+        await until(lambda: sender.counts.failures.get("CANNOT_CONNECT", (0,))[0] >= 2)
+        remark = sender.counts.failures["CANNOT_CONNECT"][1]
         assert remark.startswith(f"127.0.0.1:{port}: its certificate is not trusted: self")
         sender.close()
 

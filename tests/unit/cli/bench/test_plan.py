@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from aerobee.cli.bench.bench_plan import Plan, plan_of
 from aerobee.cli.bench.fleet import specs_of
-from aerobee.cli.bench.plan import Mode, Plan, plan_of
+from aerobee.cli.bench.loads import Mode
 from aerobee.cli.bench.security import Security
-from aerobee.cli.bench.topics import Place
+from aerobee.cli.bench.topics import BenchTopic
 from aerobee.cli.output import CommandFailed
 from aerobee.cli.parser import build_parser
 from aerobee.protocol.bodies.common import MessageQueue
@@ -198,11 +199,11 @@ def test_a_file_without_keys_is_refused_and_not_shown(credentials: Path) -> None
 # Who does what
 
 
-def place(brokers: int = 2, queues: int = 3, stored: int = 5) -> Place:
+def place(brokers: int = 2, queues: int = 3, stored: int = 5) -> BenchTopic:
     names = [f"broker-{n}" for n in range(brokers)]
     own = [MessageQueue("Orders", name, n) for name in names for n in range(queues)]
     begun = {queue: QueueOffsets(100, 100 + stored, 0) for queue in own}
-    return Place("Orders", own, own, {name: f"{name}:1" for name in names}, begun)
+    return BenchTopic("Orders", own, own, {name: f"{name}:1" for name in names}, begun)
 
 
 def plan(**changes: Any) -> Plan:

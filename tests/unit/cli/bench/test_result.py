@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from aerobee.cli.bench.bench_plan import Plan
+from aerobee.cli.bench.counts import Counts, sum_of
+from aerobee.cli.bench.frames import Payload
+from aerobee.cli.bench.loads import Mode
 from aerobee.cli.bench.measure import Backlog, Measurement, Second, backlog_of, end_of_second
-from aerobee.cli.bench.payload import Payload
-from aerobee.cli.bench.plan import Mode, Plan
 from aerobee.cli.bench.plot import _draw_rates, check_plot, draw
 from aerobee.cli.bench.result import (
     COLUMNS,
@@ -22,7 +25,6 @@ from aerobee.cli.bench.result import (
     warnings,
 )
 from aerobee.cli.bench.security import Security
-from aerobee.cli.bench.stats import Stats
 from aerobee.cli.output import CommandFailed
 
 MACHINE = {"cores": 2}
@@ -41,8 +43,8 @@ def plan(**changes: Any) -> Plan:
     return Plan(**{**fields, **changes})
 
 
-def stats(acked: int, latency_us: int, *, failed: int = 0) -> Stats:
-    made = Stats()
+def counts(acked: int, latency_us: int, *, failed: int = 0) -> Counts:
+    made = Counts()
     made.sent, made.acked, made.acked_bytes = acked + failed, acked, acked * 100
     made.received, made.received_bytes = acked - 1, acked * 250
     made.failed = failed
@@ -57,7 +59,7 @@ def stats(acked: int, latency_us: int, *, failed: int = 0) -> Stats:
 
 def measured() -> Measurement:
     found = Measurement(unanswered=1)
-    for number, part in enumerate((stats(1000, 1500), stats(500, 3000, failed=5))):
+    for number, part in enumerate((counts(1000, 1500), counts(500, 3000, failed=5))):
         elapsed_s = 1.0 if number == 0 else 0.5
         found.seconds.append(Second(1.0 + number * 0.5, elapsed_s, part, number + 1, 0.25))
         found.total.add(part)
@@ -162,7 +164,7 @@ def test_a_second_is_a_line() -> None:
 
 
 def test_a_second_in_which_nothing_came_has_no_latency() -> None:
-    second = Second(3.0, 1.0, Stats(), 0, 0.1)
+    second = Second(3.0, 1.0, Counts(), 0, 0.1)
     assert line(plan(), second, warm_up=False) == "  3.0 s, publish 0/s, receive 0/s, backlog 0"
 
 
@@ -182,16 +184,15 @@ def test_what_spoils_the_figures_is_said() -> None:
     assert "give more --processes" in text
 
 
-def test_stats_come_to_another_process_as_they_were() -> None:
-    one, two = stats(10, 50, failed=2), stats(20, 70, failed=1)
-    there = Stats.from_wire(json.loads(json.dumps(one.to_wire())))
-    there.add(Stats.from_wire(json.loads(json.dumps(two.to_wire()))))
+def test_counts_come_to_another_process_as_they_were() -> None:
+    one, two = counts(10, 50, failed=2), counts(20, 70, failed=1)
+    there = sum_of(json.loads(msgspec.json.encode([{"counts": one}, {"counts": two}])))
     assert (there.acked, there.failed, there.publish.count) == (30, 3, 30)
     assert there.failures == {"SYSTEM_BUSY": (3, "[too many requests]")}
 
 
 def test_long_remarks_are_cut() -> None:
-    made = Stats()
+    made = Counts()
     made.fail("SYSTEM_ERROR", "x" * 10_000)
     assert len(made.failures["SYSTEM_ERROR"][1]) == 200
 
@@ -201,7 +202,7 @@ def test_long_remarks_are_cut() -> None:
 
 def test_a_backlog_is_built_and_drained_before_the_time_runs() -> None:
     own = plan(backlog_bytes=1 << 30, payload=Payload(1 << 14), drain_ratio=0.5, subscriptions=2)
-    ever = Stats()
+    ever = Counts()
     backlog = Backlog(own)
     assert not backlog.is_over()
     assert backlog.step(ever) == ("pause", "consumers are held until 1 GiB wait for them")
@@ -224,7 +225,7 @@ def test_a_backlog_is_built_and_drained_before_the_time_runs() -> None:
 def test_without_a_backlog_the_time_runs_at_once() -> None:
     backlog = Backlog(plan())
     assert backlog.is_over()
-    assert backlog.step(Stats()) is None
+    assert backlog.step(Counts()) is None
 
 
 def test_a_sliver_of_a_second_belongs_to_the_second_before_it() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from aerobee.cli.bench.frames import Payload
 from aerobee.cli.bench.load import LoadSettings
-from aerobee.cli.bench.payload import Payload
 from aerobee.cli.bench.security import Secured, Security, is_refusal
 from aerobee.cli.bench.worker import WorkerSpec
 from aerobee.client.errors import CallerError, ClientError

@@ -186,6 +186,17 @@ def test_compressed_bodies_are_inflated_or_left() -> None:
     assert zlib.decompress(found[0]["body"]) == plain  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("damage_is_bad", [False, True])
+def test_only_zlib_bodies_are_inflated_where_that_is_asked_for(damage_is_bad: bool) -> None:
+    plain = b"plain " * 50
+    packed = zlib.compress(plain)
+    flags = [1, 0, 0x101, 0x201, 0x301, 0x701]
+    data = log_of([message(packed, sys_flag=flag) for flag in flags])
+    found, bad = rows(data, Form(ALL, only_zlib=True, damage_is_bad=damage_is_bad))
+    assert [row["body"] for row in found] == [plain, packed, packed, packed, plain, packed]
+    assert not bad
+
+
 def test_bodies_of_lz4_and_zstd_are_made_plain_and_without_their_packages_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ from aerobee.client.blocking import Producer
 from aerobee.client.message import Message
 from aerobee.pipeline.brokers.offsets import Range
 from aerobee.pipeline.decode.properties import Properties, sql_matcher
-from aerobee.pipeline.source.read import read_range
+from aerobee.pipeline.source.range_rows import read_range
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.support import BROKER, TOPIC, create, options, queue, running

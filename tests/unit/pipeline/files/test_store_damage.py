@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from aerobee.pipeline.errors import OptionError, StoreReadError
-from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.files.plan import LogPart, Part, plan
-from aerobee.pipeline.files.read import read_part
+from aerobee.pipeline.files.part_reader import read_part
+from aerobee.pipeline.files.store_options import StoreOptions
+from aerobee.pipeline.files.store_plan import LogPart, Part, plan
 from aerobee.protocol.message.filler import fillers
 from aerobee.protocol.message.record import Message
 from tests.unit.pipeline.stores import (
@@ -148,13 +148,13 @@ def test_a_record_across_the_reads_is_whole_in_one_of_them(
 ) -> None:
     wanted = [one.log_offset for one in read_one_by_one(store)]
     for chunk in (100, 113, 200, 500, 4096):
-        monkeypatch.setattr("aerobee.pipeline.files.read.CHUNK_BYTES", chunk)
+        monkeypatch.setattr("aerobee.pipeline.files.part_reader.CHUNK_BYTES", chunk)
         assert offsets(rows(store)) == wanted
         found = rows(store, startOffset=str(wanted[5] + 1), endOffset=str(wanted[20] + 1))
         assert offsets(found) == wanted[6:21]
     change(store, wanted[30], b"\0\0\7\7")
     for chunk in (100, 500):
-        monkeypatch.setattr("aerobee.pipeline.files.read.CHUNK_BYTES", chunk)
+        monkeypatch.setattr("aerobee.pipeline.files.part_reader.CHUNK_BYTES", chunk)
         assert offsets(rows(store)) == wanted[:30] + wanted[31:]
 
 
@@ -242,7 +242,7 @@ def test_a_file_that_shrinks_under_the_reader_is_an_error_in_every_mode(
 def test_a_mapped_file_that_shrinks_between_looks_is_an_error(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.pipeline.files.read.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("aerobee.pipeline.files.part_reader.CHUNK_BYTES", 1000)
     made, options = planned(store, mapped="true")
     reading = read_part(made[0], options, options.selection)
     next(reading)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aerobee.pipeline.decode.selection import Selection, selection_of
-from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.files.plan import EntriesPart, LogPart, plan
-from aerobee.pipeline.files.read import read_part
+from aerobee.pipeline.files.part_reader import read_part
+from aerobee.pipeline.files.store_options import StoreOptions
+from aerobee.pipeline.files.store_plan import EntriesPart, LogPart, plan
 from tests.unit.pipeline.stores import (
     Row,
     counted_reads,
@@ -96,7 +96,7 @@ def test_a_rare_topic_is_read_by_its_units_and_nothing_else(store: Path) -> None
 def test_records_far_from_each_other_are_read_alone(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.pipeline.files.read._GAP_BYTES", 100)
+    monkeypatch.setattr("aerobee.pipeline.files.part_reader._GAP_BYTES", 100)
     with counted_reads() as reads:
         found = rows(store, topic="Rare")
     size = max(record.size for record in read_one_by_one(store))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from aerobee.pipeline.errors import StoreReadError
-from aerobee.pipeline.files.bytes import ReadAhead
+from aerobee.pipeline.files.segment_bytes import ReadAhead
 from tests.unit.pipeline.object_store import ObjectStore
 from tests.unit.pipeline.stores import errors, offsets, read_one_by_one, rows, write_store
 
@@ -23,7 +23,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 def test_all_ways_to_read_give_the_same_as_from_a_disk(
     bucket: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.pipeline.files.read.REMOTE_CHUNK_BYTES", 700)
+    monkeypatch.setattr("aerobee.pipeline.files.part_reader.REMOTE_CHUNK_BYTES", 700)
     wanted = [one.log_offset for one in read_one_by_one(bucket.root / "store")]
     for options in (
         {"splitBytes": "1k"}, {"use": "commitlog"}, {"use": "consumequeue"}, {"mapped": "true"},

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
-from aerobee.pipeline.files.plan import EntriesPart, LogPart
+from aerobee.pipeline.files.store_plan import EntriesPart, LogPart
 from aerobee.protocol.message.record import StoreMessage, encode_blank, encode_record
 from aerobee.protocol.message.record_layout import pack_host
 from tests.unit.pipeline.stores import (

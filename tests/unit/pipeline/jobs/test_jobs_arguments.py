@@ -11,13 +11,12 @@ import pytest
 from aerobee.cli.main import main
 from aerobee.pipeline.jobs import run as run_module
 from aerobee.pipeline.jobs import submit
-from aerobee.pipeline.jobs.archives.ledger import Ledger, StagedRows
-from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
-from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.arguments import build_parser
 from aerobee.pipeline.jobs.checks import check
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.run import run_job
+from aerobee.pipeline.jobs.targets.ledger import ArchiveSelection, Ledger, StagedRows
+from aerobee.pipeline.jobs.targets.target import Target
 from tests.unit.pipeline.stores import write_store
 
 ROWS = StagedRows(9, 0, 0, {})

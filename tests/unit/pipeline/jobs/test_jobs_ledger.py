@@ -11,11 +11,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from aerobee.pipeline.jobs.archives import ledger as ledger_module
-from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError, StagedRows, plan
-from aerobee.pipeline.jobs.archives.selection import ArchiveSelection
-from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.targets import ledger as ledger_module
+from aerobee.pipeline.jobs.targets.ledger import (
+    ArchiveSelection,
+    Ledger,
+    LedgerError,
+    StagedRows,
+    plan_ranges,
+)
+from aerobee.pipeline.jobs.targets.target import Target
 
 RECORD = 100
 LOG_END = 5000
@@ -96,7 +101,7 @@ def run(target: Target, end_of_data: int = LOG_END) -> int:
     ledger = Ledger(target)
     ledger.recover()
     entries = ledger.entries()
-    work = plan(entries[-1].end if entries else None, SEGMENTS, 2000)
+    work = plan_ranges(entries[-1].end if entries else None, SEGMENTS, 2000)
     made, start = 0, None
     for begin, end in work.ranges:
         begin = begin if start is None else start
@@ -298,12 +303,12 @@ def test_ranges_go_through_the_segments(
     ranges: tuple[tuple[int, int], ...],
     missed: tuple[int, int] | None,
 ) -> None:
-    work = plan(archived_to, SEGMENTS, range_bytes)
+    work = plan_ranges(archived_to, SEGMENTS, range_bytes)
     assert (work.ranges, work.missed) == (ranges, missed)
 
 
 def test_what_retention_deleted_before_it_was_archived_is_said() -> None:
-    assert plan(1500, SEGMENTS[3:], 9000).missed == (1500, 3000)
-    assert plan(None, SEGMENTS[3:], 9000).missed is None
-    assert plan(3000, SEGMENTS[3:], 9000).missed is None
-    assert plan(0, [], 1).ranges == ()
+    assert plan_ranges(1500, SEGMENTS[3:], 9000).missed == (1500, 3000)
+    assert plan_ranges(None, SEGMENTS[3:], 9000).missed is None
+    assert plan_ranges(3000, SEGMENTS[3:], 9000).missed is None
+    assert plan_ranges(0, [], 1).ranges == ()

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from aerobee.pipeline.decode import decode as decoding
-from aerobee.pipeline.decode.decode import inflate
-from aerobee.pipeline.jobs.archive import UNKNOWN_COMPRESSION, plain_batches, plain_bodies
 from aerobee.pipeline.jobs.dlq import body_sample
 from aerobee.pipeline.jobs.plots import can_draw, html_page, write_plots
 from aerobee.pipeline.jobs.replay import rate_limited
@@ -208,36 +204,3 @@ def test_samples_of_bodies_are_one_line_and_printable() -> None:
     assert body_sample(b"\xff\xfe") == "0xfffe"
     assert body_sample(("\u4e2d" * 200).encode()[:480]) == "\u4e2d" * 120 + "..."
     assert json.dumps(body_sample(b"")) == '""'
-
-
-def test_zlib_bodies_are_made_plain_and_others_kept() -> None:
-    packed = zlib.compress(b"plain " * 50)
-    rows = {
-        "body": [packed, b"as it is", packed, packed, b"damaged", None],
-        "sysFlag": [1, 0, 0x101, 0x301, 1, None],
-        "error": [None, None, None, None, None, "is no record"],
-    }
-    types = [("body", pa.binary()), ("sysFlag", pa.int32()), ("error", pa.string())]
-    found = plain_bodies(pa.RecordBatch.from_pydict(rows, pa.schema(types))).to_pydict()
-    plain = b"plain " * 50
-    assert found["body"] == [plain, b"as it is", packed, plain, None, None]
-    assert [error is None for error in found["error"]] == [True, True, True, True, False, False]
-    with pytest.raises(ValueError, match=UNKNOWN_COMPRESSION):
-        inflate(b"", 0x101)
-
-
-def test_bodies_of_an_archive_that_become_too_much_for_one_batch_come_in_several(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(decoding, "MAX_INFLATED_BYTES", 10_000)
-    plain = [bytes([number]) * 4_000 for number in range(5)]
-    rows = {
-        "body": [zlib.compress(body) for body in plain],
-        "sysFlag": [1] * 5,
-        "error": [None] * 5,
-    }
-    types = [("body", pa.binary()), ("sysFlag", pa.int32()), ("error", pa.string())]
-    batch = pa.RecordBatch.from_pydict(rows, pa.schema(types))
-    found = list(plain_batches(iter([batch])))
-    assert [body for one in found for body in one.column("body").to_pylist()] == plain
-    assert max(one.num_rows for one in found) == 2

@@ -14,7 +14,7 @@ import pytest
 from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.stream.failures import stream_failure
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
-from aerobee.pipeline.jobs.stream.run import watch
+from aerobee.pipeline.jobs.stream.stream_run import watch
 from aerobee.pipeline.jobs.stream.tables.packages import (
     check_asked,
     missing,
@@ -26,9 +26,8 @@ from .test_stream_plan import plan
 
 pytest.importorskip("pyarrow")
 
-from aerobee.pipeline.jobs.archives.target import Target
-from aerobee.pipeline.jobs.stream.folders import Notes
-from aerobee.pipeline.jobs.stream.memory import Memory, only_run
+from aerobee.pipeline.jobs.stream.memory import Memory, Notes, only_run
+from aerobee.pipeline.jobs.targets.target import Target
 
 
 def test_a_stream_is_the_same_one_at_each_start(tmp_path: Path) -> None:
@@ -188,20 +187,24 @@ class Query:
         raise ConnectionError("the JVM is gone")
 
 
+def failed(error: Exception | None) -> Any:
+    return SimpleNamespace(failed=error)
+
+
 def test_a_query_that_has_failed_is_never_taken_for_one_that_has_ended() -> None:
     report = Report(plan("--to /T --topic a"), None)
     told, at_first_hand = RuntimeError("pages of Spark"), RuntimeError("a word of ours")
     for batch_failed, error in ((None, told), (at_first_hand, at_first_hand)):
         query = Query(told)
         with pytest.raises(RuntimeError) as caught:
-            watch(query, Stopping(), report, lambda failed=batch_failed: failed)  # type: ignore[misc]
+            watch(query, Stopping(), report, failed(batch_failed))
         assert caught.value is error
         assert query.was_stopped
-    watch(Query(None), Stopping(), report, lambda: None)
+    watch(Query(None), Stopping(), report, failed(None))
     asked = Stopping()
     asked.asked = True
     query = Query(told)
-    watch(query, asked, report, lambda: at_first_hand)
+    watch(query, asked, report, failed(at_first_hand))
     assert query.was_stopped
 
 

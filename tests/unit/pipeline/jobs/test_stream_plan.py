@@ -11,12 +11,12 @@ from aerobee.cli.main import main
 from aerobee.pipeline.jobs import submit
 from aerobee.pipeline.jobs.arguments import build_parser
 from aerobee.pipeline.jobs.result import JobFailed
-from aerobee.pipeline.jobs.stream import run as run_module
-from aerobee.pipeline.jobs.stream.plan import StreamPlan, read_plan
-from aerobee.pipeline.source.options import read_source_options
+from aerobee.pipeline.jobs.stream import stream_run
+from aerobee.pipeline.jobs.stream.job_plan import JobPlan, read_plan
+from aerobee.pipeline.source.source_options import read_source_options
 
 
-def plan(words: str, **environ: str) -> StreamPlan:
+def plan(words: str, **environ: str) -> JobPlan:
     parsed = build_parser().parse_args(["stream", *shlex.split(words)])
     return read_plan(parsed, submit.parse_time, {"NAMESRV_ADDR": "127.0.0.1:9876"} | environ)
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     def start(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(run_module, "open_session", start)
+    monkeypatch.setattr(stream_run, "open_session", start)
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:9876")
     with pytest.raises(JobFailed) as caught:
         plan(words)

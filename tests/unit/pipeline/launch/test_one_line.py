@@ -16,12 +16,12 @@ import pytest
 from aerobee.pipeline import workers
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS
 from aerobee.pipeline.errors import DataLoss, OptionError, sentence_in
+from aerobee.pipeline.foreign_options import missing_column
+from aerobee.pipeline.launch.inside_spark import hint
 from aerobee.pipeline.launch.one_line import sentence_of
-from aerobee.pipeline.launch.shell import hint
-from aerobee.pipeline.missing_column import missing_column
 
 VARIABLE = "SPARK_HIDE_TRACEBACK"
-RUN = "from aerobee.pipeline.launch.application import run; run()"
+RUN = "from aerobee.pipeline.launch.inside_spark import run_application; run_application()"
 
 
 def test_a_sentence_of_ours_is_found_in_what_spark_says() -> None:

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aerobee.pipeline.sink.rows import PROPERTIES_BYTES, Piece, RowMaker, SinkRowError, values_of
+from aerobee.pipeline.sink.rows import (
+    PROPERTIES_BYTES,
+    PackedRun,
+    RowMaker,
+    SinkRowError,
+    values_of,
+)
 from aerobee.pipeline.sink.schema import SinkColumns
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.message.ids import UniqueIdMaker
@@ -53,7 +59,7 @@ def by_queue(rows: Sequence[Any]) -> dict[MessageQueue, bytes]:
     return dict(found)
 
 
-def pack(columns: dict[str, list[Any]], first: int = 0) -> list[Piece] | None:
+def pack(columns: dict[str, list[Any]], first: int = 0) -> list[PackedRun] | None:
     found = packed.Packer(maker(list(columns)), "T").pack(batch_of(columns), first)
     return None if found is None else found.pieces
 

@@ -11,9 +11,9 @@ from aerobee.broker.messages.send import _LARGE_BATCH
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.sender import Outgoing, SendStatus
 from aerobee.client.producing.staging import StageClient
-from aerobee.pipeline.sink.options import read_sink_options
-from aerobee.pipeline.sink.rows import MOST_TOGETHER, Piece, Row
+from aerobee.pipeline.sink.rows import MOST_TOGETHER, PackedRun, Row
 from aerobee.pipeline.sink.send import PlainSender
+from aerobee.pipeline.sink.sink_options import read_sink_options
 from aerobee.protocol.bodies.common import MessageQueue
 
 
@@ -59,7 +59,7 @@ def test_batches_have_what_a_broker_takes_at_once(thread: LoopThread) -> None:
     number = 0
     for of_queue, rows in pieces:
         sender.add_piece(
-            Piece(queue(of_queue), number, number + rows - 1, rows, memoryview(b"x" * rows))
+            PackedRun(queue(of_queue), number, number + rows - 1, rows, memoryview(b"x" * rows))
         )
         number += rows
     for _ in range(2 * MOST_TOGETHER):

@@ -11,10 +11,10 @@ import pytest
 
 from aerobee.client.producing.staging import StagingOptions
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.sink.options import read_sink_options
-from aerobee.pipeline.sink.plan import SinkPlan
 from aerobee.pipeline.sink.rows import Row, RowMaker, SinkRowError
 from aerobee.pipeline.sink.schema import SinkColumns, SinkSchemaError, read_sink_schema
+from aerobee.pipeline.sink.sink_options import read_sink_options
+from aerobee.pipeline.sink.write_plan import SinkPlan
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.ids import UniqueIdMaker

@@ -17,10 +17,9 @@ from aerobee.pipeline.brokers.offsets import Mark, Offsets, Position, Queue, Ran
 from aerobee.pipeline.brokers.queue_offsets import first_late, offsets_at, peek
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
-from aerobee.pipeline.source import lives, stream_plan
-from aerobee.pipeline.source import plan as source_plan
-from aerobee.pipeline.source.options import BatchLimits
-from aerobee.pipeline.source.plan import SubscribedQueues, batch_ranges
+from aerobee.pipeline.source import batch_plan, lives, stream_plan
+from aerobee.pipeline.source.batch_plan import SubscribedQueues, batch_ranges
+from aerobee.pipeline.source.source_options import BatchLimits
 from aerobee.pipeline.source.stream_plan import StreamPlan
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.support import TOPIC, create, options, queue, running, send
@@ -29,7 +28,7 @@ from tests.unit.pipeline.support import TOPIC, create, options, queue, running, 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Routes are asked for each time; how old they may be has a test of its own."""
-    monkeypatch.setattr(source_plan, "ROUTES_INTERVAL_S", 0.0)
+    monkeypatch.setattr(batch_plan, "ROUTES_INTERVAL_S", 0.0)
 
 
 @pytest.fixture
@@ -243,7 +242,7 @@ def test_limits_count_what_is_there_and_not_what_retention_took(
 ) -> None:
     send(broker, [b"x"] * 30)
     lowest = {queue(0): 20, queue(1): 0}
-    for module in (stream_plan, source_plan):
+    for module in (stream_plan, batch_plan):
         monkeypatch.setattr(
             module, "min_offsets", lambda _, queues: {one: lowest[one] for one in queues}
         )
@@ -309,7 +308,7 @@ def test_a_target_is_not_passed_and_is_reached(broker: RunningBroker) -> None:
 def test_the_routes_are_not_asked_for_at_each_batch(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_plan, "ROUTES_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(batch_plan, "ROUTES_INTERVAL_S", 3600.0)
     stream = plan(broker)
     start = stream.initial()
     create(broker, TOPIC, 3)

@@ -12,7 +12,7 @@ import pytest
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Range
 from aerobee.pipeline.errors import BadData, DataLoss, Refused
-from aerobee.pipeline.source.options import SourceOptions, read_source_options
+from aerobee.pipeline.source.source_options import SourceOptions, read_source_options
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.frame import FrameDecoder

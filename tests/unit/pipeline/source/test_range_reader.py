@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Range
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, Refused, Unreachable
-from aerobee.pipeline.source.plan import batch_ranges
+from aerobee.pipeline.source.batch_plan import batch_ranges
 from aerobee.pipeline.source.range_reader import Guess, PullForm, RangeReader
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.hashing import java_hash
@@ -76,7 +76,7 @@ def test_tags_of_the_same_hash_are_told_apart() -> None:
 
 
 def test_columns_not_asked_for_do_not_come_with_the_tags(filled: RunningBroker) -> None:
-    from aerobee.pipeline.source.read import read_range
+    from aerobee.pipeline.source.range_rows import read_range
 
     wanted = options(filled, subExpression="a", columns="queueOffset,body")
     (batch, *_) = read_range(wanted, Range(queue(0), 0, 10))

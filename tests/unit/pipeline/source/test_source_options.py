@@ -9,7 +9,7 @@ import pytest
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue
 from aerobee.pipeline.decode.columns import HEADERS_TYPE, KEYS_TYPE, MAP_TYPE, TOPIC_COLUMNS
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.source.options import (
+from aerobee.pipeline.source.source_options import (
     BatchLimits,
     OffsetSpec,
     SourceOptions,

@@ -15,6 +15,7 @@ from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,
+    Heard,
     ManualClock,
     bodies,
     kill_image,
@@ -51,9 +52,11 @@ class GatedFiles(FaultyFiles):
         super().data_sync(fd)
 
 
-def sync_store(tmp_path: Path, files: FaultyFiles | None = None) -> MessageStore:
+def sync_store(
+    tmp_path: Path, files: FaultyFiles | None = None, listener: Heard | None = None
+) -> MessageStore:
     settings = small_settings(tmp_path, flush_disk_type="SYNC_FLUSH", flush_interval_ms=NEVER_MS)
-    return MessageStore.open(settings, files=files)
+    return MessageStore.open(settings, files=files, listener=listener)
 
 
 def test_sync_flush_shows_consumers_durable_messages_only(tmp_path: Path) -> None:
@@ -80,9 +83,8 @@ def test_sync_flush_shows_consumers_durable_messages_only(tmp_path: Path) -> Non
 
 def test_one_sync_covers_all_that_gathered_while_the_last_one_ran(tmp_path: Path) -> None:
     files = GatedFiles(tmp_path)
-    store = sync_store(tmp_path, files)
-    moved: list[int] = []
-    store.listen(durable=moved.append)
+    heard = Heard()
+    store = sync_store(tmp_path, files, heard)
     files.gate.clear()
     first = store.put(message())
     store.request_flush()
@@ -94,9 +96,9 @@ def test_one_sync_covers_all_that_gathered_while_the_last_one_ran(tmp_path: Path
     before = files.count("data_sync")
     files.gate.set()
     assert store.wait_durable(ends[-1], 10)
-    wait_until(lambda: len(moved) == 2)
+    wait_until(lambda: len(heard.durable) == 2)
     assert files.count("data_sync") - before == 2
-    assert moved == [first.end, ends[-1]]
+    assert heard.durable == [first.end, ends[-1]]
     assert store.stats.commit_log_sync_times.count == 2
     assert store.close()
 
@@ -179,9 +181,8 @@ def test_failed_sync_breaks_the_store_for_good(tmp_path: Path, flush: str) -> No
         flush_timed=False,
         flush_least_pages=0,
     )
-    store = MessageStore.open(settings, files=files)
-    broken: list[StoreBroken] = []
-    store.listen(broken=broken.append)
+    heard = Heard()
+    store = MessageStore.open(settings, files=files, listener=heard)
     good = store.put(message(b"good"))
     store.request_flush()
     assert store.wait_durable(good.end, 10)
@@ -192,9 +193,9 @@ def test_failed_sync_breaks_the_store_for_good(tmp_path: Path, flush: str) -> No
     store.request_flush()
     # A waiter learns of it at once, not at its time-out.
     assert not store.wait_durable(bad.end, 3600)
-    wait_until(lambda: len(broken) == 1)
-    assert "Input/output error" in str(broken[0])
-    assert store.not_writable_reason() == str(broken[0])
+    wait_until(lambda: len(heard.failures) == 1)
+    assert "Input/output error" in str(heard.failures[0])
+    assert store.not_writable_reason() == str(heard.failures[0])
     for _ in range(2):
         with pytest.raises(StoreBroken, match="restart"):
             store.put(message())

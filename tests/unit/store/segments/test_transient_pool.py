@@ -27,6 +27,7 @@ from tests.unit.store.flush.test_durability import NEVER_MS, wait_until
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,
+    Heard,
     ManualClock,
     bodies,
     fill,
@@ -42,6 +43,7 @@ def pooled_store(
     tmp_path: Path,
     files: FaultyFiles | None = None,
     clock: ManualClock | None = None,
+    listener: Heard | None = None,
     **changes: object,
 ) -> MessageStore:
     """A store whose commit thread does nothing by itself; see `commit`."""
@@ -52,13 +54,13 @@ def pooled_store(
         "commit_thorough_interval_ms": NEVER_MS,
         "flush_interval_ms": NEVER_MS,
     }
-    return MessageStore.open(small_settings(tmp_path, **(values | changes)), files, clock)
+    settings = small_settings(tmp_path, **(values | changes))
+    return MessageStore.open(settings, files, clock, listener=listener)
 
 
 def committer(store: MessageStore) -> CommitRealTimeService:
-    mark = store._mark
-    assert isinstance(mark, CommitRealTimeService)
-    return mark
+    assert store._commits is not None
+    return store._commits
 
 
 def commit(store: MessageStore, least_pages: int = 0) -> bool:
@@ -357,9 +359,8 @@ def test_segment_that_cannot_be_made_keeps_no_buffer(tmp_path: Path) -> None:
 
 def test_failed_write_breaks_the_store(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
-    store = pooled_store(tmp_path, files)
-    broken: list[StoreBroken] = []
-    store.listen(broken=broken.append)
+    heard = Heard()
+    store = pooled_store(tmp_path, files, listener=heard)
     good = fill(store, 5)
     commit(store)
     store.dispatch()
@@ -367,8 +368,8 @@ def test_failed_write_breaks_the_store(tmp_path: Path) -> None:
     files.fail("write", errno.EIO, "commitlog", times=1)
     store.put(message(b"lost"))
     assert not commit(store)
-    assert len(broken) == 1
-    assert "the write of" in str(broken[0])
+    assert len(heard.failures) == 1
+    assert "the write of" in str(heard.failures[0])
     with pytest.raises(StoreBroken):
         store.put(message())
     # No second try, neither now nor at the close.
@@ -675,11 +676,10 @@ def test_thread_commits_at_its_interval_tells_the_owner_and_wakes_the_flusher(
         commit_thorough_interval_ms=5,
         flush_least_pages=0,
         flush_timed=False,
+        listener=(heard := Heard()),
     )
-    told: list[int] = []
-    store.listen(committed=told.append)
     end = store.put(message()).end
-    wait_until(lambda: told == [end])
+    wait_until(lambda: heard.committed[:1] == [end])
     assert store.wait_durable(end, 10)  # its own interval is an hour
     assert store.threads_alive()
     assert store.close()

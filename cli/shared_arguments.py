@@ -1,0 +1,92 @@
+"""Arguments that many commands have: of settings, of asking brokers, of changing something.
+
+A command that changes something does so only when it is told to: without `--yes`, and with
+`--dry-run`, it says what it would do.
+"""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from aerobee.cli.parser_types import seconds, text
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    Commands = _SubParsersAction[argparse.ArgumentParser]
+
+
+@contextmanager
+def asking(
+    group: "Commands",
+    command: str,
+    about: str,
+    description: str | None = None,
+    *,
+    admin: bool = False,
+) -> Iterator[argparse.ArgumentParser]:
+    """The parser of a command that asks name servers and brokers; what all of these take stands
+    behind its own arguments."""
+    parser = group.add_parser(command.split()[-1], help=about, description=description)
+    yield parser
+    if admin:
+        add_admin(parser)
+    add_client(parser)
+    add_json(parser)
+    parser.set_defaults(command=command)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`parsed.json`: a document in place of tables."""
+    parser.add_argument("--json", action="store_true", help="JSON for scripts")
+
+
+def add_settings(
+    parser: argparse.ArgumentParser, file: str = "TOML, or a RocketMQ broker.conf"
+) -> None:
+    """Those that settings are loaded by; `file` says which file `-c` names."""
+    add = parser.add_argument
+    add("-c", "--config", metavar="FILE", help=file)
+    add("--format", choices=("toml", "properties"), help="of FILE, if its content does not tell")
+    add("--strict", action="store_true", help="unknown keys of a broker.conf are errors")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, repeatable")
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """`parsed.yes` is whether to do it. Asking for both is an error of usage."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--yes", action="store_true", help="do it (default: say what would be)")
+    either.add_argument("--dry-run", action="store_true", help="say what would be, as without it")
+
+
+def add_client(parser: argparse.ArgumentParser) -> None:
+    """Which name servers and brokers, as whom, over what: those that `cluster/session.py` reads."""
+    add = parser.add_argument
+    add(
+        "-n",
+        "--name-servers",
+        type=text,
+        metavar="HOST:PORT;...",
+        help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
+    )
+    add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+    add(
+        "--credentials",
+        metavar="FILE",
+        help="RocketMQ's tools.yml with accessKey and secretKey, for brokers that ask for accounts "
+        "(default: AEROBEE_CREDENTIALS, or conf/tools.yml below ROCKETMQ_HOME)",
+    )
+    add("--tls", action="store_true", help="speak TLS to name servers and brokers")
+    add("--trust-store", metavar="FILE", help="check their certificates against these, PEM")
+    add("--certificate", metavar="FILE", help="for those that ask for one, PEM")
+    add("--certificate-key", metavar="FILE", help="its key, where that is a file of its own")
+
+
+def add_admin(parser: argparse.ArgumentParser) -> None:
+    """Where brokers take what administrators alone may ask for."""
+    parser.add_argument(
+        "--admin", type=text, metavar="HOST:PORT", action="append",
+        help="where a broker takes what administrators ask for, if it has a port of its own for "
+        "that (admin.port); once for each such broker",
+    )  # fmt: skip

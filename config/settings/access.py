@@ -1,0 +1,38 @@
+"""Settings of access control: which accounts files count, and for whom."""
+
+from typing import ClassVar
+
+from aerobee.config.settings.setting import Section, setting
+
+
+class AccessSettings(Section):
+    """Accounts and rights."""
+
+    section: ClassVar[str] = "access"
+
+    acl_enabled: bool = setting(
+        False,
+        "aclEnable",
+        why="Check signature and rights of every request against plain_acl.yml.",
+    )
+    acl_file: str = setting(
+        "",
+        "aclFile",
+        aliases=("rocketmq.acl.plain.file",),
+        why="The accounts file, below ROCKETMQ_HOME if it is no whole path. Empty: "
+        "conf/plain_acl.yml there. Files of the folder conf/acl there count besides. Without a "
+        "home the directory of the start stands for it, but a whole path stands alone then. It "
+        "turns nothing on by itself.",
+    )
+    nameserver_acl_enabled: bool = setting(
+        False,
+        "namesrvAclEnable",
+        why="A name server of ours takes changes (registrations, write permissions, KV, deletion) "
+        "from administrators of the same accounts files alone; who asks for routes needs none.",
+    )
+    credentials_file: str = setting(
+        "",
+        "aclToolsFile",
+        why="RocketMQ's tools.yml, with accessKey and secretKey that the broker signs its "
+        "registrations with. Empty: conf/tools.yml below ROCKETMQ_HOME, if it is there.",
+    )

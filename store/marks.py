@@ -1,0 +1,132 @@
+"""How far the log has got: one object, one log offset a mark, each with one writer.
+
+| mark       | everything below it ...                     | moved by; its writer               |
+|------------|---------------------------------------------|------------------------------------|
+| written    | has its place in the log                    | `write`; the commit log, under     |
+|            |                                             | the put lock                       |
+| committed  | is in the files, where reading and syncs    | `write`; with a transient pool     |
+|            | end                                         | `commit`, the commit thread        |
+| durable    | is on the disk: a completed sync reached it | `sync`; whichever thread syncs     |
+| dispatched | is in the queues and the index              | `dispatch`; the store's caller     |
+
+Others follow from them and from the settings: `kept` is the least of the marks that an answer of
+success waits for, `dispatchable` the one up to which messages may become visible. A further
+condition, such as a slave's report, is a mark with a move here and a place in `kept`; whatever
+waits asks for `kept` and learns of it.
+
+After the store has broken, reading ends at the durable mark of before the failure (`freeze`).
+
+Marks move forward only and last, when what they say is true. They begin where recovery has left the
+end of the log; a start that cuts the log off makes them afterwards, so no move takes one back.
+
+Threads: any may read, an int each. The times belong to their marks and move after them, so whoever
+reads the time first and the mark second never gets a time that is not below the mark.
+"""
+
+from aerobee.config.model import Settings
+from aerobee.store.errors import StoreBroken
+
+
+class StoreListener:
+    """Hears what happens on the store's threads. Given when the store is opened; this one hears
+    nothing."""
+
+    def moved(self, marks: "Marks") -> None:
+        """A mark that something waits for has moved. Called on the thread that moved it."""
+
+    def broken(self, error: StoreBroken) -> None:
+        """A sync or write failed, and no mark moves any more. Called once, on the thread that saw
+        the failure."""
+
+
+class Marks:
+    """The marks of one store; see the module's story."""
+
+    __slots__ = (
+        "_listener",
+        "_sync_flush",
+        "answers_wait",
+        "committed",
+        "committed_ms",
+        "dispatch_waits",
+        "dispatched",
+        "dispatched_ms",
+        "durable",
+        "frozen_at",
+        "written",
+        "written_ms",
+    )
+
+    def __init__(self, settings: Settings, end: int, store_ms: int, listener: StoreListener):
+        """The log ends at `end`, with a record of the time `store_ms` (0: it has none)."""
+        self.written = self.committed = self.durable = self.dispatched = end
+        self.written_ms = self.committed_ms = self.dispatched_ms = store_ms
+        self._listener = listener
+        self._sync_flush = settings.sync_flush
+        #: Whether an answer of success has to wait for a mark behind `written`.
+        self.answers_wait = self._sync_flush
+        #: Whether messages become visible by a mark that a thread of the store moves.
+        self.dispatch_waits = self._sync_flush or settings.transient_pool_effective
+        #: Where reading ends since the store has broken, None before.
+        self.frozen_at: int | None = None
+
+    # --- moves ------------------------------------------------------------------------------
+
+    def write(self, end: int, store_ms: int) -> None:
+        """The log has records up to `end`, the newest of the time `store_ms`."""
+        self.written = self.committed = end
+        self.written_ms = self.committed_ms = store_ms
+
+    def sync(self, end: int) -> None:
+        """A sync that began when `end` was committed has completed."""
+        self.durable = end
+        self._listener.moved(self)
+
+    def dispatch(self, end: int, store_ms: int) -> None:
+        """Queues and index have what lies below `end`, whose newest record is of `store_ms`."""
+        self.dispatched = end
+        self.dispatched_ms = store_ms
+
+    def freeze(self) -> None:
+        """The store is breaking: nothing that is not durable is read any more."""
+        self.frozen_at = self.durable
+
+    # --- what follows from them -------------------------------------------------------------
+
+    @property
+    def kept(self) -> int:
+        """Log offset up to which the promise of an answer of success holds."""
+        return self.durable if self._sync_flush else self.written
+
+    @property
+    def dispatchable(self) -> int:
+        """Log offset up to which messages may be dispatched. Under SYNC_FLUSH no consumer sees what
+        a power cut could still take back (docs/reliability.md B4)."""
+        return self.durable if self._sync_flush else self.committed
+
+    @property
+    def readable(self) -> int:
+        """Log offset at which reading ends."""
+        return self.committed if self.frozen_at is None else self.frozen_at
+
+    @property
+    def settled(self) -> int:
+        """Log offset up to which all is durable and dispatched."""
+        return min(self.durable, self.dispatched)
+
+
+class PooledMarks(Marks):
+    """Those of a store whose transient pool holds the newest bytes back from the files."""
+
+    __slots__ = ()
+
+    def write(self, end: int, store_ms: int) -> None:
+        """The log has records up to `end`; they are committed later."""
+        self.written = end
+        self.written_ms = store_ms
+
+    def commit(self, end: int, store_ms: int) -> None:
+        """The files have what lies below `end`, whose newest record is of `store_ms`."""
+        self.committed = end
+        self.committed_ms = store_ms
+        self._listener.moved(self)
