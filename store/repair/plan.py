@@ -285,7 +285,8 @@ class Planner:
             )
 
     def _without_spare(self, starts: set[int]) -> Generator[Step, None, set[int]]:
-        """Leave empty segments out: they are no reason to make the segments before them."""
+        """Take out the last segments if they are empty and do not follow the log: they are no
+        reason to make the segments before them. Returns the starts that stay."""
         spare = {start: path for path, start in self._report.log.spare}
         kept = set(starts)
         for start in sorted(spare, reverse=True):

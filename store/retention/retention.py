@@ -88,8 +88,8 @@ class StoreSide:
         return min(self.marks.settled, self.offsets.synced_to)
 
     def save_offsets(self) -> None:
-        """Write down where log and queues begin, and which index files there are; before files
-        go."""
+        """Write down where log and queues begin, and which index files there are. Called before
+        files go."""
         try:
             self.offsets.begin_later()
         except OSError as error:

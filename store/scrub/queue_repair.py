@@ -74,8 +74,8 @@ class IndexFindings(NamedTuple):
 class QueueRepair:
     """Repairs the entries that findings show to be wrong, and reports those that it may not repair.
 
-    Records in the gaps that `offsets` knows are not believed. `flusher` has the files of repaired
-    entries synced: no start after a kill would do that.
+    Records in the gaps that `offsets` knows are not believed. `flusher` syncs the files of repaired
+    entries: no start after a kill would do that.
     """
 
     def __init__(
