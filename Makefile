@@ -101,7 +101,7 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check --quiet .
 	$(PYTHON_IN_VENV) -m aerobee.config.manual --check
-	$(PYTHON_IN_VENV) -m aerobee.config.limits_page --check
+	$(PYTHON_IN_VENV) -m aerobee.config.bounds.limits_page --check
 
 types: setup
 	.venv/bin/mypy -p aerobee
@@ -135,23 +135,23 @@ bench: setup
 # Sends to ours, Redis and NATS in turns, five minutes; brings the two.
 bench-neighbours: setup
 	tests/bench/neighbours.sh
-	$(PYTHON_IN_VENV) -m tests.bench.neighbours $(ARGS)
+	$(PYTHON_IN_VENV) -m tests.bench.cases.neighbours $(ARGS)
 
 # Millions of messages that wait for a time of their own; half an hour, 6 GB of disk.
 bench-pending: setup
-	$(PYTHON_IN_VENV) -m tests.bench.pending $(ARGS)
+	$(PYTHON_IN_VENV) -m tests.bench.cases.pending $(ARGS)
 
 # What accounts and TLS cost beside a broker without; three minutes. The generator needs OpenSSL's headers
 # (Debian: libssl-dev).
 bench-secured: setup
-	$(PYTHON_IN_VENV) -m tests.bench.secured $(ARGS)
+	$(PYTHON_IN_VENV) -m tests.bench.cases.secured $(ARGS)
 
 # Spark reading a topic of ours and of a real Kafka broker in turn, and log files. Nothing else should
 # run meanwhile; it takes half an hour.
 bench-spark: setup
 	@tests/spark/setup.sh 4.3
 	@tests/bench/setup.sh
-	$(PYTHON_IN_VENV) -m tests.bench.spark $(ARGS)
+	$(PYTHON_IN_VENV) -m tests.bench.spark_loads.spark $(ARGS)
 
 # The working tree against another state of the code, both servers up; docs/benchmarks.md says how to
 # read it. Nothing else should run meanwhile; it takes five minutes.
@@ -162,7 +162,7 @@ pair: setup
 # The manual of all settings and the page of all limits, made from their declarations.
 manual: setup
 	$(PYTHON_IN_VENV) -m aerobee.config.manual
-	$(PYTHON_IN_VENV) -m aerobee.config.limits_page
+	$(PYTHON_IN_VENV) -m aerobee.config.bounds.limits_page
 
 clean:
 	rm -rf .run .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

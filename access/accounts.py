@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from aerobee.access.addresses import AddressPattern
+from aerobee.access.address_patterns import AddressPattern
 from aerobee.access.rights import DENY, PUB, SUB, allows
 from aerobee.protocol.frames.signature import Signer
 from aerobee.protocol.names import DLQ_PREFIX, HIDDEN_TOPICS

@@ -204,8 +204,8 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: _send("b", "i"),
     RequestCode.RECALL_MESSAGE: _send("topic", "properties"),
     RequestCode.STAGE_CHUNK: _chunk,
-    # broker/staging/requests.py, which knows whose stages these name, asks for their further needs:
-    # PUB on some topic, and on each of the stages' topics.
+    # broker/staging/stage_requests.py, which knows whose stages these name, asks for their further
+    # needs: PUB on some topic, and on each of the stages' topics.
     RequestCode.STAGE_INTENT: nothing,
     RequestCode.STAGE_STATUS: nothing,
     RequestCode.STAGE_ABORT: nothing,

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.daemon import Daemon
+from aerobee.broker.lifecycle.daemon import Daemon
 from aerobee.client.loop_thread import new_loop
 from aerobee.config.model import Settings
 from aerobee.remoting.origin import Origin

@@ -19,59 +19,63 @@ from aerobee.access.administration import OF_BROKERS
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import BROKER_NEEDS
-from aerobee.broker.access.requests import AccessRequests
-from aerobee.broker.delay.progress import DelayProgress, TimerProgress
-from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.access.account_requests import AccessRequests
+from aerobee.broker.background.live_settings import LiveSettings
+from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
+from aerobee.broker.background.save_failure import SaveFailure
+from aerobee.broker.background.scheduler import Saver, Scheduler, save_all
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.delay.delay_service import ScheduleMessageService
+from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
+from aerobee.broker.delay.level_progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.delay.waiting import DelayedWaiting, TimedWaiting
-from aerobee.broker.expressions import ExpressionLimits, Expressions
-from aerobee.broker.live_settings import LiveSettings
 from aerobee.broker.messages.answers import Answers
-from aerobee.broker.messages.compiled import CompiledRequests
+from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.recall import RecallProcessor
-from aerobee.broker.messages.reput import ReputService
+from aerobee.broker.messages.reput_service import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
 from aerobee.broker.messages.store_events import StoreEvents
-from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.requests.client_calls import ClientCalls
-from aerobee.broker.requests.clients import ClientRequests
-from aerobee.broker.requests.consumers import ConsumerRequests
-from aerobee.broker.requests.locks import LockRequests, OrderLocks
-from aerobee.broker.requests.offsets import OffsetRequests
-from aerobee.broker.requests.progress import ProgressRequests
-from aerobee.broker.requests.queues import QueueRequests
-from aerobee.broker.requests.replies import ReplyProcessor
-from aerobee.broker.requests.resets import ResetRequests
-from aerobee.broker.requests.runtime import RuntimeRequests
-from aerobee.broker.requests.settings import SettingsRequests
-from aerobee.broker.requests.stats import StatsRequests
-from aerobee.broker.requests.topics import TopicRequests
-from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
-from aerobee.broker.requests.waiting import WaitingRequests
-from aerobee.broker.router import Handler, Router, taken_elsewhere
-from aerobee.broker.save_failure import SaveFailure
-from aerobee.broker.scheduler import Saver, Scheduler, save_all
+from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.requests.administration.broker_runtime import RuntimeRequests
+from aerobee.broker.requests.administration.broker_settings import SettingsRequests
+from aerobee.broker.requests.administration.consumption import StatsRequests
+from aerobee.broker.requests.administration.group_offsets import ProgressRequests
+from aerobee.broker.requests.administration.queue_entries import QueueRequests
+from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
+from aerobee.broker.requests.administration.traffic_statistics import (
+    SAMPLE_S,
+    TrafficHistory,
+    TrafficRequests,
+)
+from aerobee.broker.requests.administration.waiting_messages import WaitingRequests
+from aerobee.broker.requests.clients.client_calls import ClientCalls
+from aerobee.broker.requests.clients.heartbeats import ClientRequests
+from aerobee.broker.requests.clients.offset_requests import OffsetRequests
+from aerobee.broker.requests.clients.offset_resets import ResetRequests
+from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
+from aerobee.broker.requests.clients.replies import ReplyProcessor
+from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
+from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
-from aerobee.broker.second_step.place import SecondStep
-from aerobee.broker.second_step.waiting import Forgetting, Waits
+from aerobee.broker.second_step.second_step import SecondStep
+from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
 from aerobee.broker.staging.staging import Staging
-from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.expressions import ExpressionLimits, Expressions
+from aerobee.broker.tables.files.state_file import JsonStateFile
+from aerobee.broker.tables.files.table_directory import TableDirectory
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.lag import ConsumerLag, needed_by_queue
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import Admission
 from aerobee.broker.tables.retries_waiting import RetriesWaiting
-from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.table_directory import TableDirectory
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
-from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
@@ -88,7 +92,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
-    from aerobee.access.service import AccessService
+    from aerobee.access.account_service import AccessService
 
 # Held pulls and waiting answers are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
@@ -153,7 +157,7 @@ class BrokerCore:
         if not settings.acl_enabled:
             return None
         # With it comes the library for YAML.
-        from aerobee.access.service import AccessService
+        from aerobee.access.account_service import AccessService
 
         try:
             return AccessService(

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from aerobee.access.account_file import AccountFile, read_account_file
-from aerobee.access.account_files import files_below, together
 from aerobee.access.accounts import Rules
 from aerobee.access.errors import AccountFileError
 from aerobee.access.explain import explain
-from aerobee.cli.output import OK, REFUSED, CommandFailed, say, show
+from aerobee.access.files.account_file import AccountFile, read_account_file
+from aerobee.access.files.account_files import files_below, together
+from aerobee.cli.printing.output import OK, REFUSED, CommandFailed, say, show
 
 
 def check(parsed: argparse.Namespace) -> int:

@@ -5,10 +5,10 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
-from aerobee.cli.output import show as show_lines
+from aerobee.cli.printing.output import OK, CommandFailed, print_json, print_table, say
+from aerobee.cli.printing.output import show as show_lines
 from aerobee.config.errors import ConfigError
-from aerobee.config.load import Loaded, load_settings
+from aerobee.config.loading.load import Loaded, load_settings
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.config.settings.setting import Setting, Value
 from aerobee.nearest_name import nearest_name

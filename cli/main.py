@@ -18,7 +18,7 @@ from typing import Final
 
 from aerobee.cli.imports import no_collections
 from aerobee.cli.parser import build_parser
-from aerobee.config.hangup import HANGUPS
+from aerobee.config.loading.hangup import HANGUPS
 
 # Those that SIGHUP has read their configuration again, instead of ending them.
 _DAEMONS: Final = frozenset({"serve", "nameserver"})
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _show_bug(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    from aerobee.cli.output import say_traceback
+    from aerobee.cli.printing.output import say_traceback
 
     say_traceback(kind, error, frames)
 
@@ -92,7 +92,7 @@ def _run(parsed: argparse.Namespace, *, is_process: bool) -> int:
 
 def _explain(error: Exception) -> int:
     """Say an error meant for people and give its exit code; a bug keeps its traceback."""
-    from aerobee.cli.output import CommandFailed, say
+    from aerobee.cli.printing.output import CommandFailed, say
     from aerobee.config.errors import ConfigError
 
     if isinstance(error, ConfigError):
@@ -106,7 +106,7 @@ def _explain(error: Exception) -> int:
 
 
 def _explain_full(error: OSError) -> int:
-    from aerobee.cli.output import REFUSED, say
+    from aerobee.cli.printing.output import REFUSED, say
 
     say(f"aerobee: the output cannot be written: {error.strerror}")
     return REFUSED

@@ -11,10 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
-from aerobee.cli.parser_types import assignment, delay, delay_level, port, seconds, shards, text
+from aerobee.cli.arguments.argument_types import (
+    assignment,
+    delay,
+    delay_level,
+    port,
+    seconds,
+    shards,
+    text,
+)
 from aerobee.cli.shared_arguments import add_json, add_settings, add_yes, asking
 from aerobee.nearest_name import nearest_name
-from aerobee.pipeline.jobs.argument_values import count, number
+from aerobee.pipeline.jobs.common.argument_values import count, number
 from aerobee.printable import printable
 from aerobee.shards import SHARDS_MAX
 
@@ -98,7 +106,7 @@ class _Version(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from aerobee.cli.output import show
+        from aerobee.cli.printing.output import show
         from aerobee.native.form import wish_text
 
         show(f"aerobee {__version__} ({wish_text()})")

@@ -5,9 +5,9 @@ import os
 import subprocess
 import sys
 
-from aerobee.cli.output import USAGE, CommandFailed, print_json, say, show
-from aerobee.cli.times import parse_time
-from aerobee.pipeline.jobs.result import COULD_NOT, JobFailed
+from aerobee.cli.printing.output import USAGE, CommandFailed, print_json, say, show
+from aerobee.cli.printing.times import parse_time
+from aerobee.pipeline.jobs.common.job_result import COULD_NOT, JobFailed
 from aerobee.pipeline.jobs.run import report_json, run_job
 from aerobee.pipeline.launch.command import build
 from aerobee.pipeline.launch.modules import delete

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
 from aerobee.cli.imports import no_collections
-from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
-from aerobee.config.certificates import ServerCertificates, server_certificates
-from aerobee.config.hangup import HANGUPS, heed_supervisor
-from aerobee.config.limits import check_limits, connection_limit, raise_open_files
-from aerobee.config.load import Loaded, load_settings
+from aerobee.cli.printing.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
+from aerobee.config.bounds.limits import check_limits, connection_limit, raise_open_files
+from aerobee.config.bounds.memory import available_memory
+from aerobee.config.loading.hangup import HANGUPS, heed_supervisor
+from aerobee.config.loading.load import Loaded, load_settings
+from aerobee.config.loading.reload import Load, Reload
 from aerobee.config.logs import Logging
-from aerobee.config.memory import available_memory
 from aerobee.config.model import Settings
-from aerobee.config.reload import Load, Reload
-from aerobee.config.rules import Origin
+from aerobee.config.setting_rules import Origin
+from aerobee.config.tls.certificates import ServerCertificates, server_certificates
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.peers import address_text
-from aerobee.shards.layout import check_layout
-from aerobee.shards.plan import shard_changes
+from aerobee.shards.shard_layout import check_layout
+from aerobee.shards.shard_plan import shard_changes
 
 if TYPE_CHECKING:
     from aerobee.broker.monitoring.systemd import Notifier
@@ -106,7 +106,7 @@ def _run_shards(parsed: argparse.Namespace, loaded: Loaded) -> int:
 
     def run() -> int:
         with no_collections():
-            from aerobee.shards.process import run as run_shards
+            from aerobee.shards.supervisor_process import run as run_shards
 
         return run_shards(loaded.settings, parsed.shards, parsed.arguments, names)
 
@@ -146,9 +146,9 @@ def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int
 async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
     # Not at the top, because the supervisor of shards has a process for it, and shards have none.
     with no_collections():
+        from aerobee.broker.background.scheduler import Scheduler
         from aerobee.broker.monitoring.systemd import Notifier
         from aerobee.broker.registration.exposure import name_server_exposure
-        from aerobee.broker.scheduler import Scheduler
         from aerobee.nameserver.server import NameServer
 
     notifier = Notifier()
@@ -194,7 +194,7 @@ def _watched(notifier: "Notifier") -> Iterator[None]:
     if interval_s is None:
         yield
         return
-    from aerobee.broker.monitoring.health import LoopMonitor
+    from aerobee.broker.monitoring.health_checks import LoopMonitor
     from aerobee.broker.monitoring.systemd import Watchdog
 
     monitor = LoopMonitor(asyncio.get_running_loop())
@@ -241,7 +241,7 @@ def _load(
 def _run(loaded: Loaded, load: Load, shard: int | None = None) -> int:
     def run() -> int:
         with no_collections():
-            from aerobee.broker.process import run as run_daemon
+            from aerobee.broker.lifecycle.broker_process import run as run_daemon
 
         # Shells start processes with 1,024 open files, far below what systemd gives a service.
         raise_open_files(loaded.settings.connections + loaded.settings.reserved_files)

@@ -7,7 +7,7 @@ import ssl
 from contextlib import closing
 from typing import Any
 
-from aerobee.cli.output import CANNOT_CONNECT, OK, CommandFailed, print_json, print_table
+from aerobee.cli.printing.output import CANNOT_CONNECT, OK, CommandFailed, print_json, print_table
 
 _COLUMNS = ("shard", "broker", "address", "state", "pid", "failures", "status")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from aerobee.cli.parser_types import seconds, text
+from aerobee.cli.arguments.argument_types import seconds, text
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -61,7 +61,8 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """Which name servers and brokers, as whom, over what: those that `cluster/session.py` reads."""
+    """Which name servers and brokers, as whom, over what: those that `cluster/command_session.py`
+    reads."""
     add = parser.add_argument
     add(
         "-n",

@@ -1,7 +1,7 @@
 """A client of RocketMQ brokers, ours and Java's: producer, consumers, administration.
 
-asyncio first; `aerobee.client.blocking` has the same roles for programs without an event loop.
-`__all__` is what programs may rely on; the modules beside it are the inside.
+asyncio first; `aerobee.client.blocking_roles` has the same roles for programs without an event
+loop. `__all__` is what programs may rely on; the modules beside it are the inside.
 
 All names come from `public.py`, when a program first asks for one: whoever imports a module beside
 it, as the commands of `aerobee` do with `admin.py`, does not wait for consumers and transactions.

@@ -38,7 +38,7 @@ from aerobee.protocol.bodies.routes import (
     check_queue_count,
     masters,
 )
-from aerobee.protocol.bodies.stats import (
+from aerobee.protocol.bodies.statistics import (
     ConnectionData,
     ConsumeStats,
     GroupProgress,

@@ -20,9 +20,9 @@ from aerobee.config.settings.access import AccessSettings
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
 from aerobee.config.settings.delivery import DeliverySettings, StageSettings
 from aerobee.config.settings.filters import FilterSettings
-from aerobee.config.settings.later import ReplicationSettings
 from aerobee.config.settings.legacy import LegacySettings
 from aerobee.config.settings.limits import LimitSettings
+from aerobee.config.settings.replication import ReplicationSettings
 from aerobee.config.settings.retention import RetentionSettings, ScrubSettings
 from aerobee.config.settings.service import (
     AdminSettings,

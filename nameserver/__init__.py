@@ -1,4 +1,4 @@
 """The name server: routes and a key-value table behind a port.
 
-Runs in the broker's process or alone; `requests.py` and `routes.py` know no sockets.
+Runs in the broker's process or alone; `name_server_requests.py` and `routes.py` know no sockets.
 """

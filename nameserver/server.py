@@ -28,24 +28,24 @@ from aerobee.access.needs import NAME_SERVER_NEEDS
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.nameserver.kv import MAX_BYTES, Changes, KvFile, KvText
-from aerobee.nameserver.requests import RequestOptions, Requests
+from aerobee.nameserver.name_server_requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteLimits, RouteTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import text_of
-from aerobee.protocol.frames.waiting import keep_for_answer
-from aerobee.remoting.arrivals import Encryption
-from aerobee.remoting.connection import Connection, Handler
-from aerobee.remoting.limits import KIB, MIB, RemotingLimits
-from aerobee.remoting.server import BACKLOG, RemotingServer
-from aerobee.remoting.serving import Answer, Serving
-from aerobee.remoting.stats import ServerStats
+from aerobee.protocol.frames.pending_request import keep_for_answer
+from aerobee.remoting.connection_limits import KIB, MIB, RemotingLimits
+from aerobee.remoting.connection_stats import ServerStats
+from aerobee.remoting.connections.connection import Connection, Handler
+from aerobee.remoting.connections.serving import Answer, Serving
+from aerobee.remoting.listening.arrivals import Encryption
+from aerobee.remoting.listening.server import BACKLOG, RemotingServer
 from aerobee.remoting.turns import Spread, Steps, Turns
 
 if TYPE_CHECKING:
-    from aerobee.access.credentials import Credentials
-    from aerobee.access.service import AccessService
+    from aerobee.access.account_service import AccessService
+    from aerobee.access.files.credentials import Credentials
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -469,7 +469,7 @@ def _access_of(
     settings: Settings, own: Credentials | None, loop: asyncio.AbstractEventLoop
 ) -> AccessService:
     # The import brings the library for YAML.
-    from aerobee.access.service import AccessService
+    from aerobee.access.account_service import AccessService
 
     def make(rules: Rules) -> AccessControl:
         # No request to a name server names a place in a log.

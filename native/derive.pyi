@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from aerobee.store.compiled import Derived
+from aerobee.store.log.compiled import Derived
 from aerobee.store.queues.consume_queue import ConsumeQueue
 
 class Deriver:

@@ -24,8 +24,8 @@ from aerobee.native.steps cimport step
 from aerobee.protocol import checksum
 from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_check, record_layout as layout
-from aerobee.store import compiled
-from aerobee.store.index import file as index_file
+from aerobee.store.log import compiled
+from aerobee.store.index import index_file
 from aerobee.store.queues import queue_view
 
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES

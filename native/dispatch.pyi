@@ -1,7 +1,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from aerobee.store.index.file import IndexFile
+from aerobee.store.index.index_file import IndexFile
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.queues.consume_queue import ConsumeQueue
 

@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from aerobee.native.bytes cimport get32, get64, java_hash, put32, put64
 from aerobee.native.steps cimport step
 
-from aerobee.store.index import file as index_file
+from aerobee.store.index import index_file
 from aerobee.store.queues import queue_view
 
 cdef extern from "Python.h":
@@ -44,7 +44,7 @@ cdef Index index_of(uint8_t *memory, object file):
     return index
 
 
-# Twin: store/index/file.py IndexFile.put
+# Twin: store/index/index_file.py IndexFile.put
 cdef int note_header(Index *index, object file, int64_t log_offset, int64_t store_ms) except -1:
     """Have a file's attributes say what was put; the last key is that of this record."""
     file.count, file.used_slots = index.count, index.used
@@ -53,7 +53,7 @@ cdef int note_header(Index *index, object file, int64_t log_offset, int64_t stor
     return 0
 
 
-# Twin: store/index/file.py IndexFile.put
+# Twin: store/index/index_file.py IndexFile.put
 cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t store_ms) except -1:
     """As `IndexFile.put`, for a hash that may be negative."""
     cdef int64_t key_hash = -java_hash if java_hash < 0 else java_hash
@@ -121,7 +121,7 @@ def gather(list entries, object arrival):
     return arrivals, count, touched
 
 
-# Twin: store/index/file.py IndexFile.put_all
+# Twin: store/index/index_file.py IndexFile.put_all
 def put_keys(list entries, object file, dict prefixes, object prefix_of, object hash_of):
     """Put the keys of all entries into one file, which has room for them. `prefixes` has the hash
     of `topic#`, and `hash_of(prefix hash, key)` is asked for keys beyond ASCII."""
@@ -155,7 +155,7 @@ def put_keys(list entries, object file, dict prefixes, object prefix_of, object 
         note_header(&index, file, log_offset, store_ms)
 
 
-# Twin: store/index/file.py IndexFile.put_all
+# Twin: store/index/index_file.py IndexFile.put_all
 def put_hashed(bytes hashed, Py_ssize_t first, Py_ssize_t most, object file):
     """Put `most` keys from the `first` on into one file, which has room for them; `hashed` has
     their Java hashes, log offsets and store times (`HASHED`)."""

@@ -9,7 +9,7 @@ import os
 from importlib.machinery import EXTENSION_SUFFIXES
 from typing import TYPE_CHECKING, NamedTuple
 
-from aerobee.store.compiled import Compiled
+from aerobee.store.log.compiled import Compiled
 
 if TYPE_CHECKING:
     from types import ModuleType

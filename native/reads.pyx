@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """What a get gives for entries of a consume queue whose records are there and name them back.
 
-The rules are those of `Reader._scan` (store/reading/reader.py), and it goes on where this stops:
+The rules are those of `Reader._scan` (store/reading/queue_reader.py), and it goes on where this stops:
 before the first entry that is anything else.
 """
 
@@ -24,7 +24,7 @@ cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
 cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
 
 
-# Twin: store/reading/reader.py _matches
+# Twin: store/reading/queue_reader.py _matches
 cdef bint matches(int64_t tags_code, object codes) except -1:
     """Whether an entry is one that is asked for, as `_matches` says."""
     if tags_code in codes:
@@ -48,7 +48,7 @@ cdef bint begin(Scan *scan, tuple room, const uint8_t *records, int64_t base, in
     return True
 
 
-# Twin: store/reading/reader.py Reader._scan_closely
+# Twin: store/reading/queue_reader.py Reader._scan_closely
 cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, object codes) except? NULL:
     """Look at the entries of [at, end), up to one that is not plain, to a full answer, or to a
     table of runs that is full; where that is."""
@@ -97,7 +97,7 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
     return at
 
 
-# Twin: store/reading/reader.py Reader._scan_closely
+# Twin: store/reading/queue_reader.py Reader._scan_closely
 def scan(bytes entries, Py_ssize_t position, int64_t slot, int32_t queue_id, bint any_queue,
          object codes, const uint8_t[::1] memory, int64_t base, int64_t low, int64_t high,
          int64_t old_below, tuple room, int64_t count, int64_t size, list runs):

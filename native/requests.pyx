@@ -125,7 +125,7 @@ cdef class Requests:
             self.over = True
         return position
 
-    # Twin: remoting/serving.py Serving.commands_received
+    # Twin: remoting/connections/serving.py Serving.commands_received
     cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,
                       bint may_pull, Py_ssize_t may_wait) except -1:
         """Serve one request; False if it is not plain, and nothing changed."""

@@ -121,7 +121,7 @@ cdef class Route:
     def __dealloc__(self):
         free(self.messages)
 
-    # Twin: broker/stats.py BrokerStats.stored
+    # Twin: broker/broker_stats.py BrokerStats.stored
     cdef void note(self, int64_t queue_id, int64_t messages, int64_t stored_bytes, int kind):
         if not self.messages[queue_id]:
             self.touched.append(queue_id)
@@ -129,7 +129,7 @@ cdef class Route:
         self.stored_bytes[queue_id] += stored_bytes
         self.sizes[kind] += messages
 
-    # Twin: broker/stats.py BrokerStats.stored
+    # Twin: broker/broker_stats.py BrokerStats.stored
     def take_counts(self):
         """What was stored since the last time: (queue id, messages, bytes) of each queue, and
         messages by size."""
@@ -316,7 +316,7 @@ cdef class Sends:
 
     # --- properties -------------------------------------------------------------------------
 
-    # Twin: broker/messages/properties.py stored_properties
+    # Twin: broker/messages/stored_properties.py stored_properties
     cdef bint _take_properties(self, Text *text, bint batch, Stored *out) except -1:
         """The request's properties as they are stored, with the cluster, into `scratch`; False if
         they are not plain."""
@@ -333,7 +333,7 @@ cdef class Sends:
         out.size += cluster
         return True
 
-    # Twin: broker/messages/properties.py stored_properties
+    # Twin: broker/messages/stored_properties.py stored_properties
     cdef bint _read(self, const uint8_t *at, int size, bint keep_wait, uint8_t *to, Stored *out) except -1:
         """What properties say of their message; with `to`, those that are stored, each with what
         separates it from the next. False if they are not plain."""

@@ -3,7 +3,7 @@ import socket
 from typing import Any
 
 from aerobee.native.requests import Requests
-from aerobee.remoting.tls_session import TlsSession
+from aerobee.remoting.tls.tls_session import TlsSession
 
 class Sockets:
     def __init__(

@@ -11,11 +11,11 @@ Those that are ready stand in a line. Each round looks again for who has become 
 with the line from its head as far as the turn goes: whoever comes waits for one slice of each that
 is in front of it, however much those have sent. The more there are, the shorter the slices.
 
-A `Socket` is used as a transport of asyncio's is (`remoting/connection.py`): its connection is told
+A `Socket` is used as a transport of asyncio's is (`remoting/connections/connection.py`): its connection is told
 that it is open, that it is full, that it is empty again, and once that it is gone. Loop thread only.
 
 A `TlsSocket` does the same over TLS whose handshake is done: what its session has read is served in
-the round like all else. `remoting/tls_transport.py` is its other form.
+the round like all else. `remoting/tls/tls_transport.py` is its other form.
 """
 
 import ssl
@@ -33,7 +33,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 
 from aerobee.native.requests cimport Requests
 
-from aerobee.remoting import tls_session
+from aerobee.remoting.tls import tls_session
 from aerobee.remoting import turns as turns_of_loop
 
 cdef extern from "sys/epoll.h" nogil:
@@ -264,7 +264,7 @@ cdef class Socket:
 
 
 cdef class TlsSocket(Socket):
-    """As a `Socket`, of a session of TLS that has shaken hands. What `remoting/tls_session.py` says of
+    """As a `Socket`, of a session of TLS that has shaken hands. What `remoting/tls/tls_session.py` says of
     reading and sending is done here, to the same rules."""
 
     def __init__(self, Sockets owner, session, connection):
@@ -280,7 +280,7 @@ cdef class TlsSocket(Socket):
         if not self.owing:
             Socket.resume_reading(self)
 
-    # Twin: remoting/tls_session.py TlsSession.read
+    # Twin: remoting/tls/tls_session.py TlsSession.read
     cdef int readable(self) except -1:
         cdef Py_ssize_t size = 0, asked = UNSEEN_BYTES, part, taken, opened
         if self.told:
@@ -321,7 +321,7 @@ cdef class TlsSocket(Socket):
                 self._ended()
         return <int> size
 
-    # Twin: remoting/tls_session.py TlsSession._part
+    # Twin: remoting/tls/tls_session.py TlsSession._part
     cdef Py_ssize_t part(self, Py_ssize_t room) noexcept:
         """What the kernel may be asked for, so that its data finds room."""
         if not self.body_left:
@@ -329,7 +329,7 @@ cdef class TlsSocket(Socket):
         # The rest of a record may bring all that a record can have.
         return room - RECORD_BYTES + self.body_left if room >= RECORD_BYTES else 0
 
-    # Twin: remoting/tls_session.py TlsSession._take
+    # Twin: remoting/tls/tls_session.py TlsSession._take
     cdef Py_ssize_t take(self, Py_ssize_t part) except -1:
         """Hand OpenSSL what is there, `part` bytes and `records` records at most; how many bytes
         the kernel gave."""
@@ -375,7 +375,7 @@ cdef class TlsSocket(Socket):
                 return 0
         return Socket.writable(self)
 
-    # Twin: remoting/tls_session.py TlsSession.send
+    # Twin: remoting/tls/tls_session.py TlsSession.send
     cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
         cdef Py_ssize_t sent, part
         if self.told:
@@ -396,7 +396,7 @@ cdef class TlsSocket(Socket):
             return -1
         return sent
 
-    # Twin: remoting/tls_session.py TlsSession.send
+    # Twin: remoting/tls/tls_session.py TlsSession.send
     cdef bint flush(self) except -1:
         """Send what is sealed; whether all of it has left."""
         cdef Py_ssize_t sent
@@ -417,7 +417,7 @@ cdef class TlsSocket(Socket):
             if self.sealed_at == len(self.sealed):
                 self.sealed = None
 
-    # Twin: remoting/tls_session.py TlsSession.is_owing
+    # Twin: remoting/tls/tls_session.py TlsSession.is_owing
     cdef int look_at_debts(self) except -1:
         """Read no more while TLS itself has something to say for which there is no room."""
         cdef bint owing = bool(
@@ -432,7 +432,7 @@ cdef class TlsSocket(Socket):
             self.watch(self.watched | EPOLLIN)
         return 0
 
-    # Twin: remoting/tls_session.py TlsSession.say_goodbye
+    # Twin: remoting/tls/tls_session.py TlsSession.say_goodbye
     cdef int say_goodbye(self) except -1:
         """Send the alert that says that nothing was cut off; the peer's own is not waited for."""
         try:
@@ -607,7 +607,7 @@ cdef class Sockets:
             self.let_go()
             self.count_round(began)
 
-    # Twin: remoting/connection.py Connection.buffer_updated
+    # Twin: remoting/connections/connection.py Connection.buffer_updated
     cdef Py_ssize_t serve(self, Socket one, const uint8_t *data, Py_ssize_t size,
                           double began) except -1:
         """Serve what is plain at the head of a read; how many bytes of it that is."""

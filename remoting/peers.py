@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aerobee.remoting.stats import CloseReason
+from aerobee.remoting.connection_stats import CloseReason
 
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"PRI ")
 # The first bytes of what a server of that protocol answers.

@@ -47,7 +47,7 @@ _WITHOUT: Final = re.compile(rb"(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*) ")
 _SAMPLES: Final = re.compile(rb"(?m)^(?!#)")
 
 
-class Place(NamedTuple):
+class ShardPlace(NamedTuple):
     """The place of a shard: its broker's name and address for clients, its HTTP port, and the
     context for that port if it takes only TLS."""
 
@@ -62,7 +62,7 @@ class Pages:
     """The routes of the port. Loop thread only."""
 
     def __init__(
-        self, supervisor: Supervisor, places: Sequence[Place], answer_s: float = ANSWER_S
+        self, supervisor: Supervisor, places: Sequence[ShardPlace], answer_s: float = ANSWER_S
     ) -> None:
         self._supervisor = supervisor
         self._places = places
@@ -147,7 +147,7 @@ class Pages:
             )
         )
 
-    async def _ask(self, child: Child, place: Place, path: str) -> _Answer:
+    async def _ask(self, child: Child, place: ShardPlace, path: str) -> _Answer:
         """Status and body of a shard's page; None without an answer, `_ENDED` if nobody listens."""
         if child.state is not State.READY:
             return None
@@ -241,7 +241,7 @@ def _labelled(samples: bytes, shard: bytes) -> bytes:
     return _WITHOUT.sub(rb'\g<1>{shard="' + shard + rb'"} ', samples)
 
 
-def _about(child: Child, place: Place) -> dict[str, object]:
+def _about(child: Child, place: ShardPlace) -> dict[str, object]:
     return {
         "shard": child.name,
         "broker": place.name,

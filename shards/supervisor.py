@@ -38,7 +38,7 @@ _TICK_S = 1.0
 # Looks for half a minute at least: shards try a lost name server again within 10 s.
 _LOOKS = 300
 _LOOK_S = 0.1
-# The daemon's own exit codes (broker/process.py): they mean the same to systemd.
+# The daemon's own exit codes (broker/lifecycle/broker_process.py): they mean the same to systemd.
 _EXIT_FAILED = 1
 _CODES_PASSED_ON = frozenset({1, 3, 78})
 # A child that had no handler yet dies of the signal that stops it; nothing was open by then.

@@ -23,12 +23,16 @@ import threading
 from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
-from aerobee.store.compiled import Compiled
+from aerobee.store.background.retention.queue_cleaning import QueueCleaner
+from aerobee.store.background.retention.retention import Retention, StoreSide
+from aerobee.store.background.retention.rules import RetentionRules
+from aerobee.store.background.scrub.queue_repair import QueueRepair
+from aerobee.store.background.scrub.scrub import Scrub
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import here
-from aerobee.store.disk.place import PlaceWatch
 from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.disk.store_place import PlaceWatch
 from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
@@ -42,26 +46,22 @@ from aerobee.store.flush.services import (
     GroupCommitService,
 )
 from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.compiled import Compiled
 from aerobee.store.log.encoding import crc_checks
-from aerobee.store.marks import Marks, PooledMarks, StoreListener
-from aerobee.store.opening import StoreParts, open_parts
-from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
+from aerobee.store.log.marks import Marks, PooledMarks, StoreListener
+from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
+from aerobee.store.reading.damage import DamageKind, DamageReports, Judge, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
 from aerobee.store.reading.lookup import EntryLookup
-from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
+from aerobee.store.reading.queue_reader import CHECKED_BELOW, QueueReader, ReadLimits
 from aerobee.store.reading.search import Search
 from aerobee.store.reading.timer_queues import TimerQueues
 from aerobee.store.recovery.cross_check import CrossCheck
-from aerobee.store.recovery.report import Progress
-from aerobee.store.retention.queue_cleaning import QueueCleaner
-from aerobee.store.retention.retention import Retention, StoreSide
-from aerobee.store.retention.rules import RetentionRules
-from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
-from aerobee.store.scrub.queue_repair import QueueRepair
-from aerobee.store.scrub.scrub import Scrub
+from aerobee.store.recovery.opening import StoreParts, open_parts
+from aerobee.store.recovery.recovery_report import Progress
 from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
-from aerobee.store.stats import StoreStatsService
+from aerobee.store.store_stats import StoreStatsService
 
 log = logging.getLogger("aerobee.store")
 
@@ -272,7 +272,7 @@ class MessageStore:
             self._offsets.add_gap,
             self._scrub_segment if scrubs else None,
         )
-        self._reader = Reader(
+        self._reader = QueueReader(
             self.marks,
             parts.segments,
             parts.queues,
@@ -469,11 +469,11 @@ class MessageStore:
         known = self.known_gaps
         for gap in scan.gaps:
             if not any(start <= gap.start and gap.end <= end for start, end in known):
-                self._damage.note(Verdict(Kind.RECORD, *gap), None)
+                self._damage.note(Verdict(DamageKind.RECORD, *gap), None)
 
     def settings_changed(self, settings: Settings) -> None:
-        """Live settings (config/reload.py) have other values in `settings`, the object that the
-        store was opened with. What reads them there needs no word; the clock keeps one."""
+        """Live settings (config/loading/reload.py) have other values in `settings`, the object that
+        the store was opened with. What reads them there needs no word; the clock keeps one."""
         self._time.hold_for(RetentionRules.of(settings).retention_ms)
 
     @property

@@ -1,7 +1,7 @@
 """Texts of headers that are none, and what a Java broker 4.9.7 on JDK 17 keeps of each.
 
-Found by sending them to it and looking at the stored records; tests/interop/test_hostile.py does so
-again, of the broker under test.
+Found by sending them to it and looking at the stored records; tests/interop/clients/test_hostile.py
+does so again, of the broker under test.
 """
 
 # What a peer sent in a text, and the bytes of the text that RocketMQ keeps.

@@ -140,7 +140,7 @@ SUITES: dict[str, Suite] = {
     "few rights": Suite(
         2, 0, "codes of a peer", "two of all in each form, others each time; a quarter of each"
     ),
-    "soak": Suite(8, 60, "seconds", "an hour by hand before a release: tests/crash/soak.py"),
+    "soak": Suite(8, 60, "seconds", "an hour by hand before a release: tests/crash/crowds/soak.py"),
     "flipped bits": Suite(
         3, 0, "runs", "each number of bits, each size of segments and each way to end"
     ),

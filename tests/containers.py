@@ -7,7 +7,7 @@ what a method adds to, wherever it comes from. A constant (`Final`, or a name in
 members from the start) is none, and neither is what a function has for itself. Compiled modules
 (.pyx) are read by their lines.
 
-`tests/test_containers.py` holds that each has its line in `config/growth.py`.
+`tests/test_containers.py` holds that each has its line in `config/bounds/growth.py`.
 """
 
 from __future__ import annotations

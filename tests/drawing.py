@@ -81,7 +81,7 @@ WHOLE: tuple[Whole, ...] = (
     Whole("stores that cross", (1, 3), (f"{_INTEROP}store_crossing",)),  # Go writes into them
     Whole("lag beside Java", (1,), (f"{_INTEROP}lag",)),
     Whole("our client at Java", (0, 4), (f"{_INTEROP}our_client",)),
-    Whole("contract of Java", (1, 3), (r"tests/contract/test_client.py::\w+\[java",)),
+    Whole("contract of Java", (1, 3), (r"tests/contract/programs/test_client.py::\w+\[java",)),
     Whole("delta", (0,), (rf"{_SPARK}lake.*\[delta\]", rf"{_SPARK}lake.py::test_a(_delta|vro)"),
           "lake-delta"),
     Whole("iceberg", (2,), (rf"{_SPARK}lake.*\[iceberg\]",), "lake-iceberg"),

@@ -4,7 +4,7 @@ It works on real files, so everything the store does really happens, and keeps b
 disk would hold after a power cut: of each file the content of its last sync, of each directory the
 names of its last sync. `power_cut` writes that out as a store directory of its own.
 
-`tests/contract/test_files.py` runs the same suite over this and the real one.
+`tests/contract/storage/test_files.py` runs the same suite over this and the real one.
 """
 
 import errno

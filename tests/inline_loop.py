@@ -1,5 +1,5 @@
 """An event loop of which everything is done at once, for tables that tests change without a loop,
-and what drives handlers that are generators (broker/router.py)."""
+and what drives handlers that are generators (broker/routing/router.py)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def watch(config: pytest.Config) -> None:
 #: How tests' ids begin, and the parts that they wait for. All that fit count.
 _NEEDS: tuple[tuple[str, str], ...] = (
     (r"tests/interop/(?!test_hostile)", "java"),
-    (r"tests/contract/test_client.py::\w+\[java", "java"),
+    (r"tests/contract/programs/test_client.py::\w+\[java", "java"),
     *((rf"tests/interop/.*\[(.*-)?{part}\]", part) for part in ("cpp", "node", "go", "rust")),
     (r"tests/interop/test_store_crossing", "go"),
     (r"tests/spark/", _spark(spark_versions()[0])),

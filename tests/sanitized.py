@@ -21,7 +21,7 @@ from aerobee.native.form import VARIABLE, chosen
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.send import SendMessageHeader
-from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.connection_limits import RemotingLimits
 from tests import campaign, native_builds
 from tests.native.drawn import TOPICS, traffic
 from tests.native.replayed import Read, replayed
@@ -29,7 +29,7 @@ from tests.native.replayed import Read, replayed
 _SUITES = (
     "tests/native",
     "tests/unit/remoting/test_tls_records.py",
-    "tests/unit/remoting/test_tls_transport.py",
+    "tests/unit/remoting/tls/test_tls_transport.py",
     "tests/fuzz/test_requests.py",
     "tests/fuzz/test_accounts.py::test_nobody_gets_past_the_table_of_rights[asked for]",
 )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 import aerobee.testing
-from aerobee.broker.unsupported import FEATURES
+from aerobee.broker.routing.unsupported import FEATURES
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from tests.contract.conftest import Wire
 
@@ -49,7 +49,7 @@ CLIENTS = {
 }
 NO_CLIENT = {"frames", "-"}
 _REFUSED, _NO_EFFECT, _NOBODY = "refused: ", "no effect: ", "nobody's"
-UNNAMED = "nothing that broker/unsupported.py names"
+UNNAMED = "nothing that broker/routing/unsupported.py names"
 _CITED = re.compile(r"`(?P<file>[^`:]+)::(?P<test>\w+)(?P<id>\[[^`]+\])?`")
 
 
@@ -257,8 +257,10 @@ def test_tests_that_are_named_exist(text: str) -> None:
 
 # --- a wrong page is found ------------------------------------------------------------------------
 
-OFFSETS_TEST = "contract/test_offsets.py::test_a_deleted_topic_takes_its_groups_offsets_along"
-ROW = "| 10 | SEND_MESSAGE | served | Go, C++ | `interop/test_clients.py::"
+OFFSETS_TEST = (
+    "contract/administration/test_offsets.py::test_a_deleted_topic_takes_its_groups_offsets_along"
+)
+ROW = "| 10 | SEND_MESSAGE | served | Go, C++ | `interop/clients/test_clients.py::"
 
 
 @pytest.mark.parametrize(
@@ -270,8 +272,12 @@ ROW = "| 10 | SEND_MESSAGE | served | Go, C++ | `interop/test_clients.py::"
         ("| 33 | VIEW_MESSAGE_BY_ID ", "| 33 | VIEW_MESSAGE ", "33 is VIEW_MESSAGE_BY_ID"),
         (f"{ROW}test_", f"{ROW}test_no_", "no such test"),
         (ROW, ROW.replace("test_clients.py", "test_nothing.py"), "no such file"),
-        (ROW, ROW.replace("interop/test_clients.py", "../setup.py"), "not below tests/"),
-        (ROW, ROW.replace("interop/test_clients.py", "contract/test_client.py"), "no such test"),
+        (ROW, ROW.replace("interop/clients/test_clients.py", "../setup.py"), "not below tests/"),
+        (
+            ROW,
+            ROW.replace("interop/clients/test_clients.py", "contract/programs/test_client.py"),
+            "no such test",
+        ),
         (ROW, ROW.replace("`interop", "interop"), "not `file::test`"),
         (ROW, ROW.replace("Go, C++", "Perl"), "no known client: 'Perl'"),
         (ROW, ROW.replace("served", "works"), "no such state: 'works'"),

@@ -1,4 +1,5 @@
-"""Whatever can grow says what bounds it (`config/growth.py`), and docs/limits.md has the row."""
+"""Whatever can grow says what bounds it (`config/bounds/growth.py`), and docs/limits.md has the
+row."""
 
 from __future__ import annotations
 
@@ -8,15 +9,15 @@ from textwrap import dedent
 
 import pytest
 
-from aerobee.config.client_limits import CLIENT
-from aerobee.config.growth import BOUNDED, OTHERS
-from aerobee.config.memory import worst_cases
+from aerobee.config.bounds.client_limits import CLIENT
+from aerobee.config.bounds.growth import BOUNDED, OTHERS
+from aerobee.config.bounds.memory import worst_cases
 from aerobee.config.model import Settings
 from tests.containers import ROOT, found
 
 FOLDERS = ("access", "broker", "client", "nameserver", "native", "remoting", "shards", "store")
 #: Tools for a store at rest, and what a start makes of it: gone when they are done.
-_AT_REST = tuple(f"store/{name}/" for name in ("audit", "inspect", "recovery", "repair", "scan"))
+_AT_REST = tuple(f"store/{name}/" for name in ("at_rest", "inspect", "recovery", "log/scan"))
 #: Values and rules: only what its functions remember outlives a request.
 _PURE = "protocol"
 
@@ -45,7 +46,7 @@ def _declared() -> Counter[tuple[str, str]]:
 
 def test_every_container_says_what_bounds_it() -> None:
     silent = sorted(_there() - set(_declared()))
-    assert silent == [], "add each to a line of config/growth.py, whose text says how"
+    assert silent == [], "add each to a line of config/bounds/growth.py, whose text says how"
 
 
 def test_no_line_is_about_a_container_that_is_not_there() -> None:

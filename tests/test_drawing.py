@@ -16,8 +16,9 @@ from tests.drawing import ALL, DRAWS, PART, SIXTH, SIXTHS, SPREAD, WHOLE, Drawn
 MADE_UP = [
     f"{begin}::test_{number}[{client}]"
     for begin in (
-        "tests/interop/test_clients.py", "tests/spark/test_sink.py", "tests/spark/test_lake.py",
-        "tests/crash/test_kill_points.py", "tests/sim/test_controls.py", "tests/unit/test_it.py",
+        "tests/interop/clients/test_clients.py", "tests/spark/writing/test_sink.py",
+        "tests/spark/tables/test_lake.py", "tests/crash/kills/test_kill_points.py",
+        "tests/sim/storage/test_controls.py", "tests/unit/test_it.py",
     )
     for number in range(50)
     for client in ("go", "4.4.0", "java-5.5.0", "delta", "spark-4.3-our")
@@ -76,10 +77,14 @@ def test_all_and_a_campaign_leave_nothing_out(
 
 
 def test_six_seeds_in_a_row_take_each_test_of_the_campaign_once() -> None:
-    for one in (f"tests/sim/test_storage_model.py::test_it[{number}]" for number in range(200)):
+    for one in (
+        f"tests/sim/storage/test_storage_model.py::test_it[{number}]" for number in range(200)
+    ):
         takes = [Drawn(SIXTH, seed).takes(one) for seed in range(2, 2 + SIXTHS)]
         assert sum(takes) == 1
-    assert not any(Drawn(SIXTH, seed).takes("tests/spark/test_sink.py::a") for seed in range(6))
+    assert not any(
+        Drawn(SIXTH, seed).takes("tests/spark/writing/test_sink.py::a") for seed in range(6)
+    )
 
 
 def test_what_no_row_names_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,17 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("test", "group"),
     [
-        ("tests/spark/test_sink.py::test_a[spark-4.3]", "spark writes"),
-        ("tests/spark/test_batch_read.py::test_a[spark-4.0-our]", "spark writes"),
-        ("tests/spark/test_traps.py::test_a", "spark streams"),
-        ("tests/interop/test_hostile.py::test_a[x]", QUIET),
+        ("tests/spark/writing/test_sink.py::test_a[spark-4.3]", "spark writes"),
+        ("tests/spark/reading/test_batch_read.py::test_a[spark-4.0-our]", "spark writes"),
+        ("tests/spark/reading/test_traps.py::test_a", "spark streams"),
+        ("tests/interop/clients/test_hostile.py::test_a[x]", QUIET),
         ("tests/crash/test_cuts.py::test_a[b::c]", "tests/crash/test_cuts.py::test_a[b::c]"),
-        ("tests/contract/test_delay.py::test_a", "tests/contract/test_delay.py"),
-        ("tests/contract/test_client.py::test_a[aerobee]", "tests/contract/test_client.py"),
-        ("tests/contract/test_client.py::test_a[java-json]", "contract of java"),
+        ("tests/contract/waiting/test_delay.py::test_a", "tests/contract/waiting/test_delay.py"),
+        (
+            "tests/contract/programs/test_client.py::test_a[aerobee]",
+            "tests/contract/programs/test_client.py",
+        ),
+        ("tests/contract/programs/test_client.py::test_a[java-json]", "contract of java"),
         ("tests/test_layers.py::test_a", "tests/test_layers.py"),
     ],
 )  # fmt: skip
@@ -38,9 +41,9 @@ def test_jobs_and_streams_share_a_driver_where_few_are_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(drawing, "drawn", drawing.Drawn(drawing.ALL, 1))
-    assert group_of("tests/spark/test_jobs.py::test_a") == "spark jobs"
+    assert group_of("tests/spark/stores/test_jobs.py::test_a") == "spark jobs"
     monkeypatch.setattr(drawing, "drawn", drawing.Drawn(drawing.PART, 1))
-    assert group_of("tests/spark/test_jobs.py::test_a") == "spark streams"
+    assert group_of("tests/spark/stores/test_jobs.py::test_a") == "spark streams"
 
 
 def test_every_suite_has_a_line() -> None:
@@ -96,7 +99,7 @@ def test_a_group_stays_on_one_worker_and_others_do_not(tmp_path: Path) -> None:
 def test_what_waits_for_a_part_lets_others_go_first(tmp_path: Path, is_brought: bool) -> None:
     (tmp_path / "state").mkdir()
     text = SIX.format("time.sleep(0.02)")
-    modules = {"interop/test_java_features.py": text, "unit/test_other.py": text}
+    modules = {"interop/clients/test_java_features.py": text, "unit/test_other.py": text}
     with (tmp_path / "state" / "java.lock").open("wb") as lock:
         if not is_brought:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -109,7 +112,7 @@ def test_what_waits_for_a_part_lets_others_go_first(tmp_path: Path, is_brought: 
 @pytest.mark.parametrize("others", [0, 1, 4])
 def test_what_wants_quiet_runs_when_all_others_have_ended(tmp_path: Path, others: int) -> None:
     modules = {f"service/test_{n}.py": SIX.format(f"time.sleep({n} / 20)") for n in range(others)}
-    ran = run(tmp_path, 3, {**modules, "interop/test_hostile.py": SIX.format("pass")})
+    ran = run(tmp_path, 3, {**modules, "interop/clients/test_hostile.py": SIX.format("pass")})
     quiet = [one for one in ran if one[1] == "test_hostile.py"]
     ends = [float(one[3]) for one in ran if one not in quiet]
     assert (len(quiet), len(ends)) == (6, 6 * others)

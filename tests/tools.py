@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash import memory_group
+from tests.crash.crowds import memory_group
 
 VARIABLE = "AEROBEE_REQUIRED_TOOLS"
 

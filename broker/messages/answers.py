@@ -1,8 +1,9 @@
 """Answers that wait until what they promise is kept.
 
 An answer of success to a send, to the end of a transaction or to the intent of a staged batch says
-that what was appended is kept. Which mark of the store tells that (`store/marks.py`) is the policy.
-It is chosen here, when the broker is built; nothing else in the broker asks for the flush mode.
+that what was appended is kept. Which mark of the store tells that (`store/log/marks.py`) is the
+policy. It is chosen here, when the broker is built; nothing else in the broker asks for the flush
+mode.
 
 | policy        | the answer leaves                | for                                         |
 |---------------|----------------------------------|---------------------------------------------|
@@ -31,18 +32,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
-from aerobee.broker.router import refusal
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.routing.router import refusal
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.header_decode import decode_header
-from aerobee.protocol.frames.waiting import keep_for_answer
-from aerobee.remoting.connection import Connection
+from aerobee.protocol.frames.pending_request import keep_for_answer
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stats import Histogram
+from aerobee.store.store_stats import Histogram
 
 # A stalled disk must not turn into all memory. A waiting send costs about 1 KB, so 50 MB here;
 # beyond their number a decision is refused, and its producer is asked again.

@@ -28,9 +28,9 @@ from typing import NamedTuple, TypeAlias
 from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command
-from aerobee.protocol.frames.waiting import keep_for_answer, text_bytes
+from aerobee.protocol.frames.pending_request import keep_for_answer, text_bytes
 from aerobee.protocol.headers.client import PullMessageHeader
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.segments.results import Arrival
 

@@ -21,12 +21,12 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from aerobee.broker.expressions import Expressions
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
-from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.router import refusal
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.routing.router import refusal
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
+from aerobee.broker.tables.expressions import Expressions
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
@@ -65,13 +65,13 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import OFFSET_MOVED_TOPIC, RETRY_PREFIX
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.serving import Answer
+from aerobee.remoting.connections.connection import Connection
+from aerobee.remoting.connections.serving import Answer
 from aerobee.remoting.turns import Gate, Steps, StepsJob, Turns
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.reading.reader import ReadLimits
+from aerobee.store.reading.queue_reader import ReadLimits
 from aerobee.store.segments.results import GetResult, GetStatus
 
 log = logging.getLogger("aerobee.broker")
@@ -190,7 +190,7 @@ class PullProcessor:
             codes = _codes_of(header, subscription)
         return self._serve(connection, command, header, group, codes)
 
-    # --- the short way (`compiled.py`)
+    # --- the short way (`compiled_requests.py`)
 
     def plain_pull(self, ext: Mapping[str, str]) -> PlainPull | None:
         """What a pull with these fields gets, as long as topics and groups stay as they are; None

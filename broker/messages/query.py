@@ -7,13 +7,13 @@ records out of the store than one answer holds.
 
 from __future__ import annotations
 
-from aerobee.broker.router import Handler
+from aerobee.broker.routing.router import Handler
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from aerobee.protocol.headers.client import QueryMessageHeader, ViewMessageHeader
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import QueryResult

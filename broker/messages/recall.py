@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.answers import AtOnce
-from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.router import Handler
+from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
@@ -30,7 +30,7 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.protocol.message.recall import RecallHandle, decode_handle
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 
 _BODY = b"-"
 

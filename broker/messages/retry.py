@@ -16,10 +16,10 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 
-from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.router import Handler
-from aerobee.broker.second_step.place import readable_queues
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.routing.router import Handler
+from aerobee.broker.second_step.second_step import readable_queues
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_WRITE
@@ -38,7 +38,7 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record, stored_again
 from aerobee.protocol.names import UNDELIVERED_TOPICS, dlq_topic, retry_topic
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult

@@ -18,13 +18,17 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
+from aerobee.broker.broker_stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.answers import AtOnce
-from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
 from aerobee.broker.messages.retry import FailedMessages, tries_text
-from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.router import Handler
-from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
+from aerobee.broker.messages.stored_properties import (
+    StoredProperties,
+    stored_properties,
+    without_own,
+)
+from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
@@ -66,8 +70,8 @@ from aerobee.protocol.names import (
     check_group_topic,
     dlq_topic,
 )
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.serving import Answer
+from aerobee.remoting.connections.connection import Connection
+from aerobee.remoting.connections.serving import Answer
 from aerobee.remoting.turns import Gate, Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult

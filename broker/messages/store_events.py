@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from aerobee.store.errors import StoreBroken
-from aerobee.store.marks import Marks, StoreListener
+from aerobee.store.log.marks import Marks, StoreListener
 
 
 class StoreFollower(Protocol):

@@ -13,26 +13,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from aerobee import __version__
+from aerobee.broker.broker_stats import BrokerStats, ConsumerStats, RequestStats
 from aerobee.broker.core import BrokerCore
-from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
+from aerobee.broker.delay.delay_service import LevelStats, ScheduleMessageService
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
+from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Fill, Page, Row, under
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
-from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.second_step.second_step import SecondStep
+from aerobee.broker.staging.stage_table import FINISHED_SHARE, STAGES_SHARE
 from aerobee.broker.staging.staging import Staging
-from aerobee.broker.staging.table import FINISHED_SHARE, STAGES_SHARE
-from aerobee.broker.stats import BrokerStats, ConsumerStats, RequestStats
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
-from aerobee.config.memory import available_memory, memory_of, worst_cases
+from aerobee.config.bounds.memory import available_memory, memory_of, worst_cases
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.native.form import CompiledForm, form_name
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group
-from aerobee.remoting.stats import ServerStats
+from aerobee.remoting.connection_stats import ServerStats
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MILLISECONDS = 1000.0

@@ -19,8 +19,8 @@ taken within `write_timeout_s`. A connection that has been served closes after `
 silence. Between two requests of a connection the loop turns, however many it sends at once.
 
 With a certificate the port takes TLS and plain HTTP, or TLS alone, as the ports for clients do
-(`remoting/arrivals.py`). At most `connections` more wait there for their first bytes; the longest
-wait makes room.
+(`remoting/listening/arrivals.py`). At most `connections` more wait there for their first bytes; the
+longest wait makes room.
 
 A route is a coroutine function `(Request) -> Response`. A route that raises is a bug of ours: it is
 logged with its traceback and answered with 500; the connection is closed. A route that computes for
@@ -43,13 +43,13 @@ from typing import NamedTuple, TypeAlias
 import h11
 import msgspec.json
 
-from aerobee.remoting.arrivals import Arrivals, ArrivalTimes, Encryption
+from aerobee.remoting.connection_stats import ServerStats, TlsFailure
 from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.listening.arrivals import Arrivals, ArrivalTimes, Encryption
+from aerobee.remoting.listening.server import Listening
 from aerobee.remoting.peers import address_text, plain_address
-from aerobee.remoting.server import Listening
-from aerobee.remoting.stats import ServerStats, TlsFailure
-from aerobee.remoting.tls_session import TlsSession
-from aerobee.remoting.tls_transport import TlsTransport
+from aerobee.remoting.tls.tls_session import TlsSession
+from aerobee.remoting.tls.tls_transport import TlsTransport
 from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.http")

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from aerobee.broker.monitoring.health import Probe, Problem
-from aerobee.broker.save_failure import SaveFailure, sentence_of
-from aerobee.broker.tables.table_directory import TableDirectory
+from aerobee.broker.background.save_failure import SaveFailure, sentence_of
+from aerobee.broker.monitoring.health_checks import Probe, Problem
+from aerobee.broker.tables.files.table_directory import TableDirectory
 from aerobee.file_replacement import set_aside_in
 
 # A small table's text with what a file system adds to it.

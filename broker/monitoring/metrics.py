@@ -38,9 +38,9 @@ from itertools import accumulate, chain
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, cast
 
+from aerobee.broker.broker_stats import Buckets
 from aerobee.broker.monitoring.http import BUSY, Request, Response
 from aerobee.broker.monitoring.series import Labels, Shown, TopSeries, Vector
-from aerobee.broker.stats import Buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -10,17 +10,17 @@ from aerobee.broker.monitoring.broker_metrics import words, yes_no
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page, Row, under
 from aerobee.broker.registration.registration import Registrar
-from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
-from aerobee.config.certificates import ServerCertificates
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, GroupMember
+from aerobee.config.tls.certificates import ServerCertificates
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.codes import request_name, version_name
 from aerobee.protocol.names import is_system_group
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
+from aerobee.remoting.connection_stats import ServerStats, TlsFailure, TlsStats
+from aerobee.remoting.connections.connection import Connection
 
 # With it comes the library for YAML.
 if TYPE_CHECKING:
-    from aerobee.access.service import AccessService
+    from aerobee.access.account_service import AccessService
 
 _PROTOCOL = "remoting"
 # Ordinals of released versions; a client may claim any number (protocol/WIRE.md 1.5).
@@ -92,7 +92,7 @@ def access(services: Mapping[str, AccessService]) -> Iterator[Row]:
 async def clients(table: ClientTable) -> Fill:
     """Connections of producers, and of consumers by group; a connection counts once in each."""
     turns = LoopTurns()
-    producers: dict[Connection, Member] = {}
+    producers: dict[Connection, GroupMember] = {}
     for _, members in list(table.producer_groups()):
         await turns.pause()
         for member in members:
@@ -127,7 +127,7 @@ async def clients(table: ClientTable) -> Fill:
     return fill
 
 
-def _software(member: Member) -> tuple[str, str]:
+def _software(member: GroupMember) -> tuple[str, str]:
     version = version_name(member.version) if member.version in _VERSIONS else "unknown"
     return member.language.lower(), version.lower()
 

@@ -26,7 +26,7 @@ from itertools import compress
 from operator import add, sub
 from typing import Final, NamedTuple, TypeAlias
 
-from aerobee.broker.stats import OTHER
+from aerobee.broker.broker_stats import OTHER
 
 Labels: TypeAlias = tuple[str, ...]
 # A plain value alone, or the counts of a histogram's buckets and its sum.

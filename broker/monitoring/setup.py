@@ -10,18 +10,18 @@ import logging
 import re
 from collections.abc import Mapping
 
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.monitoring import broker_metrics, network_metrics, store_metrics
-from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
+from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions
 from aerobee.broker.registration.registration import Registrar
-from aerobee.broker.stats import BrokerStats
-from aerobee.config.certificates import ServerCertificates
 from aerobee.config.model import Settings
+from aerobee.config.tls.certificates import ServerCertificates
 from aerobee.nameserver.server import NameServer
 from aerobee.native.form import CompiledForm
-from aerobee.remoting.stats import ServerStats
+from aerobee.remoting.connection_stats import ServerStats
 
 log = logging.getLogger("aerobee.broker.metrics")
 

@@ -16,19 +16,19 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
+from aerobee.broker.broker_stats import Buckets
 from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
 from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page, Row, under
-from aerobee.broker.stats import Buckets
 from aerobee.broker.tables.lag import ConsumerLag, QueueLag
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.names import is_light, is_retry_topic, is_system_group
+from aerobee.store.background.retention.rules import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
-from aerobee.store.recovery.report import RecoveryReport
-from aerobee.store.retention.rules import FORCED, MANUAL, SPACE, TIME
+from aerobee.store.recovery.recovery_report import RecoveryReport
 from aerobee.store.segments.transient_pool import NO_POOL
-from aerobee.store.stats import BOUNDS_S, Histogram
+from aerobee.store.store_stats import BOUNDS_S, Histogram
 
 # Reading a store time may touch a cold page of the log; past this many a scrape gives none.
 _TIME_READS = 1000

@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING
 
 # A name server alone tells its supervisor too, without HTTP and store, which these would bring.
 if TYPE_CHECKING:
-    from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor, Verdict
-    from aerobee.broker.scheduler import Scheduler
+    from aerobee.broker.background.scheduler import Scheduler
+    from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor, Verdict
     from aerobee.store.message_store import MessageStore
-    from aerobee.store.recovery.report import Progress
-    from aerobee.store.stats import Rates
+    from aerobee.store.recovery.recovery_report import Progress
+    from aerobee.store.store_stats import Rates
 
 log = logging.getLogger("aerobee.broker.notify")
 

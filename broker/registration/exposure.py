@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aerobee.config.model import Settings
-from aerobee.config.rules import is_loopback
+from aerobee.config.setting_rules import is_loopback
 
 _EVERYTHING: Final = "send, read, delete topics and move offsets"
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
-from aerobee.remoting.caller import Caller
-from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.calling.caller import Caller
+from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingError
-from aerobee.remoting.tls import WITHOUT_A_WORD
+from aerobee.remoting.tls.client_tls import WITHOUT_A_WORD
 
 if TYPE_CHECKING:
-    from aerobee.access.credentials import Credentials
+    from aerobee.access.files.credentials import Credentials
 
 log = logging.getLogger("aerobee.broker.registration")
 

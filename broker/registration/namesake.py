@@ -15,8 +15,8 @@ from aerobee.protocol.bodies.routes import BrokerRoute, ClusterInfo
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import make_request
-from aerobee.remoting.caller import Caller
-from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.calling.caller import Caller
+from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingError, RemotingTimeout
 
 log = logging.getLogger("aerobee.broker.registration")

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from aerobee.broker.registration.addresses import Identity
+from aerobee.broker.registration.broker_address import Identity
 from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
 from aerobee.broker.registration.namesake import find_namesake, namesake_warning
 from aerobee.broker.tables.topics import TopicTable
@@ -45,11 +45,11 @@ from aerobee.protocol.headers.admin import (
     RegisterBrokerHeader,
     UnregisterBrokerHeader,
 )
-from aerobee.remoting.caller import Caller, caller_set
-from aerobee.remoting.tls import what_it_may_miss
+from aerobee.remoting.calling.caller import Caller, caller_set
+from aerobee.remoting.tls.client_tls import what_it_may_miss
 
 if TYPE_CHECKING:
-    from aerobee.access.credentials import Credentials
+    from aerobee.access.files.credentials import Credentials
 
 log = logging.getLogger("aerobee.broker.registration")
 

@@ -3,7 +3,7 @@
 A message that was accepted before its topic was deleted is not to appear in a topic that is made
 anew under the name. So a deletion is remembered by the log offset at which it happened: what waits
 at a lower one is of the topic that is gone. The file is written before a deletion is answered. It
-is forgotten when nothing that waits lies before it (`waiting.py` finds out).
+is forgotten when nothing that waits lies before it (`waiting_sources.py` finds out).
 
 A power cut can leave a log that is shorter than a deletion's offset. Messages of the topic made
 anew would then be stored below it, and taken for old ones. So a start lowers all offsets to the
@@ -18,7 +18,7 @@ import logging
 import threading
 from typing import Final
 
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.broker.tables.files.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.fastjson import loads

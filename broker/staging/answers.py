@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.messages.answers import MAX_QUESTIONS, WhenDurable
-from aerobee.broker.router import refusal
+from aerobee.broker.routing.router import refusal
 from aerobee.broker.staging.finished import BatchKey
-from aerobee.broker.staging.table import StageTable
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.staging.stage_table import StageTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
-from aerobee.protocol.frames.waiting import keep_for_answer
+from aerobee.protocol.frames.pending_request import keep_for_answer
 from aerobee.protocol.headers.stages import DONE, OPEN, StageState, encode_parts
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
 
 # Answered ones that may stand among those that wait for their time, besides as many as wait.

@@ -21,9 +21,9 @@ log is checked once more. The store remembers its gaps, so the next start does t
 has to be noted meanwhile.
 
 The queues of a run, and whether its topic is the one that was staged for, are asked again when its
-rows are put (second_step/place.py). So a row's record is known again by what it holds; of rows
-that hold the same each takes one of its own queue first, and one of another queue only where its
-own has fallen away and no other row took that. Rows that are dropped have no record, as those
+rows are put (second_step/second_step.py). So a row's record is known again by what it holds; of
+rows that hold the same each takes one of its own queue first, and one of another queue only where
+its own has fallen away and no other row took that. Rows that are dropped have no record, as those
 that are passed over.
 
 Loop thread only.
@@ -41,10 +41,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from aerobee.broker.delay.service import ScheduleMessageService
-from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.delay.delay_service import ScheduleMessageService
+from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.staging.finished import BatchKey
-from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.rows import (
     DELAY_ENTRY,
     StagedRows,
@@ -52,8 +52,8 @@ from aerobee.broker.staging.rows import (
     publish_form,
     rows_of,
 )
-from aerobee.broker.staging.table import Chunk, Intent, Stage, StageTable
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.staging.stage_log import StageLog
+from aerobee.broker.staging.stage_table import Chunk, Intent, Stage, StageTable
 from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.headers.stages import Run, decode_chunk
 from aerobee.protocol.message.properties import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
-from aerobee.broker.messages.properties import stored_properties
+from aerobee.broker.messages.stored_properties import stored_properties
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import ResponseCode

@@ -13,24 +13,24 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from aerobee.access.control import AccessControl
-from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.background.loop_workers import BodyReader
+from aerobee.broker.background.scheduler import Saver, Scheduler
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.messages.answers import WhenDurable
-from aerobee.broker.router import Handler
-from aerobee.broker.scheduler import Saver, Scheduler
-from aerobee.broker.second_step.place import SecondStep
+from aerobee.broker.routing.router import Handler
+from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.staging.answers import StageAnswers
-from aerobee.broker.staging.file import StageChanges, StageFile
 from aerobee.broker.staging.finished import FinishedBatches
-from aerobee.broker.staging.log import StageLog
+from aerobee.broker.staging.finished_batches import StageChanges, StageFile
 from aerobee.broker.staging.publish import Publisher
-from aerobee.broker.staging.requests import StageRequests
 from aerobee.broker.staging.rows import ChunkCheck, StagedRows
-from aerobee.broker.staging.table import FINISHED_SHARE, StageTable
-from aerobee.broker.staging.waiting import StagedWaiting
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.staging.rows_waiting import StagedWaiting
+from aerobee.broker.staging.stage_log import StageLog
+from aerobee.broker.staging.stage_requests import StageRequests
+from aerobee.broker.staging.stage_table import FINISHED_SHARE, StageTable
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.remoting.turns import Spread, Turns

@@ -7,7 +7,7 @@ id, whose queues would be shared out wrongly.
 
 A member leaves when it says so, when its connection closes, or when it was silent for `expiry_s`.
 Each change returns the groups whose members or topics it has changed, for the caller to notify
-(`requests/clients.py`).
+(`requests/clients/heartbeats.py`).
 
 Loop thread only. `clock` is monotonic, in seconds. Bounded: at most `limit` entries of a connection
 in a group, and `limit_bytes` of the texts of any length in them: ids, names, subscriptions with
@@ -33,7 +33,7 @@ from aerobee.broker.tables.statements import Statements, stated_by, text_of
 from aerobee.protocol.bodies.clients import BROADCASTING, ConsumerData, HeartbeatData
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.peers import address_text
 
 log = logging.getLogger("aerobee.broker.clients")
@@ -48,7 +48,7 @@ WITHOUT_RETRIES = "without_retries"
 SHARED_CLIENT_ID = "shared_client_id"
 
 
-class Member(msgspec.Struct, eq=False, gc=False):
+class GroupMember(msgspec.Struct, eq=False, gc=False):
     """One connection in one group; language and version are those of its heartbeats."""
 
     connection: Connection
@@ -70,7 +70,7 @@ class Member(msgspec.Struct, eq=False, gc=False):
 
 
 #: Those of a group, by the `id` of their connections.
-Members = dict[int, Member]
+Members = dict[int, GroupMember]
 
 
 class _Groups(NamedTuple):
@@ -136,7 +136,7 @@ class ConsumerGroup(msgspec.Struct, eq=False, gc=False):
             if not self.ids[before]:
                 del self.ids[before]
 
-    def find(self, client_id: str) -> Member | None:
+    def find(self, client_id: str) -> GroupMember | None:
         """The member with this client id; of several, as after a connection was lost unseen, that
         which was heard last."""
         found = [one for one in self.members.values() if one.client_id == client_id]
@@ -189,7 +189,7 @@ class ClientTable:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, Members] = {}
         # These members by client id: requests go to the newest.
-        self._producers_by_id: dict[str, dict[Member, None]] = {}
+        self._producers_by_id: dict[str, dict[GroupMember, None]] = {}
         # The groups of a connection, so that its end costs only what it had.
         self._groups_of: dict[Connection, _Groups] = {}
         self._on_warning = on_warning
@@ -307,15 +307,15 @@ class ClientTable:
         """The live groups that subscribe to a topic."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
-    def producer(self, client_id: str) -> Member | None:
+    def producer(self, client_id: str) -> GroupMember | None:
         """The live producer of that client id; of several, the last that came."""
         return next(reversed(self._producers_by_id.get(client_id, {})), None)
 
-    def producers(self, group: str) -> list[Member]:
+    def producers(self, group: str) -> list[GroupMember]:
         """The live producers of a group."""
         return list(self._producers.get(group, {}).values())
 
-    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]:
+    def producer_groups(self) -> Iterator[tuple[str, list[GroupMember]]]:
         """All groups with a live producer."""
         for name, members in self._producers.items():
             yield name, list(members.values())
@@ -324,7 +324,7 @@ class ClientTable:
         """Those groups' names alone."""
         return list(self._producers)
 
-    def silent_ms(self, member: Member) -> int:
+    def silent_ms(self, member: GroupMember) -> int:
         """Milliseconds since a member's last heartbeat."""
         return round((self._clock() - member.last_heartbeat) * 1000)
 
@@ -385,7 +385,7 @@ class ClientTable:
             self._of(heartbeat.connection).producers.add(name)
         self._note_id(members[id(heartbeat.connection)])
 
-    def _note_id(self, member: Member) -> None:
+    def _note_id(self, member: GroupMember) -> None:
         """Have the member found by its client id, unless clients of another account have that:
         what is sent to it by its id is not for strangers."""
         known = self._producers_by_id.setdefault(member.client_id, {})
@@ -451,7 +451,7 @@ class ClientTable:
         added = _growth(heartbeat, name, member, stated)
         self.bytes += added
         if member is None:
-            members[id(heartbeat.connection)] = Member(
+            members[id(heartbeat.connection)] = GroupMember(
                 heartbeat.connection,
                 heartbeat.data.client_id,
                 heartbeat.language,
@@ -468,7 +468,7 @@ class ClientTable:
         member.last_heartbeat = now
         return False
 
-    def _warn_of_shared_id(self, mine: Member, group: ConsumerGroup) -> None:
+    def _warn_of_shared_id(self, mine: GroupMember, group: ConsumerGroup) -> None:
         """Two connections whose heartbeats take turns under one client id are two programs.
 
         A client that lost its connection and made another looks alike only until its old one
@@ -491,7 +491,7 @@ class ClientTable:
                 )
                 return
 
-    def _warn_of_mixed(self, group: ConsumerGroup, member: Member) -> None:
+    def _warn_of_mixed(self, group: ConsumerGroup, member: GroupMember) -> None:
         # Those that differ among others have been warned of themselves.
         for other in islice(group.members.values(), _COMPARED):
             if other is not member and other.subscriptions != member.subscriptions:
@@ -523,7 +523,7 @@ class ClientTable:
         if not members:
             del self._producers[name]
 
-    def _forget_id(self, member: Member) -> None:
+    def _forget_id(self, member: GroupMember) -> None:
         known = self._producers_by_id.get(member.client_id, {})
         if member in known:
             del known[member]
@@ -573,7 +573,9 @@ def _restated(group: ConsumerGroup, before: Mapping[str, str], now: Mapping[str,
     return topics
 
 
-def _growth(heartbeat: Heartbeat, name: str, member: Member | None, stated: dict[str, str]) -> int:
+def _growth(
+    heartbeat: Heartbeat, name: str, member: GroupMember | None, stated: dict[str, str]
+) -> int:
     """How much more a member of a group takes after a heartbeat."""
     client_id = heartbeat.data.client_id
     if member is None:

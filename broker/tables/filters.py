@@ -29,8 +29,8 @@ from typing import Any
 
 import msgspec
 
+from aerobee.broker.tables.files.state_file import JsonStateFile, members, pretty, read_document
 from aerobee.broker.tables.offsets import PairIndex
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty, read_document
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.bloom import BloomFilter, map_mask
 from aerobee.protocol.filters.property_filter import (

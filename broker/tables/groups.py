@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from aerobee.broker.tables.config_table import ConfigTable
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.names import (

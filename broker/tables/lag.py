@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import (
@@ -45,10 +45,10 @@ from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.clients import BROADCASTING, FROM_FIRST_OFFSET, FROM_TIMESTAMP
 from aerobee.protocol.names import RETRY_PREFIX, is_retry_topic, retry_topic
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
+from aerobee.store.background.retention.deletion_plan import OffsetsByQueue
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.message_store import MessageStore
-from aerobee.store.retention.plan import OffsetsByQueue
 
 # Queues that are looked at in one call on the loop, some microseconds each.
 _STEP_STARTS: Final = 64

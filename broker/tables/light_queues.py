@@ -16,6 +16,15 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from aerobee.broker.tables.config_table import done
+from aerobee.broker.tables.files.offsets_rescue import rescued_light_offsets, rescued_offsets
+from aerobee.broker.tables.files.offsets_text import (
+    DocumentText,
+    Pair,
+    TableText,
+    offset_key,
+    parse_key,
+)
+from aerobee.broker.tables.files.state_file import JsonStateFile, members, read_document
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import (
     NO_OFFSET,
@@ -27,15 +36,6 @@ from aerobee.broker.tables.offsets import (
     admit_all,
     parse_table,
 )
-from aerobee.broker.tables.offsets_rescue import rescued_light_offsets, rescued_offsets
-from aerobee.broker.tables.offsets_text import (
-    DocumentText,
-    Pair,
-    TableText,
-    offset_key,
-    parse_key,
-)
-from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light

@@ -21,9 +21,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol
 
-from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.offsets_rescue import rescued_offsets
-from aerobee.broker.tables.offsets_text import (
+from aerobee.broker.tables.files.offsets_rescue import rescued_offsets
+from aerobee.broker.tables.files.offsets_text import (
     Changes,
     DocumentText,
     Pair,
@@ -32,7 +31,8 @@ from aerobee.broker.tables.offsets_text import (
     parse_key,
     queues_text,
 )
-from aerobee.broker.tables.state_file import JsonStateFile, members, read_document
+from aerobee.broker.tables.files.state_file import JsonStateFile, members, read_document
+from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.frames.fastjson import quote
 from aerobee.protocol.names import (

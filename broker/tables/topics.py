@@ -24,7 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from aerobee.broker.tables.config_table import ConfigTable
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_INHERIT, PERM_READ_WRITE
 from aerobee.protocol.bodies.topics import SINGLE_TAG, TopicConfig

@@ -7,20 +7,20 @@ import logging
 from collections.abc import Callable
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.background.scheduler import Scheduler
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.messages.answers import AtOnce
-from aerobee.broker.router import Handler
-from aerobee.broker.scheduler import Scheduler
-from aerobee.broker.second_step.place import SecondStep
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.routing.router import Handler
+from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.broker.transactions.checks import CheckCounts, CheckRules, CheckService
+from aerobee.broker.transactions.check_back import CheckCounts, CheckRules, CheckService
 from aerobee.broker.transactions.forms import QUEUE
-from aerobee.broker.transactions.log import TransactionLog
-from aerobee.broker.transactions.requests import EndCounts, TransactionRequests
-from aerobee.broker.transactions.table import TransactionTable
-from aerobee.broker.transactions.waiting import TransactionsWaiting
+from aerobee.broker.transactions.half_waiting import TransactionsWaiting
+from aerobee.broker.transactions.transaction_log import TransactionLog
+from aerobee.broker.transactions.transaction_requests import EndCounts, TransactionRequests
+from aerobee.broker.transactions.transaction_table import TransactionTable
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest

@@ -1,6 +1,6 @@
 """`aerobee bench`: loads on a running broker of the protocol, and what they measured.
 
-`command.py` runs one measurement: `bench_plan.py` says what it is, `topics.py` makes its topics,
-`fleet.py` starts processes of `worker.py`, `measure.py` leads them, `result.py` and `plot.py` tell.
-`security.py` has requests signed and connections encrypted.
+`command.py` runs one measurement: `bench_plan.py` says what it is, `bench_topics.py` makes its
+topics, `fleet.py` starts processes of `worker.py`, `measure.py` leads them, `bench_result.py` and
+`plot.py` tell. `security.py` has requests signed and connections encrypted.
 """

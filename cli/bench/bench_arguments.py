@@ -3,10 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from aerobee.cli.arguments.argument_types import at_most, duration, text
 from aerobee.cli.bench.loads import BATCH, END_TO_END, PULL, SEND, LoadShape, Mode
-from aerobee.cli.parser_types import at_most, duration, text
 from aerobee.cli.shared_arguments import add_admin, add_client
-from aerobee.pipeline.jobs.argument_values import count
+from aerobee.pipeline.jobs.common.argument_values import count
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

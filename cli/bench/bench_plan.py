@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aerobee.cli.bench.frames import Payload
-from aerobee.cli.bench.load import LoadSettings
+from aerobee.cli.bench.generator.load import LoadSettings
+from aerobee.cli.bench.generator.request_frames import Payload
+from aerobee.cli.bench.generator.security import PLAIN, Security
 from aerobee.cli.bench.loads import PULL, SEND, Mode
-from aerobee.cli.bench.security import PLAIN, Security
 from aerobee.cli.bench.workload import Workload, WorkloadError, read_workload
-from aerobee.cli.cluster.session import security_of
-from aerobee.cli.output import USAGE, CommandFailed
+from aerobee.cli.cluster.command_session import security_of
+from aerobee.cli.printing.output import USAGE, CommandFailed
 
 _MIB: Final = 1024 * 1024
 _REQUEST_BYTES_MAX: Final = 4 * _MIB  # the most that brokers take if they are not told otherwise
@@ -26,7 +26,7 @@ _GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """A measurement. Figures are those of one topic, one broker where they say so; `rate` is that
     of all connections together: messages a second, pulls a second of `Mode.PULL`; None is a closed
     loop."""
@@ -95,18 +95,18 @@ class Plan:
         return f"open loop, {self.rate:,.10g} {what}/s"
 
 
-def plan_of(parsed: argparse.Namespace) -> Plan:
+def plan_of(parsed: argparse.Namespace) -> BenchPlan:
     """The plan that a command line asks for. CommandFailed when it cannot be."""
     plan = _of_workload(parsed) if parsed.command == "bench workload" else _of_options(parsed)
     _check(plan)
     return plan
 
 
-def _of_options(parsed: argparse.Namespace) -> Plan:
+def _of_options(parsed: argparse.Namespace) -> BenchPlan:
     mode = Mode(parsed.command.removeprefix("bench "))
     pulls = mode is Mode.PULL
     follows = mode is Mode.END_TO_END
-    return Plan(
+    return BenchPlan(
         name=f"{mode} {parsed.size} bytes",
         mode=mode,
         payload=Payload(parsed.size),
@@ -132,14 +132,14 @@ def _of_options(parsed: argparse.Namespace) -> Plan:
     )
 
 
-def _of_workload(parsed: argparse.Namespace) -> Plan:
+def _of_workload(parsed: argparse.Namespace) -> BenchPlan:
     try:
         workload = read_workload(Path(parsed.file))
     except WorkloadError as error:
         raise CommandFailed(str(error), USAGE) from error
     rate = float(workload.producer_rate) or None
     warm_up_s, duration_s = parsed.warm_up, parsed.duration
-    return Plan(
+    return BenchPlan(
         name=workload.name,
         mode=Mode.END_TO_END if workload.subscriptions_per_topic else Mode.SEND,
         payload=_payload_of(workload),
@@ -186,7 +186,7 @@ def _processes() -> int:
     return max(1, min(8, (os.cpu_count() or 1) // 2))
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: BenchPlan) -> None:
     """Refuse what no broker or no machine could do."""
     bodies = plan.payload.size * (plan.batch or 1)
     request_bytes = bodies + (plan.batch or 0) * _PER_MESSAGE_BYTES

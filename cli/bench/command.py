@@ -10,15 +10,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from aerobee.cli.bench import result
-from aerobee.cli.bench.bench_plan import Plan, plan_of
+from aerobee.cli.bench import bench_result
+from aerobee.cli.bench.bench_plan import BenchPlan, plan_of
+from aerobee.cli.bench.bench_topics import Topics
 from aerobee.cli.bench.fleet import Fleet, specs_of
+from aerobee.cli.bench.generator.security import is_refusal
 from aerobee.cli.bench.measure import Conductor, Measurement, Second
 from aerobee.cli.bench.plot import check_plot, draw
-from aerobee.cli.bench.security import is_refusal
-from aerobee.cli.bench.topics import Topics
-from aerobee.cli.cluster.session import admin_of, client_command, name_servers
-from aerobee.cli.output import OK, REFUSED, USAGE, CommandFailed, print_json, print_table, say
+from aerobee.cli.cluster.command_session import admin_of, client_command, name_servers
+from aerobee.cli.printing.output import (
+    OK,
+    REFUSED,
+    USAGE,
+    CommandFailed,
+    print_json,
+    print_table,
+    say,
+)
 from aerobee.client.admin import Admin
 from aerobee.client.errors import ClientError
 from aerobee.protocol.bodies.routes import masters
@@ -36,16 +44,16 @@ async def bench(parsed: argparse.Namespace) -> int:
     _check_outputs(parsed)
     async with admin_of(parsed) as admin:
         brokers = await _brokers(admin, plan)
-        machine = result.machine()
+        machine = bench_result.machine()
         _say_plan(plan, brokers, machine)
         topics = Topics(admin, name_servers(parsed), plan)
         try:
             found, stored = await _measured(plan, topics)
         finally:
             await asyncio.shield(topics.clean_up())
-    document = result.document(plan, found, brokers=brokers, machine=machine, stored=stored)
+    document = bench_result.document(plan, found, brokers=brokers, machine=machine, stored=stored)
     _tell(parsed, plan, found, document)
-    for text in result.warnings(plan, found, stored, machine["cores"]):
+    for text in bench_result.warnings(plan, found, stored, machine["cores"]):
         say(text)
     if found.interrupted:
         return _INTERRUPTED
@@ -53,7 +61,7 @@ async def bench(parsed: argparse.Namespace) -> int:
     return REFUSED if lost or found.ever.failures or found.undelivered else OK
 
 
-async def _measured(plan: Plan, topics: Topics) -> tuple[Measurement, int | None]:
+async def _measured(plan: BenchPlan, topics: Topics) -> tuple[Measurement, int | None]:
     """The measurement, and how many messages the brokers hold of it (None: not asked)."""
     with _interrupts() as on_interrupt:
         await topics.prepare()
@@ -61,7 +69,7 @@ async def _measured(plan: Plan, topics: Topics) -> tuple[Measurement, int | None
             await fleet.launch(specs_of(plan, topics.places))
 
             def tell(second: Second, warm_up: bool) -> None:
-                say(result.line(plan, second, warm_up=warm_up))
+                say(bench_result.line(plan, second, warm_up=warm_up))
 
             conductor = Conductor(fleet, plan, tell, say)
             on_interrupt.append(conductor.interrupt)
@@ -126,7 +134,7 @@ def _check_outputs(parsed: argparse.Namespace) -> None:
         check_plot(Path(parsed.plot))
 
 
-async def _brokers(admin: Admin, plan: Plan) -> dict[str, dict[str, str]]:
+async def _brokers(admin: Admin, plan: BenchPlan) -> dict[str, dict[str, str]]:
     """Ask each broker what it is. Raises ClientError when no broker is registered."""
     addresses = masters((await admin.cluster()).brokers.values())
     if plan.broker is not None:
@@ -168,7 +176,7 @@ async def _broker(admin: Admin, name: str, address: str) -> dict[str, str]:
 
 
 def _say_plan(
-    plan: Plan, brokers: Mapping[str, Mapping[str, str]], machine: Mapping[str, Any]
+    plan: BenchPlan, brokers: Mapping[str, Mapping[str, str]], machine: Mapping[str, Any]
 ) -> None:
     for name, one in brokers.items():
         say(f"broker {name} at {one['address']}: {one['version']}, {one['flushDiskType']}")
@@ -185,15 +193,15 @@ def _say_plan(
 
 
 def _tell(
-    parsed: argparse.Namespace, plan: Plan, found: Measurement, document: dict[str, Any]
+    parsed: argparse.Namespace, plan: BenchPlan, found: Measurement, document: dict[str, Any]
 ) -> None:
     if not found.seconds:
         say("it was interrupted before a second was measured")
     if parsed.json == STANDARD_OUTPUT:
         print_json(document)
     else:
-        print_table(result.COLUMNS, result.table(plan, found))
-        print_table(("failure", "requests", "first remark"), result.failure_rows(found))
+        print_table(bench_result.COLUMNS, bench_result.table(plan, found))
+        print_table(("failure", "requests", "first remark"), bench_result.failure_rows(found))
     if parsed.json not in (None, STANDARD_OUTPUT):
         text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
         _write(Path(parsed.json), lambda path: path.write_text(text, encoding="utf-8"))

@@ -12,11 +12,11 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from aerobee.cli.bench.bench_plan import Plan
-from aerobee.cli.bench.load import ReaderSpec, SenderSpec
-from aerobee.cli.bench.topics import BenchTopic
-from aerobee.cli.bench.worker import LINE_BYTES, WorkerSpec
-from aerobee.cli.output import CANNOT_CONNECT, CommandFailed
+from aerobee.cli.bench.bench_plan import BenchPlan
+from aerobee.cli.bench.bench_topics import BenchTopic
+from aerobee.cli.bench.generator.load import ReaderSpec, SenderSpec
+from aerobee.cli.bench.generator.worker import LINE_BYTES, WorkerSpec
+from aerobee.cli.printing.output import CANNOT_CONNECT, CommandFailed
 from aerobee.protocol.bodies.common import MessageQueue
 
 _START_S: Final = 60.0
@@ -49,7 +49,7 @@ class Fleet:
         """Start a process for each, with its connections. CommandFailed when one cannot."""
         for _ in specs:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "aerobee.cli.bench.worker", self._kind),
+                *(sys.executable, "-m", "aerobee.cli.bench.generator.worker", self._kind),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE_BYTES,
@@ -97,7 +97,7 @@ async def _exchange(process: asyncio.subprocess.Process, message: dict[str, Any]
     return answer
 
 
-def specs_of(plan: Plan, places: Sequence[BenchTopic]) -> list[WorkerSpec]:
+def specs_of(plan: BenchPlan, places: Sequence[BenchTopic]) -> list[WorkerSpec]:
     """The work of each process. Connections are dealt out in turn, senders and readers apart."""
     senders = [one for place in places for one in _senders(plan, place)]
     readers = [one for place in places for one in _pullers(plan, place)]
@@ -124,7 +124,7 @@ def specs_of(plan: Plan, places: Sequence[BenchTopic]) -> list[WorkerSpec]:
     ]
 
 
-def _senders(plan: Plan, place: BenchTopic) -> list[SenderSpec]:
+def _senders(plan: BenchPlan, place: BenchTopic) -> list[SenderSpec]:
     """Each connection belongs to one broker; every broker has at least one."""
     brokers = _by_broker(place.write)
     count = max(plan.producers, len(brokers)) if plan.producers else 0
@@ -137,7 +137,7 @@ def _senders(plan: Plan, place: BenchTopic) -> list[SenderSpec]:
     ]
 
 
-def _pullers(plan: Plan, place: BenchTopic) -> list[ReaderSpec]:
+def _pullers(plan: BenchPlan, place: BenchTopic) -> list[ReaderSpec]:
     """Connections that read what is there, from the beginning; queues without messages are left
     out. With more connections than queues, several read one queue."""
     queues = [
@@ -160,7 +160,7 @@ def _pullers(plan: Plan, place: BenchTopic) -> list[ReaderSpec]:
     return specs
 
 
-def _consumers(plan: Plan, place: BenchTopic) -> list[ReaderSpec]:
+def _consumers(plan: BenchPlan, place: BenchTopic) -> list[ReaderSpec]:
     """Consumers of all subscriptions: those of one share the queues."""
     specs = []
     for _ in range(plan.subscriptions):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aerobee.cli.bench.bench_plan import Plan
+from aerobee.cli.bench.bench_plan import BenchPlan
 from aerobee.cli.bench.counts import Counts, sum_of
 from aerobee.cli.bench.fleet import Fleet
 
@@ -60,7 +60,9 @@ Tell = Callable[[Second, bool], None]
 class Conductor:
     """Leads one fleet through one plan; `interrupt` ends it early."""
 
-    def __init__(self, fleet: Fleet, plan: Plan, tell: Tell, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, fleet: Fleet, plan: BenchPlan, tell: Tell, say: Callable[[str], None]
+    ) -> None:
         self._fleet = fleet
         self._plan = plan
         self._tell = tell
@@ -168,7 +170,7 @@ def end_of_second(at_s: float, until_s: float | None) -> float:
     return at_s if until_s is None or until_s - at_s > _SLIVER_S else until_s
 
 
-def backlog_of(plan: Plan, ever: Counts) -> int:
+def backlog_of(plan: BenchPlan, ever: Counts) -> int:
     """Messages that were acknowledged and have still to be received, of all subscriptions."""
     return max(0, plan.subscriptions * ever.acked - ever.received) if plan.consumes else 0
 
@@ -176,7 +178,7 @@ def backlog_of(plan: Plan, ever: Counts) -> int:
 class Backlog:
     """The steps of a workload with a backlog: hold the consumers, let them go, wait for them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BenchPlan) -> None:
         self._plan = plan
         self._state = "none" if plan.backlog_bytes == 0 else "new"
         self._since_s = 0.0

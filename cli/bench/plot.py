@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aerobee.cli.bench.result import LATENCIES, aggregated
-from aerobee.cli.output import USAGE, CommandFailed
+from aerobee.cli.bench.bench_result import LATENCIES, aggregated
+from aerobee.cli.printing.output import USAGE, CommandFailed
 
 FORMATS: Final = (".svg", ".png", ".pdf")
 

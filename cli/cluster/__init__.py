@@ -1,4 +1,4 @@
 """`aerobee topic`, `group`, `offset`, `message` and `broker`: commands that ask running brokers.
 
-`session.py` runs one of them with a client; `main.py` comes in.
+`command_session.py` runs one of them with a client; `main.py` comes in.
 """

@@ -2,8 +2,8 @@
 
 import argparse
 
-from aerobee.cli.cluster.session import admin_of, client_command
-from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, print_table, say
+from aerobee.cli.cluster.command_session import admin_of, client_command
+from aerobee.cli.printing.output import OK, USAGE, CommandFailed, print_json, print_table, say
 from aerobee.nearest_name import nearest_name
 
 

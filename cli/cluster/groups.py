@@ -8,11 +8,11 @@ import argparse
 import asyncio
 from typing import Any, Final, NamedTuple
 
-from aerobee.cli.cluster.session import admin_of, check_group, client_command
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say, show
+from aerobee.cli.cluster.command_session import admin_of, check_group, client_command
+from aerobee.cli.printing.output import OK, CommandFailed, print_json, print_table, say, show
 from aerobee.client.admin import Admin
 from aerobee.protocol.bodies.clients import BROADCASTING
-from aerobee.protocol.bodies.stats import ConnectionData, ConsumeStats, GroupState
+from aerobee.protocol.bodies.statistics import ConnectionData, ConsumeStats, GroupState
 from aerobee.protocol.codes import version_name
 from aerobee.protocol.names import is_system_group, retry_topic
 

@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from aerobee.cli.cluster.session import (
+from aerobee.cli.cluster.command_session import (
     admin_of,
     check_broker,
     check_message_id,
     client_command,
     consumer_of,
 )
-from aerobee.cli.message_text import Printer
-from aerobee.cli.output import OK, REFUSED, USAGE, CommandFailed, say
-from aerobee.cli.times import is_offset, parse_time
+from aerobee.cli.printing.message_text import Printer
+from aerobee.cli.printing.output import OK, REFUSED, USAGE, CommandFailed, say
+from aerobee.cli.printing.times import is_offset, parse_time
 from aerobee.client.admin import FAR_FUTURE_MS, Admin
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.consuming.puller import PullStatus, make_subscription

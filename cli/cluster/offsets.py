@@ -9,6 +9,12 @@ import argparse
 import time
 from typing import Any, Final, NamedTuple
 
+from aerobee.cli.cluster.command_session import (
+    admin_of,
+    check_broker,
+    check_group,
+    client_command,
+)
 from aerobee.cli.cluster.groups import (
     OWN_OFFSETS,
     keeps_own_offsets,
@@ -16,17 +22,11 @@ from aerobee.cli.cluster.groups import (
     retries_text,
     stats_of,
 )
-from aerobee.cli.cluster.session import (
-    admin_of,
-    check_broker,
-    check_group,
-    client_command,
-)
-from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, print_table, say
-from aerobee.cli.times import parse_time, time_text
+from aerobee.cli.printing.output import OK, USAGE, CommandFailed, print_json, print_table, say
+from aerobee.cli.printing.times import parse_time, time_text
 from aerobee.client.admin import END_OF_QUEUE, Admin
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.stats import GroupProgress
+from aerobee.protocol.bodies.statistics import GroupProgress
 from aerobee.protocol.names import retry_topic
 
 # Before all messages, and behind them.

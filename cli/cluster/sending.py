@@ -7,14 +7,14 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from aerobee.cli.cluster.session import (
+from aerobee.cli.cluster.command_session import (
     check_broker,
     check_message_id,
     client_command,
     name_servers,
     security_of,
 )
-from aerobee.cli.output import (
+from aerobee.cli.printing.output import (
     OK,
     USAGE,
     CommandFailed,
@@ -22,7 +22,7 @@ from aerobee.cli.output import (
     print_table,
     say,
 )
-from aerobee.cli.times import exact_time, parse_time
+from aerobee.cli.printing.times import exact_time, parse_time
 from aerobee.client.errors import ClientError
 from aerobee.client.message import Message
 from aerobee.client.options import ProducerOptions

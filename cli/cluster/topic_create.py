@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from aerobee.cli.cluster.session import admin_of, client_command, consumer_of
+from aerobee.cli.cluster.command_session import admin_of, client_command, consumer_of
 from aerobee.cli.cluster.topics import Waiting, rights_text, waiting_for
-from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, say
+from aerobee.cli.printing.output import OK, USAGE, CommandFailed, print_json, say
 from aerobee.client.admin import Admin
 from aerobee.client.errors import NoRoute
 from aerobee.protocol.bodies.common import MessageQueue

@@ -5,9 +5,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from aerobee.cli.cluster.session import admin_of, check_topic, client_command
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
-from aerobee.cli.times import time_text
+from aerobee.cli.cluster.command_session import admin_of, check_topic, client_command
+from aerobee.cli.printing.output import OK, CommandFailed, print_json, print_table, say
+from aerobee.cli.printing.times import time_text
 from aerobee.client.admin import Admin
 from aerobee.client.errors import BadAnswer, NoRoute
 from aerobee.protocol.bodies.routes import (

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from aerobee.cli.output import (
+from aerobee.cli.printing.output import (
     OK,
     USAGE,
     CommandFailed,
@@ -16,13 +16,13 @@ from aerobee.cli.output import (
     say,
     show,
 )
-from aerobee.cli.store.access import below, locked_to_read, on_store, settings_of
-from aerobee.cli.times import parse_time, time_text
+from aerobee.cli.printing.times import parse_time, time_text
+from aerobee.cli.store.opened import below, locked_to_read, on_store, settings_of
 from aerobee.config.model import Settings
 from aerobee.protocol.message.compression import is_compressed
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.remoting.peers import address_text
-from aerobee.store.audit.dump import (
+from aerobee.store.at_rest.audit.dump import (
     FOREVER,
     Dump,
     DumpedEntry,
@@ -35,7 +35,7 @@ from aerobee.store.audit.dump import (
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.state import read_checkpoint
 from aerobee.store.inspect.store_files import StoreFiles
-from aerobee.store.scan.sequence import Gap
+from aerobee.store.log.scan.sequence import Gap
 
 _BODY_SHOWN: Final = 200
 _CHECKPOINT: Final = ("commit_log_ms", "consume_queues_ms", "index_ms")

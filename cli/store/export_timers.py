@@ -10,18 +10,18 @@ from typing import Any, Final
 
 from aerobee.broker.core import wall_clock_ms
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
-from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.level_progress import TimerProgress
 from aerobee.broker.delay.timer import roll_window_ms
 from aerobee.broker.second_step.deleted_topics import stored_deletions
-from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
-from aerobee.cli.output import OK, CommandFailed, print_json, print_table, show
-from aerobee.cli.store.access import COULD_NOT, on_store, settings_of
-from aerobee.cli.times import time_text
+from aerobee.broker.tables.files.state_file import JsonStateFile, StateFileError
+from aerobee.cli.printing.output import OK, CommandFailed, print_json, print_table, show
+from aerobee.cli.printing.times import time_text
+from aerobee.cli.store.opened import COULD_NOT, on_store, settings_of
 from aerobee.config.model import Settings
 from aerobee.protocol.frames.fastjson import dumps
+from aerobee.store.at_rest.repair.at_rest import StoreAtRest
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
-from aerobee.store.repair.at_rest import StoreAtRest
 
 _SHOWN: Final = 20
 

@@ -6,9 +6,10 @@
 import argparse
 from typing import Any, Final
 
-from aerobee.cli.output import OK, print_json, print_table, say, show
-from aerobee.cli.progress import Progress
-from aerobee.cli.store.access import (
+from aerobee.cli.printing.output import OK, print_json, print_table, say, show
+from aerobee.cli.printing.progress_bar import Progress
+from aerobee.cli.printing.times import parse_time, time_text
+from aerobee.cli.store.opened import (
     DAMAGED,
     SOUND,
     compiled_form,
@@ -19,15 +20,14 @@ from aerobee.cli.store.access import (
     settings_of,
 )
 from aerobee.cli.store.verify import json_report, print_report
-from aerobee.cli.times import parse_time, time_text
-from aerobee.pipeline.jobs.result import size_text
-from aerobee.store.audit.verify import verify
-from aerobee.store.inspect.report import Report
-from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.plan import Plan
-from aerobee.store.repair.rebuild import RebuildReport, rebuild
-from aerobee.store.repair.repair import plan_repair, repair
-from aerobee.store.repair.truncate import Cut, plan_cut, truncate
+from aerobee.pipeline.jobs.common.job_result import size_text
+from aerobee.store.at_rest.audit.verify import verify
+from aerobee.store.at_rest.repair.at_rest import StoreAtRest
+from aerobee.store.at_rest.repair.rebuild import RebuildReport, rebuild
+from aerobee.store.at_rest.repair.repair import plan_repair, repair
+from aerobee.store.at_rest.repair.repair_plan import RepairPlan
+from aerobee.store.at_rest.repair.truncate import Cut, plan_cut, truncate
+from aerobee.store.inspect.audit_report import Report
 
 _QUEUES_SHOWN: Final = 20
 
@@ -99,7 +99,7 @@ def repair_store(parsed: argparse.Namespace) -> int:
     return SOUND if (after or plan.report).sound else DAMAGED
 
 
-def _print_plan(root: str, plan: Plan) -> None:
+def _print_plan(root: str, plan: RepairPlan) -> None:
     for text in plan.impossible:
         show(f"CANNOT  {text}")
     if not plan.anything and not plan.impossible:
@@ -116,7 +116,7 @@ def _print_plan(root: str, plan: Plan) -> None:
         show(f"messages lost in all of this, as far as queues name them: {plan.lost}")
 
 
-def _repair_fields(plan: Plan, after: Report | None, aside: str | None) -> dict[str, Any]:
+def _repair_fields(plan: RepairPlan, after: Report | None, aside: str | None) -> dict[str, Any]:
     return {
         "done": after is not None,
         "steps": [

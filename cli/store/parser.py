@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from aerobee.cli.shared_arguments import add_json, add_settings, add_yes
-from aerobee.pipeline.jobs.argument_values import count, number
+from aerobee.pipeline.jobs.common.argument_values import count, number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aerobee.cli.output import OK, print_json, print_table, say, show
-from aerobee.cli.store.access import on_store, settings_of
-from aerobee.cli.times import time_text
-from aerobee.pipeline.jobs.result import size_text
-from aerobee.store.retention.forecast import DiskForecast, Forecast, forecast
-from aerobee.store.retention.plan import MOST_A_RUN, RetentionPlan
-from aerobee.store.retention.segment_times import FILE
+from aerobee.cli.printing.output import OK, print_json, print_table, say, show
+from aerobee.cli.printing.times import time_text
+from aerobee.cli.store.opened import on_store, settings_of
+from aerobee.pipeline.jobs.common.job_result import size_text
+from aerobee.store.background.retention.deletion_plan import MOST_A_RUN, RetentionPlan
+from aerobee.store.background.retention.forecast import DiskForecast, Forecast, forecast
+from aerobee.store.background.retention.segment_times import FILE
 
 _SHOWN: Final = 20
 # Without any of these the broker's own settings were perhaps forgotten.

@@ -4,14 +4,14 @@ import argparse
 import sys
 from typing import Any, Final
 
-from aerobee.cli.output import print_json, show, show_marked
-from aerobee.cli.progress import Progress
-from aerobee.cli.store.access import DAMAGED, SOUND, below, locked_to_read, on_store, settings_of
-from aerobee.cli.times import time_text
-from aerobee.pipeline.jobs.result import size_text
-from aerobee.store.audit.verify import verify
-from aerobee.store.inspect.kinds import KINDS, Level
-from aerobee.store.inspect.report import Finding, Report
+from aerobee.cli.printing.output import print_json, show, show_marked
+from aerobee.cli.printing.progress_bar import Progress
+from aerobee.cli.printing.times import time_text
+from aerobee.cli.store.opened import DAMAGED, SOUND, below, locked_to_read, on_store, settings_of
+from aerobee.pipeline.jobs.common.job_result import size_text
+from aerobee.store.at_rest.audit.verify import verify
+from aerobee.store.inspect.audit_report import Finding, Report
+from aerobee.store.inspect.finding_kinds import KINDS, Level
 
 _SHOWN_PER_KIND: Final = 10
 _COLOURS: Final = {Level.DAMAGE: "1;31", Level.WARNING: "33", Level.NOTE: "36"}

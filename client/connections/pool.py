@@ -30,7 +30,8 @@ from aerobee.client.errors import (
 )
 from aerobee.client.options import split_address
 from aerobee.protocol.frames.command import Command
-from aerobee.remoting.caller import Caller, caller_set
+from aerobee.remoting.calling.caller import Caller, caller_set
+from aerobee.remoting.connection_stats import CloseReason
 from aerobee.remoting.errors import (
     RemotingBusy,
     RemotingClosed,
@@ -40,7 +41,6 @@ from aerobee.remoting.errors import (
     RemotingUntrusted,
 )
 from aerobee.remoting.origin import Origin
-from aerobee.remoting.stats import CloseReason
 
 Greet = Callable[[str, Caller], Awaitable[None]]
 OnRequest = Callable[[str, Caller, Command], None]

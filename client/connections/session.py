@@ -44,10 +44,10 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request, make_response
-from aerobee.remoting.caller import Caller
+from aerobee.remoting.calling.caller import Caller
 from aerobee.remoting.errors import RemotingError
 from aerobee.remoting.origin import Origin
-from aerobee.remoting.tls import ShownCertificate, client_context, show
+from aerobee.remoting.tls.client_tls import ShownCertificate, client_context, show
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ Answer = Callable[[str, Command], Awaitable[Command | None]]
 """The answer to the request of a broker of that address, or None to a oneway or an unknown one."""
 
 
-class Member(Protocol):
+class SessionMember(Protocol):
     """A group this client takes part in, as producer or as consumer."""
 
     @property
@@ -104,7 +104,7 @@ class Session:
         #: Commits of offsets, by broker, group and topic.
         self.commits = FirstAlone()
         self._signed = _make_signer(options)
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, SessionMember] = {}
         self._served: dict[int, Answer] = {}
         self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")
         self._refreshes = Periodic(options.route_refresh_interval_s, self._refresh_routes, "routes")
@@ -203,11 +203,11 @@ class Session:
 
     # Heartbeats
 
-    def join(self, member: Member) -> None:
+    def join(self, member: SessionMember) -> None:
         """Name this group in heartbeats from now on."""
         self._members[member.group] = member
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: SessionMember) -> None:
         """Stop naming the group; `close` unregisters it at the brokers."""
         self._members.pop(member.group, None)
 

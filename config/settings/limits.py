@@ -1,9 +1,10 @@
 """Settings that bound what anybody can make the broker do (docs/reliability.md 8).
 
-`config/limits.py` checks their relations. Each says with `limit=` what it bounds, what it may cost
-in memory and which metric shows that it is hit: docs/limits.md and the sum that is held against the
-machine's memory at the start (`config/memory.py`) are made of that. The bytes of small things are
-measured (resident memory of a daemon that holds thousands of them), and rounded up.
+`config/bounds/limits.py` checks their relations. Each says with `limit=` what it bounds, what it
+may cost in memory and which metric shows that it is hit: docs/limits.md and the sum that is held
+against the machine's memory at the start (`config/bounds/memory.py`) are made of that. The bytes of
+small things are measured (resident memory of a daemon that holds thousands of them), and rounded
+up.
 """
 
 from typing import ClassVar

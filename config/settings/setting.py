@@ -13,8 +13,8 @@ is not built yet); "never" (belongs to the JVM, to Netty or to a part that has n
 The last two are reported once at start when they are set, so that no operator relies on them. A
 section class may say it, as `effect`, for all of its settings that do not say otherwise.
 
-`live` is true of a setting that may change while the broker runs (`config/reload.py`): every part
-that uses it reads it from the one `Settings` object at each use, and keeps no copy.
+`live` is true of a setting that may change while the broker runs (`config/loading/reload.py`):
+every part that uses it reads it from the one `Settings` object at each use, and keeps no copy.
 """
 
 import re

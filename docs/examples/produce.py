@@ -3,7 +3,7 @@
 import os
 
 from aerobee.client import Message
-from aerobee.client.blocking import Producer
+from aerobee.client.blocking_roles import Producer
 
 with Producer(os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")) as producer:
     for number in range(10):

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple, Self, TypeVar
 
-from aerobee.pipeline.brokers.access import Access
+from aerobee.pipeline.brokers.broker_options import Access
 from aerobee.pipeline.brokers.offsets import Queue
 from aerobee.pipeline.errors import BadData, NoSuchTopic, Refused, Unreachable, no_name_server
 from aerobee.protocol.bodies.common import parse_topic_list
@@ -27,7 +27,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest, ProtocolError
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.names import check_topic_name
-from aerobee.remoting.blocking import BlockingCaller
+from aerobee.remoting.calling.blocking_caller import BlockingCaller
 from aerobee.remoting.errors import RemotingError
 
 T = TypeVar("T")

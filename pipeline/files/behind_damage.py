@@ -1,8 +1,8 @@
 """Finds where a piece of the log goes on behind damage, by the rule of the store.
 
-The rule is `store/scan/resynchronise.py`, so that a Spark job reads the same records of a damaged
-log as recovery, scrub and verify. It asks for boundaries of records, which consume queues name;
-these are listed only when damage is met.
+The rule is `store/log/scan/resynchronise.py`, so that a Spark job reads the same records of a
+damaged log as recovery, scrub and verify. It asks for boundaries of records, which consume queues
+name; these are listed only when damage is met.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
-from aerobee.pipeline.files.directory import File, Place, list_queues
+from aerobee.pipeline.files.directory import File, FileSystemPlace, list_queues
 from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, QueueEntries
 from aerobee.pipeline.files.store_plan import LogPart, LogPiece, Read
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
+from aerobee.store.log.scan.boundaries import Boundaries, named_back
+from aerobee.store.log.scan.resynchronise import Resynchroniser
+from aerobee.store.log.scan.segment_reader import SegmentReader
 from aerobee.store.queues.queue_view import QueueView
-from aerobee.store.scan.boundaries import Boundaries, named_back
-from aerobee.store.scan.resynchronise import Resynchroniser
-from aerobee.store.scan.segment_reader import SegmentReader
 
 T = TypeVar("T")
 
@@ -110,7 +110,9 @@ class _QueueOfFiles(QueueView):
 
     __slots__ = ("_base", "_entries", "max_offset", "queue_id", "segment_bytes", "topic")
 
-    def __init__(self, place: Place, topic: str, queue_id: int, files: tuple[File, ...]) -> None:
+    def __init__(
+        self, place: FileSystemPlace, topic: str, queue_id: int, files: tuple[File, ...]
+    ) -> None:
         self.topic, self.queue_id = topic, queue_id
         self.segment_bytes = files[0].size
         self._entries = QueueEntries(place, topic, queue_id, files)

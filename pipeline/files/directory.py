@@ -41,7 +41,7 @@ class File(NamedTuple):
         return self.start + self.size
 
 
-class Place(NamedTuple):
+class FileSystemPlace(NamedTuple):
     """A file system: "" is this machine's, else a URI says which one."""
 
     uri: str
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 class FileReader:
     """An open file; a context manager. All bytes of a store are read through this class."""
 
-    def __init__(self, place: Place, path: str) -> None:
+    def __init__(self, place: FileSystemPlace, path: str) -> None:
         self.path = path
         try:
             self._file = place.files.open_input_file(path)
@@ -109,11 +109,11 @@ def _open(uri: str) -> tuple[Any, str]:
     return files, path
 
 
-def locate(given: str) -> tuple[Place, str]:
+def locate(given: str) -> tuple[FileSystemPlace, str]:
     """The file system of a given path, and the path in it. Raises StoreReadError."""
     if "://" in given or given.startswith("file:"):
-        return Place(given), _open(given)[1].rstrip("/")
-    return Place(""), os.path.abspath(given)
+        return FileSystemPlace(given), _open(given)[1].rstrip("/")
+    return FileSystemPlace(""), os.path.abspath(given)
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class Store:
     """A store: its segments in the order of the log; its consume queues are listed on demand."""
 
     name: str
-    place: Place
+    place: FileSystemPlace
     segments: tuple[File, ...]
     #: Directory of the consume queues; None if there is none.
     queue_root: str | None
@@ -178,14 +178,14 @@ def find_stores(paths: Sequence[str]) -> list[Store]:
 
 
 class _Found(NamedTuple):
-    place: Place
+    place: FileSystemPlace
     path: str
     names: frozenset[str]
     segments: tuple[File, ...]
     is_root: bool
 
 
-def _look(place: Place, path: str) -> _Found:
+def _look(place: FileSystemPlace, path: str) -> _Found:
     children = _children(place, path)
     names = frozenset(name for name, _, _ in children)
     segments = _segments(path, children)
@@ -244,7 +244,7 @@ def _is_number(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
-def _children(place: Place, path: str) -> list[tuple[str, bool, int]]:
+def _children(place: FileSystemPlace, path: str) -> list[tuple[str, bool, int]]:
     """The entries of a directory as (name, whether it is a file, size), by name."""
     from pyarrow import fs as pafs
 
@@ -262,7 +262,7 @@ def _children(place: Place, path: str) -> list[tuple[str, bool, int]]:
 
 
 def list_queues(
-    place: Place, root: str, topic: str | None = None
+    place: FileSystemPlace, root: str, topic: str | None = None
 ) -> dict[tuple[str, int], tuple[File, ...]]:
     """The files of the consume queues below `root` (of this topic), by topic and queue id."""
     from pyarrow import fs as pafs

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from aerobee.pipeline.files.directory import File, FileReader, Place
+from aerobee.pipeline.files.directory import File, FileReader, FileSystemPlace
 
 ENTRY: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
 ENTRY_BYTES: Final = ENTRY.itemsize
@@ -30,7 +30,9 @@ _BLOCKS_KEPT: Final = 64
 class QueueEntries:
     """The entries of one consume queue, counted from the start of its first file."""
 
-    def __init__(self, place: Place, topic: str, queue_id: int, files: tuple[File, ...]) -> None:
+    def __init__(
+        self, place: FileSystemPlace, topic: str, queue_id: int, files: tuple[File, ...]
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.files = files

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from aerobee.pipeline.decode.record_starts import MAGICS
 from aerobee.pipeline.errors import StoreReadError
-from aerobee.pipeline.files.directory import File, FileReader, Place, Store
+from aerobee.pipeline.files.directory import File, FileReader, FileSystemPlace, Store
 from aerobee.pipeline.files.entries import QueueEntries
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
@@ -181,7 +181,7 @@ def _is_record(reader: FileReader, segment: File, log_offset: int) -> bool:
     return fits and magic in MAGICS and own == log_offset
 
 
-def in_parallel(place: Place, work: Callable[[A], B], items: list[A]) -> list[B]:
+def in_parallel(place: FileSystemPlace, work: Callable[[A], B], items: list[A]) -> list[B]:
     """Do the work for each item; several at once where each costs a round trip."""
     if place.is_local or len(items) < 2:
         return [work(item) for item in items]

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
 from aerobee.pipeline.errors import StoreReadError
-from aerobee.pipeline.files.directory import FileReader, Place
+from aerobee.pipeline.files.directory import FileReader, FileSystemPlace
 from aerobee.pipeline.files.store_plan import LogPiece
 
 #: Reads in flight at once where each costs a round trip.
@@ -33,7 +33,7 @@ class SegmentBytes:
     """
 
     def __init__(
-        self, place: Place, piece: LogPiece, mapped: bool, *, ahead_bytes: int = 0
+        self, place: FileSystemPlace, piece: LogPiece, mapped: bool, *, ahead_bytes: int = 0
     ) -> None:
         self._piece = piece
         self._reader: FileReader | None = None

@@ -24,7 +24,13 @@ from typing import Final, NamedTuple, Self
 
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
-from aerobee.pipeline.files.directory import File, Place, Store, find_stores, require_topics
+from aerobee.pipeline.files.directory import (
+    File,
+    FileSystemPlace,
+    Store,
+    find_stores,
+    require_topics,
+)
 from aerobee.pipeline.files.entries import ENTRY_BYTES, QueueEntries
 from aerobee.pipeline.files.log_outline import LogOutline, in_parallel
 from aerobee.pipeline.files.store_options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
@@ -69,7 +75,7 @@ class LogPart:
     """A partition of pieces of the log, which are scanned in order. The consume queues below
     `queue_root` say where records begin behind damage."""
 
-    place: Place
+    place: FileSystemPlace
     pieces: tuple[LogPiece, ...]
     queue_root: str | None
 
@@ -88,7 +94,7 @@ class EntryRange(NamedTuple):
 class EntriesPart:
     """A partition of the records that these entries name, in these segments."""
 
-    place: Place
+    place: FileSystemPlace
     queues: tuple[EntryRange, ...]
     segments: tuple[File, ...]
 

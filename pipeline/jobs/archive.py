@@ -23,10 +23,10 @@ from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
 from aerobee.pipeline.files.directory import Store
 from aerobee.pipeline.files.log_outline import LogOutline
 from aerobee.pipeline.files.store_options import FAIL_FAST, ZLIB
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.left_out import NOT_ARCHIVED, not_archived
-from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
-from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import DAMAGED, JobFailed, JobResult, size_text
+from aerobee.pipeline.jobs.common.left_out import NOT_ARCHIVED, not_archived
+from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.pipeline.jobs.targets.ledger import (
     ArchiveSelection,
     Ledger,

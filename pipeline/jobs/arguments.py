@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.pipeline.jobs.argument_values import (
+from aerobee.pipeline.jobs.common.argument_values import (
     MODES,
     count,
     hours,

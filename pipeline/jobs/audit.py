@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import DAMAGED, JobResult, size_text
+from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
@@ -46,9 +49,6 @@ from aerobee.pipeline.jobs.derived.numbering import (
     runs_in,
 )
 from aerobee.pipeline.jobs.derived.queue_files import QueueFile, entries_frame, queue_files
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
-from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -57,9 +57,9 @@ from aerobee.protocol.names import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from aerobee.store.inspect.kinds import Level
+from aerobee.store.inspect.finding_kinds import Level
+from aerobee.store.log.scan.sequence import Gap
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.scan.sequence import Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

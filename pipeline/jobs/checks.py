@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.result import DAMAGED, USAGE, JobFailed
+from aerobee.pipeline.jobs.common.job_result import DAMAGED, USAGE, JobFailed
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.names import HALF_TOPIC, STAGE_TOPIC, WAITING_TOPICS, check_topic_name
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -88,7 +88,7 @@ def check_empty(target: str) -> None:
 
 def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     """The first run decides what an archive is for, so a slip of the pen is refused now."""
-    from aerobee.pipeline.jobs.left_out import NEVER_ARCHIVED
+    from aerobee.pipeline.jobs.common.left_out import NEVER_ARCHIVED
     from aerobee.pipeline.jobs.targets.ledger import ArchiveSelection, Ledger, LedgerError
 
     times = (parse_time(text) if text else None for text in (parsed.begin, parsed.end))
@@ -117,7 +117,7 @@ def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
 
 def _check_pictures(parsed: argparse.Namespace) -> None:
     """Said now, because what is to be drawn takes minutes to read."""
-    from aerobee.pipeline.jobs.plots import can_draw
+    from aerobee.pipeline.jobs.common.plots import can_draw
 
     if parsed.no_pictures and not parsed.plots:
         raise JobFailed("--no-pictures goes with --plots OUT, where index.html is to be", USAGE)

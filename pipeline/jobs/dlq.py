@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.result import JobResult, cell_text
-from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import JobResult, cell_text
+from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.protocol.names import DLQ_PREFIX
 
 if TYPE_CHECKING:

@@ -25,6 +25,9 @@ import pyarrow as pa
 
 from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES
 from aerobee.pipeline.jobs.checks import check_empty
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import JobResult
+from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
@@ -32,19 +35,16 @@ from aerobee.pipeline.jobs.derived.entries import (
     count_rows,
     derived_frame,
 )
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.result import JobResult
-from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import MessageIllegal
-from aerobee.store.index.file import index_file_bytes
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_file import index_file_bytes
+from aerobee.store.index.index_service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.stats import StoreStats
+from aerobee.store.queues.queue_table import ConsumeQueueTable
+from aerobee.store.store_stats import StoreStats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

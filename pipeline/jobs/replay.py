@@ -20,10 +20,10 @@ import pyarrow as pa
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.jobs.archive import COLUMNS as ARCHIVE_COLUMNS
 from aerobee.pipeline.jobs.archive import read_archive
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.left_out import WAITING, not_sent
-from aerobee.pipeline.jobs.result import JobFailed, JobResult
-from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult
+from aerobee.pipeline.jobs.common.left_out import WAITING, not_sent
+from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
@@ -254,7 +254,7 @@ def _check_targets(topics: Sequence[str]) -> None:
 def _send(
     messages: DataFrame, options: dict[str, str], rate: float | None, result: JobResult
 ) -> None:
-    from aerobee.pipeline.jobs.inputs import register_topics
+    from aerobee.pipeline.jobs.common.inputs import register_topics
     from aerobee.pipeline.sink.write_plan import is_job_done
 
     result.facts["sent"] = 0

@@ -1,8 +1,8 @@
 """The job `retention`: what if messages were kept for another time, or the log at another size?
 
-Nothing is deleted. The rule is the broker's own (`store/retention/plan.py`), asked on request and
-with all the runs it takes; a size is a disk that the log may fill no further. Times of segments
-come from the messages in them, not from the files.
+Nothing is deleted. The rule is the broker's own (`store/background/retention/deletion_plan.py`),
+asked on request and with all the runs it takes; a size is a disk that the log may fill no further.
+Times of segments come from the messages in them, not from the files.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import Store
 from aerobee.pipeline.files.entries import ENTRY_BYTES, QueueEntries
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
-from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult, size_text
+from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.protocol.frames.fastjson import JsonError, loads
+from aerobee.store.background.retention.deletion_plan import choose, unconsumed
+from aerobee.store.background.retention.rules import Disks, RetentionRules, judge
+from aerobee.store.background.retention.segment_times import MESSAGE, LastStored, SegmentPlace
 from aerobee.store.disk.files import DiskSpace
 from aerobee.store.inspect.config import committed_in
 from aerobee.store.inspect.start_checks import LMQ_OFFSETS, OFFSETS
-from aerobee.store.retention.plan import choose, unconsumed
-from aerobee.store.retention.rules import Disks, RetentionRules, judge
-from aerobee.store.retention.segment_times import MESSAGE, LastStored, SegmentPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from aerobee.pipeline.errors import OptionError, PipelineError, sentence_in
 from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.foreign_options import missing_column
-from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
-from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
+from aerobee.pipeline.jobs.common.argument_values import key_values
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import COULD_NOT, DAMAGED, JobFailed, JobResult
+from aerobee.pipeline.jobs.common.spark_session import NEEDED, Progress, open_session, step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,7 +200,7 @@ def _replay(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) 
 
 
 def _traffic(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
-    from aerobee.pipeline.jobs.plots import write_plots
+    from aerobee.pipeline.jobs.common.plots import write_plots
     from aerobee.pipeline.jobs.traffic import traffic
 
     result = traffic(spark, store)

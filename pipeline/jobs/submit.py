@@ -18,7 +18,7 @@ from aerobee.printable import printable, printable_json
 def main(arguments: Sequence[str]) -> int:
     """Run one job, print its report; the exit code."""
     from aerobee.pipeline.jobs.arguments import build_parser
-    from aerobee.pipeline.jobs.result import JobFailed
+    from aerobee.pipeline.jobs.common.job_result import JobFailed
     from aerobee.pipeline.jobs.run import report_json, run_job
 
     if list(arguments) == ["--file"]:
@@ -42,7 +42,7 @@ def parse_time(text: str) -> int:
 
     Raises JobFailed for another text.
     """
-    from aerobee.pipeline.jobs.result import USAGE, JobFailed
+    from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 
     if text.isascii() and text.isdecimal():
         return int(text)

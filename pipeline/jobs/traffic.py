@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.left_out import STAGED
-from aerobee.pipeline.jobs.result import JobResult, size_text
-from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.common.inputs import StoreInput
+from aerobee.pipeline.jobs.common.job_result import JobResult, size_text
+from aerobee.pipeline.jobs.common.left_out import STAGED
+from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     HALF_TOPIC,

@@ -24,9 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from aerobee.pipeline.brokers.access import NAME_SERVERS
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
-from aerobee.pipeline.jobs.session import NEEDED
+from aerobee.pipeline.brokers.broker_options import NAME_SERVERS
+from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
+from aerobee.pipeline.jobs.common.spark_session import NEEDED
 from aerobee.pipeline.launch.modules import ARCHIVE, write_modules
 from aerobee.pipeline.launch.words import Words, defaults, flat
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from aerobee.pipeline.brokers.access import NAME_SERVERS
+from aerobee.pipeline.brokers.broker_options import NAME_SERVERS
 from aerobee.pipeline.errors import sentence_in
 from aerobee.pipeline.launch.command import USER_STARTUP
 from aerobee.pipeline.launch.modules import delete_at_exit

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
+from aerobee.pipeline.brokers.broker_options import (
+    ACCESS_OPTIONS,
+    Access,
+    read_access,
+    topic_options,
+)
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import sink_word
 from aerobee.pipeline.option_map import OptionMap

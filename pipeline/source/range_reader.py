@@ -33,7 +33,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.headers.client import PullMessageResponse
-from aerobee.remoting.blocking import BlockingCaller
+from aerobee.remoting.calling.blocking_caller import BlockingCaller
 from aerobee.remoting.errors import RemotingError
 
 log = logging.getLogger("aerobee.pipeline")

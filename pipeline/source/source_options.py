@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
+from aerobee.pipeline.brokers.broker_options import (
+    ACCESS_OPTIONS,
+    Access,
+    read_access,
+    topic_options,
+)
 from aerobee.pipeline.brokers.offsets import (
     EARLIEST,
     LATEST,

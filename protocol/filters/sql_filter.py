@@ -9,10 +9,10 @@ of properties, strings in single quotes (two of them for one inside), integers, 
 and NULL; keywords in any case, names as they are; comments `-- to the end of the line` and
 `/* ... */`. There is no arithmetic and no LIKE. What it all means is said in `sql_meaning.py`.
 
-Three things are other than there, and tests/interop/test_sql_filter.py holds that no more are: what
-follows a complete expression is an error (RocketMQ reads `a > 1 b < 2` as `a > 1`, and leaves the
-rest without a word); 0.0 is a number like others (RocketMQ refuses it); `--` begins a comment also
-on the last line (RocketMQ reads two minus signs there, which nobody means).
+Three things are other than there, and tests/interop/clients/test_sql_filter.py holds that no more
+are: what follows a complete expression is an error (RocketMQ reads `a > 1 b < 2` as `a > 1`, and
+leaves the rest without a word); 0.0 is a number like others (RocketMQ refuses it); `--` begins a
+comment also on the last line (RocketMQ reads two minus signs there, which nobody means).
 
 Expressions come from clients: their length and depth are bounded, the parser has no recursion, and
 nothing is made into code. A word of an expression costs some 20 us, so who must not stand still for

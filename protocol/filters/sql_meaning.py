@@ -28,8 +28,8 @@ from lark import Token, Transformer, v_args
 from aerobee.protocol.filters.sql_values import (
     INTEGER_BITS,
     LONG_BITS,
-    Kind,
     Pair,
+    ValueKind,
     readers,
     sameness,
 )
@@ -201,7 +201,7 @@ class Node:
     counts it and what it is made of."""
 
     evaluate: Evaluate
-    kind: Kind
+    kind: ValueKind
     position: int
     names: frozenset[str] = frozenset()
     depth: int = 1
@@ -220,32 +220,32 @@ class Meaning(Transformer[Token, Node]):
 
     def property(self, token: Token) -> Node:
         name = str(token)
-        return Node(_Property(name), Kind.TEXT, _at(token), frozenset({name}), name=name)
+        return Node(_Property(name), ValueKind.TEXT, _at(token), frozenset({name}), name=name)
 
     def text(self, token: Token) -> Node:
-        return _literal(token, Kind.TEXT, _text_of(token))
+        return _literal(token, ValueKind.TEXT, _text_of(token))
 
     def decimal(self, token: Token) -> Node:
         value = int(token.rstrip("lL")) if len(token) <= 20 else 1 << LONG_BITS
         if value >= 1 << (LONG_BITS - 1):
             raise Wrong(_at(token), f"{_short(token)} is more than an integer of 64 bits holds")
-        kind = Kind.INTEGER if value < 1 << (INTEGER_BITS - 1) else Kind.LONG
+        kind = ValueKind.INTEGER if value < 1 << (INTEGER_BITS - 1) else ValueKind.LONG
         return replace(_literal(token, kind, value), number=value)
 
     def floating(self, token: Token) -> Node:
         value = float(token)
         if value == float("inf"):
             raise Wrong(_at(token), f"{_short(token)} is more than a double holds")
-        return replace(_literal(token, Kind.DOUBLE, value), number=value)
+        return replace(_literal(token, ValueKind.DOUBLE, value), number=value)
 
     def true(self, token: Token) -> Node:
-        return replace(_literal(token, Kind.BOOLEAN, True), condition=True)
+        return replace(_literal(token, ValueKind.BOOLEAN, True), condition=True)
 
     def false(self, token: Token) -> Node:
-        return replace(_literal(token, Kind.BOOLEAN, False), condition=True)
+        return replace(_literal(token, ValueKind.BOOLEAN, False), condition=True)
 
     def null(self, token: Token) -> Node:
-        return replace(_literal(token, Kind.NOTHING, None), condition=True)
+        return replace(_literal(token, ValueKind.NOTHING, None), condition=True)
 
     def group(self, inner: Node) -> Node:
         return replace(inner, depth=_depth(inner))
@@ -258,7 +258,7 @@ class Meaning(Transformer[Token, Node]):
             )
         return Node(
             _Nothing(inner.evaluate),
-            Kind.NOTHING, inner.position, inner.names, _depth(inner), 1 + inner.nodes,
+            ValueKind.NOTHING, inner.position, inner.names, _depth(inner), 1 + inner.nodes,
         )  # fmt: skip
 
     # --- conditions -------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Meaning(Transformer[Token, Node]):
 
     def equal(self, left: Node, right: Node) -> Node:
         for node in (left, right):
-            if node.literal and node.kind is Kind.NOTHING:
+            if node.literal and node.kind is ValueKind.NOTHING:
                 raise Wrong(node.position, "NULL is not compared; write IS NULL or IS NOT NULL")
         truths = left.literal and left.condition, right.literal and not right.condition
         if all(truths):
@@ -329,7 +329,7 @@ def _short(token: Token) -> str:
     return token if len(token) <= 24 else f"{token[:20]}..."
 
 
-def _literal(token: Token, kind: Kind, value: object) -> Node:
+def _literal(token: Token, kind: ValueKind, value: object) -> Node:
     return Node(_Value(value), kind, _at(token), literal=True)
 
 
@@ -345,7 +345,7 @@ def _condition(evaluate: Evaluate, *nodes: Node) -> Node:
     names = frozenset().union(*[node.names for node in nodes])
     count = 1 + sum([node.nodes for node in nodes])
     depth, position = _depth(*nodes), nodes[0].position
-    return Node(evaluate, Kind.BOOLEAN, position, names, depth, count, condition=True)
+    return Node(evaluate, ValueKind.BOOLEAN, position, names, depth, count, condition=True)
 
 
 def truth_of(node: Node) -> Evaluate:
@@ -361,7 +361,11 @@ def _equal(left: Node, right: Node) -> Evaluate:
     if left.name is not None and right.number is not None:
         read_left, read_right = readers(left.kind, right.kind)
         return _Bounded(left.name, read_left, operator.eq, read_right(right.number))
-    if left.name is not None and right.kind is Kind.TEXT and isinstance(right.evaluate, _Value):
+    if (
+        left.name is not None
+        and right.kind is ValueKind.TEXT
+        and isinstance(right.evaluate, _Value)
+    ):
         return _SameText(left.name, right.evaluate.value)
     return _Equal(sameness(left.kind, right.kind), left.evaluate, right.evaluate)
 

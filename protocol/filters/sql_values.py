@@ -39,7 +39,7 @@ _LONG_TEXTS = 128
 _BLANKS = "".join(map(chr, range(33)))
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """The type of a node's value, where it is not null."""
 
     TEXT = auto()
@@ -100,16 +100,16 @@ def double_order(value: float) -> tuple[bool, float, float]:
 
 
 @cache
-def sameness(left: Kind, right: Kind) -> Pair:
+def sameness(left: ValueKind, right: ValueKind) -> Pair:
     """Whether two values that are not null are equal."""
-    if left == right and left in (Kind.TEXT, Kind.BOOLEAN):
+    if left == right and left in (ValueKind.TEXT, ValueKind.BOOLEAN):
         return operator.eq
-    if Kind.BOOLEAN not in (left, right):
+    if ValueKind.BOOLEAN not in (left, right):
         read_left, read_right = readers(left, right)
         return lambda one, other: bool(read_left(one) == read_right(other))
-    if left is Kind.TEXT:
+    if left is ValueKind.TEXT:
         return lambda one, other: (one.lower() == "true") == other
-    return _fails if right is Kind.TEXT else lambda one, other: False
+    return _fails if right is ValueKind.TEXT else lambda one, other: False
 
 
 def _fails(one: object, other: object) -> bool:
@@ -117,19 +117,19 @@ def _fails(one: object, other: object) -> bool:
 
 
 @cache
-def readers(left: Kind, right: Kind) -> tuple[Reader, Reader]:
+def readers(left: ValueKind, right: ValueKind) -> tuple[Reader, Reader]:
     """Return the functions that make values of these kinds, texts and numbers, comparable."""
-    if Kind.DOUBLE in (left, right) or left == right == Kind.TEXT:
+    if ValueKind.DOUBLE in (left, right) or left == right == ValueKind.TEXT:
         return _as_double(left), _as_double(right)
-    bits = LONG_BITS if Kind.LONG in (left, right) else INTEGER_BITS
+    bits = LONG_BITS if ValueKind.LONG in (left, right) else INTEGER_BITS
     return _as_integer(left, bits), _as_integer(right, bits)
 
 
-def _as_double(kind: Kind) -> Reader:
-    if kind is Kind.TEXT:
+def _as_double(kind: ValueKind) -> Reader:
+    if kind is ValueKind.TEXT:
         return lambda text: double_order(double(text))
     return lambda number: double_order(float(number))
 
 
-def _as_integer(kind: Kind, bits: int) -> Reader:
-    return partial(integer, bits=bits) if kind is Kind.TEXT else operator.index
+def _as_integer(kind: ValueKind, bits: int) -> Reader:
+    return partial(integer, bits=bits) if kind is ValueKind.TEXT else operator.index

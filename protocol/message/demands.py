@@ -9,10 +9,10 @@ becomes of that depends on its carrier, the way in which it comes to the broker.
     refused   the message is refused, with this text (MESSAGE_ILLEGAL)
 
 A message that asks for anything in this table is not plain: the compiled form hands it back.
-`broker/messages/properties.py` judges sends and replies by this table, `broker/staging/rows.py`
-staged rows, and the compiled form gets the names and bits (`broker/messages/compiled.py`). What is
-granted is carried out where the row says. `WAIT` is not here: it asks for a later answer, not for
-another delivery.
+`broker/messages/stored_properties.py` judges sends and replies by this table,
+`broker/staging/rows.py` staged rows, and the compiled form gets the names and bits
+(`broker/messages/compiled_requests.py`). What is granted is carried out where the row says. `WAIT`
+is not here: it asks for a later answer, not for another delivery.
 """
 
 import re
@@ -157,7 +157,7 @@ TRANSACTION_STATE: Final = Demand(
 )
 DELAY_LEVEL: Final = Demand(
     "a delay level",
-    "broker/delay/service.py",
+    "broker/delay/delay_service.py",
     (_YES, _YES, _LEVEL_OF_A_HALF, _IN_A_BATCH, _NO, _YES, _NO),
     (PROPERTY_DELAY,),
     _is_a_level,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from aerobee.store.disk.files import Clock, Files
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 
 log = logging.getLogger("aerobee.store")
 

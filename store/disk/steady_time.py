@@ -10,7 +10,8 @@ with the monotonic one. The rule:
   time, and is as old as it looks. So a step forward deletes nothing early, and nothing late.
 - A step back counts at once: it takes back what was stepped forward and is not counted yet, newest
   first, and what is left of it makes everything look younger. What was stored before it may now
-  carry a time that is still to come; `retention/plan.py` dates that by what follows it.
+  carry a time that is still to come; `background/retention/deletion_plan.py` dates that by what
+  follows it.
 - A start compares the clock with the last time that was noted, in the offsets file, or else with
   the store time of the last message. A gap of more than ten minutes is a step: nobody can tell a
   clock that was set from a broker that was down. So neither counts. A backup that was restored is
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.offsets_file import ClockNote
 
-log = logging.getLogger("aerobee.store.retention")
+log = logging.getLogger("aerobee.store.background.retention")
 
 # A correction of the clock up to this between two looks is no step.
 _STEP_MS = 60_000

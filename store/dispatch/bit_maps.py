@@ -17,7 +17,7 @@ from __future__ import annotations
 from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.message.record_layout import properties_in
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 # In tenths of a microsecond: what a message costs besides its filters, a filter besides its
 # expression, and what a round of dispatch may spend; bytes of properties for one.

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from aerobee.protocol.message.filler import FILLER_TOPIC
 from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_WHOLE, Checked, topic_text
 from aerobee.protocol.names import WAITING_TOPICS
-from aerobee.store.compiled import Compiled, Derived, Take
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.errors import MessageIllegal
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended
+from aerobee.store.log.compiled import Compiled, Derived, Take
+from aerobee.store.log.scan.sequence import Run, Sequences
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.scan.sequence import Run, Sequences
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 
 
 class Dispatcher:

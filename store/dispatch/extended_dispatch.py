@@ -14,20 +14,20 @@ give the same bytes as far as the same filters are known.
 
 from collections.abc import Callable, Iterable
 
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 from aerobee.store.dispatch.bit_maps import FilterBitMaps
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.dispatch.reput import ROUND_MOST, Reput, Touched
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
+from aerobee.store.log.scan.sequence import Lagging, Sequences
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.extended_queue import ExtendedQueue
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.scan.sequence import Lagging, Sequences
 from aerobee.store.segments.results import Arrival
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 _pack_entry = ENTRY.pack
 

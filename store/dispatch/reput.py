@@ -20,19 +20,19 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from aerobee.protocol.message.record_check import CHECK_NOTHING
-from aerobee.store.compiled import Compiled
 from aerobee.store.disk.files import is_full, is_passing
-from aerobee.store.disk.health import DISK_FULL, Health
+from aerobee.store.disk.store_health import DISK_FULL, Health
 from aerobee.store.dispatch.dispatcher import Dispatcher
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
+from aerobee.store.log.compiled import Compiled
+from aerobee.store.log.scan.boundaries import Boundaries
+from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
+from aerobee.store.log.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY
-from aerobee.store.scan.boundaries import Boundaries
-from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
-from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 #: Messages of one round: some milliseconds.
 ROUND_MOST = 1024

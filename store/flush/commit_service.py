@@ -18,9 +18,9 @@ import logging
 
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Clock, is_full
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 from aerobee.store.flush.services import FlushRealTimeService, FlushService
-from aerobee.store.marks import PooledMarks
+from aerobee.store.log.marks import PooledMarks
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.pool")

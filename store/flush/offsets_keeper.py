@@ -22,10 +22,10 @@ from aerobee.store.disk.offsets_file import (
 )
 from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.dispatch.reput import Reput
-from aerobee.store.index.service import IndexService
-from aerobee.store.marks import Marks
+from aerobee.store.index.index_service import IndexService
+from aerobee.store.log.marks import Marks
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 

@@ -26,13 +26,13 @@ from aerobee.config.model import Settings
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, is_out_of_descriptors
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
-from aerobee.store.index.service import IndexService
-from aerobee.store.marks import Marks
-from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.index.index_service import IndexService
+from aerobee.store.log.marks import Marks
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 

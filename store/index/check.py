@@ -11,7 +11,7 @@ Those are cut off again, which needs no rebuild: each slot is set back to its ne
 
 from array import array
 
-from aerobee.store.index.file import IndexFile
+from aerobee.store.index.index_file import IndexFile
 from aerobee.store.index.view import IndexView, no_entries
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from aerobee.store.index.file import HEADER, HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES
+from aerobee.store.index.index_file import HEADER, HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES
 
 _ENTRIES = Struct(">iqii")
 _CHUNK_ENTRIES = 50_000

@@ -20,8 +20,7 @@ from aerobee.protocol.names import (
     is_valid_topic_name,
 )
 from aerobee.store.disk.files import Files
-from aerobee.store.inspect.layout import Layout
-from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.audit_report import Counts, Findings
 from aerobee.store.inspect.start_checks import (
     BACKUP,
     DAMAGED,
@@ -32,6 +31,7 @@ from aerobee.store.inspect.start_checks import (
     TOPICS,
 )
 from aerobee.store.inspect.state import read_small
+from aerobee.store.inspect.store_layout import Layout
 
 # More bytes than any table's limits allow.
 _MOST_BYTES = 4 << 30

@@ -7,9 +7,9 @@ message.
 
 from struct import Struct
 
-from aerobee.store.inspect.layout import FoundFile, Layout
-from aerobee.store.inspect.report import Findings
-from aerobee.store.scan.sources import Sources
+from aerobee.store.inspect.audit_report import Findings
+from aerobee.store.inspect.store_layout import FoundFile, Layout
+from aerobee.store.log.scan.sources import Sources
 
 _HEAD = Struct(">hqqh")  # size, tags code, store time, size of the bit map
 _BASE = -(1 << 63)

@@ -1,7 +1,7 @@
 """A commit log as files in any state: some missing, cut short, too long, or another log's.
 
-`scan/log_scanner.py` reads it; here are the files as its segments, and the reporter that keeps the
-facts for an audit besides the gaps: where each file ends, and where it belongs.
+`log/scan/log_scanner.py` reads it; here are the files as its segments, and the reporter that keeps
+the facts for an audit besides the gaps: where each file ends, and where it belongs.
 """
 
 from bisect import bisect_right
@@ -10,14 +10,14 @@ from operator import attrgetter
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING
-from aerobee.store.inspect.layout import FoundFile
-from aerobee.store.inspect.places import own_start
+from aerobee.store.inspect.segment_owners import own_start
+from aerobee.store.inspect.store_layout import FoundFile
+from aerobee.store.log.scan.boundaries import Boundaries, named_back
+from aerobee.store.log.scan.log_scanner import LogScanner, Reporter, Tail
+from aerobee.store.log.scan.segment_reader import FileReader, SegmentReader
+from aerobee.store.log.scan.sequence import Gap
+from aerobee.store.log.scan.sources import Sources, Window
 from aerobee.store.queues.queue_view import QueueView
-from aerobee.store.scan.boundaries import Boundaries, named_back
-from aerobee.store.scan.log_scanner import LogScanner, Reporter, Tail
-from aerobee.store.scan.segment_reader import FileReader, SegmentReader
-from aerobee.store.scan.sequence import Gap
-from aerobee.store.scan.sources import Sources, Window
 
 # Bytes of a window for single records, which are scattered and mostly short.
 _NARROW_BYTES = 512

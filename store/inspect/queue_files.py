@@ -6,10 +6,10 @@ insists on a whole queue and opens for writing.
 
 from bisect import bisect_right
 
-from aerobee.store.inspect.layout import FoundFile, FoundQueue
-from aerobee.store.inspect.report import Findings
+from aerobee.store.inspect.audit_report import Findings
+from aerobee.store.inspect.store_layout import FoundFile, FoundQueue
+from aerobee.store.log.scan.sources import Sources
 from aerobee.store.queues.queue_view import ENTRY_BYTES, QueueView
-from aerobee.store.scan.sources import Sources
 
 
 class QueueFiles(QueueView):

@@ -12,17 +12,17 @@ from collections.abc import Collection, Sequence
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
-from aerobee.store.index.file import (
+from aerobee.store.index.index_file import (
     HEADER,
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
     SLOT_BYTES,
     index_file_bytes,
 )
-from aerobee.store.inspect.layout import FoundFile, Layout
-from aerobee.store.inspect.report import Sizes
+from aerobee.store.inspect.audit_report import Sizes
 from aerobee.store.inspect.state import KnownMarks
-from aerobee.store.scan.sources import Source
+from aerobee.store.inspect.store_layout import FoundFile, Layout
+from aerobee.store.log.scan.sources import Source
 
 GIVEN, NOTED, FOUND, ASSUMED = "given", "noted by the broker", "found", "assumed"
 _TAIL_BYTES = 1 << 20

@@ -22,9 +22,9 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.segment_names import segment_name
 from aerobee.store.errors import StoreLayoutError, StoreNotWritable
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 

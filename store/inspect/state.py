@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from aerobee.store.disk.checkpoint import CHECKPOINT_BYTES, TIMES
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import MOST_BYTES, NAME, Offsets, OffsetsFile, decode
-from aerobee.store.inspect.report import Findings
-from aerobee.store.scan.sources import Source
+from aerobee.store.inspect.audit_report import Findings
+from aerobee.store.log.scan.sources import Source
 
 LOCK_CONTENT = b"lock"
 

@@ -11,19 +11,19 @@ from functools import cached_property
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Files
 from aerobee.store.index.view import IndexView
+from aerobee.store.inspect.audit_report import Counts, Findings
 from aerobee.store.inspect.config import Tables
 from aerobee.store.inspect.ext import Extensions
-from aerobee.store.inspect.layout import survey
 from aerobee.store.inspect.log_files import FileReporter, LogFiles
 from aerobee.store.inspect.queue_files import QueueFiles
-from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.sizes import find_sizes
 from aerobee.store.inspect.start_checks import tables_read
 from aerobee.store.inspect.state import read_marks, was_left_open
+from aerobee.store.inspect.store_layout import survey
 from aerobee.store.log.encoding import crc_checks
-from aerobee.store.scan.boundaries import Boundaries, last_boundary
-from aerobee.store.scan.log_scanner import LogScanner
-from aerobee.store.scan.sources import Sources
+from aerobee.store.log.scan.boundaries import Boundaries, last_boundary
+from aerobee.store.log.scan.log_scanner import LogScanner
+from aerobee.store.log.scan.sources import Sources
 
 
 class StoreFiles:

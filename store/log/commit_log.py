@@ -36,21 +36,21 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
-from aerobee.store.collector import collector_paused
 from aerobee.store.disk.files import Clock
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
+from aerobee.store.log.collector import collector_paused
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
+from aerobee.store.log.marks import Marks
 from aerobee.store.log.prepared_batch import Place, PreparedBatch
-from aerobee.store.marks import Marks
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.segments.allocate import AllocateMappedFileService, refusal
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.results import PutResult
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 #: What dispatch needs of an append: queue (None: no entry), queue offset, log offset, size, tags
 #: code, keys, store time, topic.

@@ -19,7 +19,7 @@ from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, CHE
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
 from aerobee.protocol.message.record_seal import MOST_SEALED_PROPERTIES, SEAL_BYTES, seal, sealable
 from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
-from aerobee.store.queues.table import check_topic
+from aerobee.store.queues.queue_table import check_topic
 
 
 class Encoding(NamedTuple):

@@ -23,16 +23,16 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record_check import RECORD, RecordHead, check_record
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
+from aerobee.store.log.scan.boundaries import named_back
+from aerobee.store.log.scan.segment_reader import MappedReader
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import QueueEntry
 from aerobee.store.queues.slots import names_slot
-from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.lookup import EntryLookup, Outcome
-from aerobee.store.scan.boundaries import named_back
-from aerobee.store.scan.segment_reader import MappedReader
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 
@@ -40,7 +40,7 @@ log = logging.getLogger("aerobee.store")
 _MOST_REPORTED = 10_000
 
 
-class Kind(enum.Enum):
+class DamageKind(enum.Enum):
     """What is broken; the values are the labels of the metric."""
 
     RECORD = "record"
@@ -51,7 +51,7 @@ class Kind(enum.Enum):
 class Verdict(NamedTuple):
     """What an entry's failing record means. A record's damage is at log offsets [start, end)."""
 
-    kind: Kind
+    kind: DamageKind
     start: int
     end: int
     reason: str
@@ -93,18 +93,20 @@ class Judge:
             return self._outside(queue, offset, entry)
         position = log_offset - segment.start
         if segment.unreadable and _touches(segment.unreadable, position, size):
-            return Verdict(Kind.RECORD, log_offset, log_offset + size, "the disk cannot read it")
+            return Verdict(
+                DamageKind.RECORD, log_offset, log_offset + size, "the disk cannot read it"
+            )
         try:
             head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
         except CorruptRecord as error:
             if self._stands_there(segment, entry):
-                return Verdict(Kind.RECORD, log_offset, log_offset + size, str(error))
-            return Verdict(Kind.UNCLEAR, log_offset, log_offset + size, str(error))
+                return Verdict(DamageKind.RECORD, log_offset, log_offset + size, str(error))
+            return Verdict(DamageKind.UNCLEAR, log_offset, log_offset + size, str(error))
         if head.kind != RECORD:
             return _wrong(entry, "it names the blank end of a segment")
         if is_filler(head.topic, head.sys_flag):
             reason = "it was lost, a repair has filled its place"
-            return Verdict(Kind.RECORD, log_offset, log_offset + head.size, reason)
+            return Verdict(DamageKind.RECORD, log_offset, log_offset + head.size, reason)
         if not names_slot(segment.view, position, head, queue.topic, queue.queue_id, offset):
             return self._named_elsewhere(queue, offset, entry, head)
         if head.size != size:
@@ -171,7 +173,9 @@ class Judge:
             is_free = found is None or not self.is_sound(other, head.queue_offset, found)
             if is_free and self._fits(other, head.queue_offset, log_offset):
                 return _wrong(entry, claim)
-        return Verdict(Kind.RECORD, log_offset, log_offset + head.size, f"{claim}, which it is not")
+        return Verdict(
+            DamageKind.RECORD, log_offset, log_offset + head.size, f"{claim}, which it is not"
+        )
 
     def _fits(self, queue: ConsumeQueue, offset: int, log_offset: int) -> bool:
         """Whether a record there may have that slot: the sound ones beside it are in order."""
@@ -223,14 +227,14 @@ class DamageReports:
         verdict = self.judge.judge(queue, offset, entry)
         if verdict is None:
             return Outcome.LOST  # with its segment
-        is_damage = verdict.kind is Kind.RECORD
+        is_damage = verdict.kind is DamageKind.RECORD
         outcome = Outcome.LOST
         if not is_damage or not self.judge.is_damaged(entry.log_offset):
             outcome = self._lookup.look_up(queue, offset, is_damage=is_damage)
         if outcome is Outcome.PENDING:
             return outcome
         if outcome is Outcome.REPAIRED:
-            verdict = verdict._replace(kind=Kind.ENTRY)
+            verdict = verdict._replace(kind=DamageKind.ENTRY)
         else:
             self._stats.damaged_reads += 1
             if len(self._passed_over) < _MOST_REPORTED:
@@ -249,7 +253,7 @@ class DamageReports:
         """
         kind, start, end, reason = verdict
         key: tuple[str, int, int] | int = start
-        if kind is not Kind.RECORD and slot is not None:
+        if kind is not DamageKind.RECORD and slot is not None:
             key = slot
         with self._lock:
             known = key in self._reported
@@ -262,7 +266,7 @@ class DamageReports:
             self._stats.damage_found[kind.value] += 1
         if full:
             log.error("too much damage to name each place, reads that meet it are counted")
-        if kind is Kind.RECORD:
+        if kind is DamageKind.RECORD:
             self._add_gap(start, end)
             self._check_reads_of(start)
         topic, queue_id, offset = slot or ("?", -1, -1)
@@ -271,7 +275,7 @@ class DamageReports:
             "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
             _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],
             # Of lost messages each one is named; of wrong entries there may be very many.
-            extra=None if kind is Kind.ENTRY else {"each": True},
+            extra=None if kind is DamageKind.ENTRY else {"each": True},
         )  # fmt: skip
         return True
 
@@ -288,20 +292,20 @@ class DamageReports:
 
 
 _TEXTS = {
-    Kind.RECORD: "damaged record, it is not sent and consumers go on behind it",
-    Kind.ENTRY: "wrong queue unit, its message is whole but may have been passed over",
-    Kind.UNCLEAR: "damaged record or wrong queue unit, nothing is sent for it",
+    DamageKind.RECORD: "damaged record, it is not sent and consumers go on behind it",
+    DamageKind.ENTRY: "wrong queue entry, its message is whole but may have been passed over",
+    DamageKind.UNCLEAR: "damaged record or wrong queue entry, nothing is sent for it",
 }
 _LOOK = "look at the disk and the memory of this machine; docs/operations.md has more"
 _BY_HAND = {
-    Kind.RECORD: _LOOK,
-    Kind.ENTRY: f"stop the broker and run 'aerobee store rebuild', which mends it; {_LOOK}",
-    Kind.UNCLEAR: f"stop the broker and run 'aerobee store verify', which finds out; {_LOOK}",
+    DamageKind.RECORD: _LOOK,
+    DamageKind.ENTRY: f"stop the broker and run 'aerobee store rebuild', which mends it; {_LOOK}",
+    DamageKind.UNCLEAR: f"stop the broker and run 'aerobee store verify', which finds out; {_LOOK}",
 }
 _BY_SCRUB = {
-    Kind.RECORD: _LOOK,
-    Kind.ENTRY: f"the scrub mends it; {_LOOK}",
-    Kind.UNCLEAR: f"the scrub finds out which; {_LOOK}",
+    DamageKind.RECORD: _LOOK,
+    DamageKind.ENTRY: f"the scrub mends it; {_LOOK}",
+    DamageKind.UNCLEAR: f"the scrub finds out which; {_LOOK}",
 }
 
 
@@ -310,4 +314,6 @@ def _touches(ranges: tuple[tuple[int, int], ...], position: int, size: int) -> b
 
 
 def _wrong(entry: QueueEntry, reason: str) -> Verdict:
-    return Verdict(Kind.ENTRY, entry.log_offset, entry.log_offset + max(0, entry.size), reason)
+    return Verdict(
+        DamageKind.ENTRY, entry.log_offset, entry.log_offset + max(0, entry.size), reason
+    )

@@ -7,7 +7,7 @@ of it and how long the next one waits.
 Trust: a delivery time before the message was stored is none (entries made again by a reference
 whose levels were not yet parsed hold tag hashes there; an extension entry may be lost). It is
 computed from the store time then. What cannot be read is passed over, as for every consumer
-(`reader.py`).
+(`queue_reader.py`).
 
 Threads: the store's caller only.
 """
@@ -22,10 +22,10 @@ from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.delayed_messages import due_form
-from aerobee.store.reading.reader import Reader
+from aerobee.store.reading.queue_reader import QueueReader
 from aerobee.store.segments.results import GetResult
 
 log = logging.getLogger("aerobee.store")
@@ -60,7 +60,7 @@ class Look(NamedTuple):
 class DelayQueues:
     """Of one store. Levels count from 1; queue offsets are the level's."""
 
-    def __init__(self, queues: ConsumeQueueTable, reader: Reader, levels: DelayLevels) -> None:
+    def __init__(self, queues: ConsumeQueueTable, reader: QueueReader, levels: DelayLevels) -> None:
         self._queues = queues
         self._reader = reader
         self.levels = levels

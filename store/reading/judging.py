@@ -2,10 +2,10 @@
 
 Tags are decided by the entries of the consume queue, properties by the records themselves. So the
 entries are looked at first, and each gets a verdict in the place of its tags code: then the scan of
-`reader.py` takes the wanted ones by that code, as those of a tag. What cannot be judged is wanted:
-an entry that names no record of its queue, or a record that does not add up, is the scan's affair,
-which repairs what can be. Where the queue has bit maps of filters, a message that did not meet
-this one when it was dispatched is not wanted, whatever else there is about it.
+`queue_reader.py` takes the wanted ones by that code, as those of a tag. What cannot be judged is
+wanted: an entry that names no record of its queue, or a record that does not add up, is the scan's
+affair, which repairs what can be. Where the queue has bit maps of filters, a message that did not
+meet this one when it was dispatched is not wanted, whatever else there is about it.
 
 Judging takes some microseconds a message, and may be made to take a thousand: an expression of
 512 operands, properties of 32 KiB. So it is counted by what it looks at, in tenths of a microsecond
@@ -32,7 +32,7 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 _WANTED, _UNWANTED = 1, 0
 #: The codes of entries that are wanted.

@@ -12,10 +12,10 @@ KiB at most (`stats.lookup_bytes` adds them up), and is answered "ask again from
 search has ended. One that has found nothing is remembered by its slots, which are passed over then,
 like those of damaged records: their messages are not in the log, or can be read no more.
 
-What is believed is what `scrub/queue_repair.py` believes, with one difference: it waits for a whole
-pass where a queue begins, because a topic that was deleted and used again has left messages with
-the same numbers. Here the search goes from the log's beginning then, and the last one counts, if
-nothing was damaged behind it.
+What is believed is what `background/scrub/queue_repair.py` believes, with one difference: it waits
+for a whole pass where a queue begins, because a topic that was deleted and used again has left
+messages with the same numbers. Here the search goes from the log's beginning then, and the last one
+counts, if nothing was damaged behind it.
 
 Threads: the store's caller only.
 """
@@ -27,21 +27,21 @@ from collections.abc import Callable, Iterator
 from aerobee.protocol.message.record_check import CHECK_NOTHING, Checked
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.files import is_full
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 from aerobee.store.dispatch.derived import Derivation
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
-from aerobee.store.marks import Marks
+from aerobee.store.log.marks import Marks
+from aerobee.store.log.scan.boundaries import Boundaries
+from aerobee.store.log.scan.log_scanner import Batch, LogScanner, MappedSegments
+from aerobee.store.log.scan.segment_reader import MappedReader, SegmentReader
+from aerobee.store.log.scan.sequence import Sound, nearest_sound
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.queues.slots import OFFSETS_MARK
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.scan.boundaries import Boundaries
-from aerobee.store.scan.log_scanner import Batch, LogScanner, MappedSegments
-from aerobee.store.scan.segment_reader import MappedReader, SegmentReader
-from aerobee.store.scan.sequence import Sound, nearest_sound
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 

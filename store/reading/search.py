@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 from aerobee.protocol.message.record_check import RecordHead
 from aerobee.store.dispatch.derived import keys_of
-from aerobee.store.index.service import IndexService, candidates
+from aerobee.store.index.index_service import IndexService, candidates
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import ExtEntry, is_address
 from aerobee.store.queues.extended_queue import ExtendedQueue
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY, QueueEntry
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.reading.reader import Reader
+from aerobee.store.reading.queue_reader import QueueReader
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.results import QueryResult
 
@@ -78,7 +78,7 @@ class Search:
         self,
         queues: ConsumeQueueTable,
         index: IndexService | None,
-        reader: Reader,
+        reader: QueueReader,
         query_max_messages: int,
     ) -> None:
         self._queues = queues

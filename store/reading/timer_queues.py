@@ -13,9 +13,9 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record import Message, decode_record
 from aerobee.protocol.names import TIMER_TOPIC
 from aerobee.store.queues.delay_levels import out_ms
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.reading.reader import Reader
+from aerobee.store.reading.queue_reader import QueueReader
 
 log = logging.getLogger("aerobee.store")
 
@@ -41,7 +41,7 @@ class Span(NamedTuple):
 class TimerQueues:
     """Of one store."""
 
-    def __init__(self, queues: ConsumeQueueTable, reader: Reader) -> None:
+    def __init__(self, queues: ConsumeQueueTable, reader: QueueReader) -> None:
         self._queues = queues
         self._reader = reader
 

@@ -2,7 +2,8 @@
 
 The log and the consume queues vouch for each other: a record is sound if a queue entry names it and
 it names the entry back (place, size, topic, queue, offset). A segment's beginning is a boundary
-too. Where neither log nor queue can be believed alone, `recovery/plan.py` and the scanner ask here.
+too. Where neither log nor queue can be believed alone, `recovery/recovery_plan.py` and the scanner
+ask here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +19,12 @@ from aerobee.protocol.message.record_check import (
 )
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.checkpoint import Checkpoint
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_service import IndexService
+from aerobee.store.log.scan.boundaries import Boundaries, last_boundary, named_back
+from aerobee.store.log.scan.segment_reader import MappedReader
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueEntry, QueueView
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.scan.boundaries import Boundaries, last_boundary, named_back
-from aerobee.store.scan.segment_reader import MappedReader
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 _CHUNK_ENTRIES = 3200

@@ -1,9 +1,9 @@
 """Recovers a store after a stop, clean or not: finds the log's end, brings everything else to it.
 
-1. Judge the files that the last run left (`recovery/plan.py`): by our offsets file where it speaks
+1. Judge what the last run left (`recovery/recovery_plan.py`): by our offsets file where it speaks
    of this directory, otherwise as the reference does, by the checkpoint's times. The answer is
    where to begin reading, and a floor: a bad record below is damage, above it a torn tail
-   (`scan/resynchronise.py`).
+   (`log/scan/resynchronise.py`).
 2. If more is to be made again than the files on disk admit to be missing, let them say so first.
 3. Scan. Each sound record goes to the queues and the index, which compare before they write.
 4. Cut, the log first: segments above the end are removed, the rest of the last segment is zeroed,
@@ -31,16 +31,16 @@ from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.dispatch.dispatcher import Dispatcher
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_service import IndexService
 from aerobee.store.inspect.start_checks import check_log, check_segment_names
 from aerobee.store.log.commit_log import Appended
+from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
+from aerobee.store.log.scan.sequence import Gap, Lagging, Sequences
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.recovery.cross_check import CrossCheck
-from aerobee.store.recovery.plan import Planner, RecoveryPlan, known_of
-from aerobee.store.recovery.report import Progress, RecoveryReport
-from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
-from aerobee.store.scan.sequence import Gap, Lagging, Sequences
+from aerobee.store.recovery.recovery_plan import RecoveryPlan, RecoveryPlanner, known_of
+from aerobee.store.recovery.recovery_report import Progress, RecoveryReport
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.recovery")
@@ -120,7 +120,7 @@ class Recovery:
         for queue in self._queues:
             queue.mend_files()
         self._sync_and_drop_cache()
-        plan = Planner(
+        plan = RecoveryPlanner(
             self._segments,
             self._queues,
             self._index,

@@ -6,8 +6,8 @@ here, before any message is accepted for it, and never a fault in the middle of 
 (docs/reliability.md 3.1). The directory is synced before the segment is handed over, so no message
 is ever acknowledged in a file whose name a power cut could take away.
 
-A start makes the directories of the log. A directory that is missing later was taken away, and is
-not made anew (store/disk/place.py).
+The directories of the log are there: a start makes them. One that is not was taken away, and is not
+made anew (store/disk/store_place.py).
 
 Where a segment goes and what kind it is are two functions given when building (`segments/paths.py`,
 `transient_pool.py`); both run on the thread, so a disk that is slow to answer holds nobody up.
@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from aerobee.store.disk.files import Clock, Files, SyncFailed, is_full, is_passing, is_refused
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 from aerobee.store.errors import SegmentCreateFailed, StoreError, StoreNotWritable
 from aerobee.store.segments.mapped_file import MappedFile
 

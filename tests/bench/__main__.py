@@ -22,8 +22,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tests.bench import report
+from tests.bench.cases import backlog, life, restart
+
 from ..interop.kit import missing
-from . import backlog, life, report, restart
 from .alone import CannotMeasure, measured
 from .loads import CACHE, LOADS, Load, build, calibrate
 from .servers import KINDS, SERVERS, JavaServer, OurServer, flush_of, running, shape

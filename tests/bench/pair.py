@@ -23,12 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from tests.bench.cases.stalls import KEEP
+
 from . import report
 from .alone import CannotMeasure, measured
 from .loads import HERE, LOADS, Load, build, calibrate
 from .ratios import PAIRS_MIN, ratio_of, verdict
 from .servers import OurServer, flush_of, running, shape
-from .stalls import KEEP
 from .states import State, commit, working_tree
 from .turns import Rounds, equal_requests, rounds
 

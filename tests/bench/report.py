@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from aerobee.cli.bench import result
+from aerobee.cli.bench import bench_result
 
 from .loads import Goal, Load
 from .turns import AT_MOST, RATIOS, Rounds, Turn
@@ -190,7 +190,7 @@ def machine() -> str:
         if line.startswith("model name")
     ]
     memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
-    own = result.machine()
+    own = bench_result.machine()
     cpu = names[0] if names else own["processor"]
     return (
         f"{own['cores']} cores ({cpu}), {memory_kb / 2**20:.0f} GiB, {own['system']}, "

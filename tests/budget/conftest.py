@@ -1,6 +1,6 @@
 """The plain form alone: what is counted are calls of Python, and the compiled form makes none. What
 a large request is, is for the plain form in either case (docs/native.md); what each costs others
-with the compiled form in place, tests/crash/test_largest_inputs.py measures."""
+with the compiled form in place, tests/crash/crowds/test_largest_inputs.py measures."""
 
 from collections.abc import Iterator
 

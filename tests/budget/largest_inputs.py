@@ -42,7 +42,7 @@ from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.recall import RecallHandle
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.store.segments.results import PutResult
 from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
 from tests.fuzz.target import PIECE, Target

@@ -27,18 +27,19 @@ from unittest.mock import patch
 
 import pytest
 
-from aerobee.broker import workers
-from aerobee.broker.requests import consumers, replies
-from aerobee.broker.router import Handler
-from aerobee.broker.scheduler import Scheduler
-from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.config.memory import worst_cases
+from aerobee.broker.background import loop_workers
+from aerobee.broker.background.scheduler import Scheduler
+from aerobee.broker.requests.clients import replies
+from aerobee.broker.requests.clients import running_consumers as consumers
+from aerobee.broker.routing.router import Handler
+from aerobee.broker.tables.files.state_file import JsonStateFile
+from aerobee.config.bounds.memory import worst_cases
 from aerobee.config.model import Settings
 from aerobee.nameserver.kv import KvFile
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.connections.connection import Connection
+from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.turns import SLICE_S, TURN_S
 from tests.budget.largest_inputs import (
     BROKER,
@@ -50,7 +51,7 @@ from tests.budget.largest_inputs import (
     frames,
 )
 from tests.budget.turn_meter import Counted, Meter
-from tests.crash.recorded_disk import memory_folder
+from tests.crash.power_cuts.recorded_disk import memory_folder
 from tests.fuzz.target import PIECE, Heard, Target
 from tests.inline_loop import drive
 from tests.parts import begin_watch_anew
@@ -209,7 +210,9 @@ class Rig:
 
 def _large_bodies_from(share: float) -> AbstractContextManager[object]:
     """What is a large body to a worker is one at that share too."""
-    return patch("aerobee.broker.workers.SMALL_BODY", int(workers.SMALL_BODY * share))
+    return patch(
+        "aerobee.broker.background.loop_workers.SMALL_BODY", int(loop_workers.SMALL_BODY * share)
+    )
 
 
 @contextmanager

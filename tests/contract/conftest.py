@@ -12,7 +12,7 @@ import aerobee.testing
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.headers.send import SendMessageHeader
-from aerobee.remoting.caller import Caller
+from aerobee.remoting.calling.caller import Caller
 from aerobee.testing import RunningBroker
 from tests.ports import free_port
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from aerobee.protocol.codes import PROTOCOL_VERSION, LanguageName, RequestCode
 from aerobee.protocol.frames.command import Command, make_request, make_response
 from aerobee.protocol.headers.client import ConsumerListHeader
-from aerobee.remoting.caller import Caller
+from aerobee.remoting.calling.caller import Caller
 
 TIMEOUT_S = 10.0
 

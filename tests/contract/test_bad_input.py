@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import aerobee.testing
-from aerobee.broker.unsupported import FEATURES, TO_NAME_SERVERS
+from aerobee.broker.routing.unsupported import FEATURES, TO_NAME_SERVERS
 from aerobee.client.errors import RequestRefused
 from aerobee.client.producing.staging import StageClient
 from aerobee.protocol.codes import RequestCode, ResponseCode

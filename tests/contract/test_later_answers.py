@@ -16,7 +16,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record import decode_records
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import PageCacheBusy, StoreBroken, StoreError
-from aerobee.store.reading.reader import Reader
+from aerobee.store.reading.queue_reader import QueueReader
 from aerobee.store.segments.results import GetResult
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
@@ -69,13 +69,13 @@ class Reads:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     reads = Reads()
-    get = Reader.get
+    get = QueueReader.get
 
-    def counted(reader: Reader, *args: Any) -> GetResult:
+    def counted(reader: QueueReader, *args: Any) -> GetResult:
         reads.met()
         return get(reader, *args)
 
-    monkeypatch.setattr(Reader, "get", counted)
+    monkeypatch.setattr(QueueReader, "get", counted)
     return reads
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.recorded_disk import memory_folder
+from tests.crash.power_cuts.recorded_disk import memory_folder
 from tests.tools import need
 
 

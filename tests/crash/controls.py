@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from aerobee import file_replacement
-from aerobee.broker.delay.progress import DelayProgress, TimerProgress
-from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.delay.delay_service import ScheduleMessageService
+from aerobee.broker.delay.level_progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.answers import WhenKept
-from aerobee.broker.messages.reput import ReputService
-from aerobee.broker.transactions import log as transaction_log
-from aerobee.broker.transactions.checks import CheckService
-from aerobee.broker.transactions.log import TransactionLog
-from aerobee.broker.transactions.requests import TransactionRequests
+from aerobee.broker.messages.reput_service import ReputService
+from aerobee.broker.transactions import transaction_log
+from aerobee.broker.transactions.check_back import CheckService
+from aerobee.broker.transactions.transaction_log import TransactionLog
+from aerobee.broker.transactions.transaction_requests import TransactionRequests
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
@@ -31,8 +31,8 @@ from aerobee.protocol.names import HALF_TOPIC
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.flush.services import CommitLogSync
+from aerobee.store.log.scan.log_scanner import LogScanner
 from aerobee.store.message_store import MessageStore
-from aerobee.store.scan.log_scanner import LogScanner
 from aerobee.store.segments.mapped_file import MappedFile
 
 
@@ -144,7 +144,7 @@ def after_a_power_cut() -> None:
 
 
 def delete_by_the_wall_clock() -> None:
-    """What the clock says is believed at once (`tests/sim/test_clocks_daemon.py`)."""
+    """What the clock says is believed at once (`tests/sim/clocks/test_clocks_daemon.py`)."""
     replace(SteadyTime, "now_ms", lambda steady: steady._clock.now_ms())
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.crash.records import Record
+from tests.crash.judges.records import Record
 from tests.crash.transactions.history import (
     COMMIT,
     ROLLBACK,

@@ -2,8 +2,8 @@
 
 Nothing of `access/control.py` and of `protocol/frames/signature.py` is used, so that a fault there
 is seen. What a request reaches is the product's table (`access/needs.py`), which
-tests/contract/test_access.py has once more, by hand; what accounts and addresses mean is taken from
-the rules in force.
+tests/contract/access/test_access.py has once more, by hand; what accounts and addresses mean is
+taken from the rules in force.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aerobee.access.account_files import AccountFiles, differences
+from aerobee.access.account_service import AccessService
 from aerobee.access.control import AccessControl, Looks, ReadBody, read_at_once
 from aerobee.access.errors import AccessDenied, AccountFileError
+from aerobee.access.files.account_files import AccountFiles, differences
 from aerobee.access.needs import BROKER_NEEDS, NAME_SERVER_NEEDS
-from aerobee.access.service import AccessService
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.codes import RequestCode, ResponseCode

@@ -26,20 +26,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.daemon import Daemon
-from aerobee.broker.messages.compiled import CompiledRequests
-from aerobee.config.load import Loaded, load_settings
+from aerobee.broker.lifecycle.daemon import Daemon
+from aerobee.broker.messages.compiled_requests import CompiledRequests
+from aerobee.config.loading.load import Loaded, load_settings
+from aerobee.config.loading.reload import Reload
 from aerobee.config.model import Settings
-from aerobee.config.reload import Reload
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.headers.transactions import UNKNOWN, EndTransactionHeader
-from aerobee.remoting.connection import Connection, Handler
-from aerobee.remoting.server import RemotingServer
-from aerobee.remoting.stats import CloseReason
+from aerobee.remoting.connection_stats import CloseReason
+from aerobee.remoting.connections.connection import Connection, Handler
+from aerobee.remoting.listening.server import RemotingServer
 from aerobee.store.message_store import MessageStore
 from aerobee.testing import SMALL
 from tests.native.replayed import ByHand

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.access.account_change import AccountChange
 from aerobee.access.control import AccessControl
-from aerobee.broker.requests import consumers, replies
+from aerobee.access.files.account_change import AccountChange
+from aerobee.broker.requests.clients import replies
+from aerobee.broker.requests.clients import running_consumers as consumers
 from aerobee.native.form import chosen
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.signature import Signer
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from tests import campaign
 from tests.contract.conftest import FORMS
-from tests.crash.recorded_disk import memory_folder
+from tests.crash.power_cuts.recorded_disk import memory_folder
 from tests.forms import compiled_form
 from tests.fuzz.guarded import ADMIN, SECRETS, SIGNED, Doorkeeper, GuardedTarget
 from tests.fuzz.runs import Result, run

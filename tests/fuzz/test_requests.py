@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 import aerobee.testing
-from aerobee.broker.requests import consumers, replies
+from aerobee.broker.requests.clients import replies
+from aerobee.broker.requests.clients import running_consumers as consumers
 from aerobee.protocol.codes import PROTOCOL_VERSION, RequestCode
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
@@ -32,11 +33,11 @@ from aerobee.protocol.message.record_check import (
     check_record,
     scan_records,
 )
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.testing import RunningBroker
 from tests import campaign
-from tests.crash.link import SEND, Link, send_fields
-from tests.crash.recorded_disk import memory_folder
+from tests.crash.power_cuts.recorded_disk import memory_folder
+from tests.crash.running.link import SEND, Link, send_fields
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.runs import PORTS, Result, corpus, run
 from tests.fuzz.seeds import ACCOUNT_SEEDS, BROKER_SEEDS, NAME_SERVER_SEEDS

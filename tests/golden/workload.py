@@ -23,18 +23,24 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aerobee.store.audit.dump import Dump, DumpFilter
-from aerobee.store.audit.verify import verify
+from aerobee.store.at_rest.audit.dump import Dump, DumpFilter
+from aerobee.store.at_rest.audit.verify import verify
+from aerobee.store.at_rest.repair.at_rest import StoreAtRest
+from aerobee.store.at_rest.repair.rebuild import rebuild
+from aerobee.store.at_rest.repair.repair import plan_repair, repair
+from aerobee.store.at_rest.repair.truncate import plan_cut, truncate
+from aerobee.store.background.scrub import scrub
 from aerobee.store.errors import StoreError
-from aerobee.store.inspect.report import Report
+from aerobee.store.inspect.audit_report import Report
 from aerobee.store.message_store import MessageStore
-from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.rebuild import rebuild
-from aerobee.store.repair.repair import plan_repair, repair
-from aerobee.store.repair.truncate import plan_cut, truncate
-from aerobee.store.scrub import scrub
-from tests.unit.store.audit_support import OFFSETS, TOPICS
-from tests.unit.store.retention_support import HOUR_MS, Hours, retention_settings, run, settle
+from tests.unit.store.at_rest.audit_support import OFFSETS, TOPICS
+from tests.unit.store.background.retention.retention_support import (
+    HOUR_MS,
+    Hours,
+    retention_settings,
+    run,
+    settle,
+)
 from tests.unit.store.support import (
     ManualClock,
     adopt,

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from aerobee.broker import core
-from aerobee.broker.messages.compiled import CompiledRequests
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.messages.store_events import StoreEvents
-from aerobee.broker.registration.addresses import Advertised, Identity
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.registration.broker_address import Advertised, Identity
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.frames import command
-from aerobee.remoting.connection import Connection, Handler
-from aerobee.remoting.connection_set import ConnectionSet
-from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.connection_limits import RemotingLimits
+from aerobee.remoting.connections.connection import Connection, Handler
+from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.store.flush.services import CommitLogSync
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import ManualClock

@@ -30,17 +30,17 @@ from aerobee.protocol.message.record_check import (
 )
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from aerobee.store.compiled import Compiled, Derived
+from aerobee.store.at_rest.repair.at_rest import StoreAtRest
+from aerobee.store.at_rest.repair.rebuild import rebuild
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.errors import StoreError
-from aerobee.store.index.file import HASHED
+from aerobee.store.index.index_file import HASHED
+from aerobee.store.log.compiled import Compiled, Derived
+from aerobee.store.log.scan.sequence import runs_of
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.rebuild import rebuild
-from aerobee.store.scan.sequence import runs_of
 from tests import campaign
 from tests.forms import compiled_form
 from tests.unit.store.support import (

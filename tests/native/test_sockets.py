@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker import core
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.messages.store_events import StoreEvents
-from aerobee.broker.registration.addresses import Advertised, Identity
-from aerobee.broker.router import Router
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.registration.broker_address import Advertised, Identity
+from aerobee.broker.routing.router import Router
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
@@ -25,9 +25,9 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.headers.send import SendMessageHeader
-from aerobee.remoting.arrivals import Encryption
-from aerobee.remoting.limits import RemotingLimits
-from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.connection_limits import RemotingLimits
+from aerobee.remoting.listening.arrivals import Encryption
+from aerobee.remoting.listening.server import RemotingServer
 from aerobee.store.message_store import MessageStore
 from tests.forms import compiled_form
 from tests.native.replayed import SETTINGS

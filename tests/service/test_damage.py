@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from aerobee.client.blocking import Producer, PullConsumer
+from aerobee.client.blocking_roles import Producer, PullConsumer
 from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.message import Message
 

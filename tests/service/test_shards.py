@@ -23,7 +23,7 @@ from aerobee.client import (
     PushOptions,
     ReceivedMessage,
 )
-from aerobee.client.blocking import Admin, Producer, PullConsumer, PushConsumer
+from aerobee.client.blocking_roles import Admin, Producer, PullConsumer, PushConsumer
 from tests.ports import free_port
 
 from .kit import SMALL_STORE, Served, aerobee, wait_until

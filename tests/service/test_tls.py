@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.client.blocking import Admin
+from aerobee.client.blocking_roles import Admin
 from aerobee.client.options import ClientOptions
 from tests.ports import free_port
 from tests.tls.authority import Authority, Pair, client

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.blocking import Producer, PullConsumer
+from aerobee.client.blocking_roles import Producer, PullConsumer
 from aerobee.client.errors import ClientError
 from aerobee.client.message import Message
 from aerobee.client.options import ClientOptions, ProducerOptions

@@ -32,7 +32,8 @@ from hypothesis.stateful import (
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.batch import BatchItem, encode_batch
-from tests.crash.link import (
+from tests.crash.judges.records import Record, records_of
+from tests.crash.running.link import (
     COMMIT,
     CREATE_TOPIC,
     MAX_OFFSET,
@@ -44,7 +45,6 @@ from tests.crash.link import (
     pull_fields,
     send_fields,
 )
-from tests.crash.records import Record, records_of
 from tests.sim.forked_daemon import ForkedDaemon
 
 #: Steps of a sequence.

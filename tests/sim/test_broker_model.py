@@ -10,7 +10,7 @@ from tests import campaign
 from tests.sim.broker.controls import CONTROLS, BrokerControl
 from tests.sim.broker.explore import explore
 from tests.sim.broker.plans import PLANS, plan_named
-from tests.sim.explore import Result
+from tests.sim.storage.explore import Result
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -11,7 +11,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests import campaign
-from tests.crash.recorded_disk import memory_folder
+from tests.crash.power_cuts.recorded_disk import memory_folder
 from tests.sim.protocol_model import (
     STEPS,
     GoesBack,

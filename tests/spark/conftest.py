@@ -2,7 +2,7 @@
 and Java's.
 
 The newest version runs all tests; the others do in a campaign. The versions that the lakes'
-packages support, which are older, run those of tests/spark/test_lake.py.
+packages support, which are older, run those of tests/spark/tables/test_lake.py.
 
 AEROBEE_SPARK_VERSION (`4.3`, or several with blanks between) narrows the versions.
 """
@@ -23,10 +23,10 @@ from tests.interop.brokers import Broker
 from tests.interop.conftest import make_broker
 from tests.parts import need
 from tests.pythons import FORMS
+from tests.spark.tables.lakes import LAKES, Lake
 from tests.wheels import build
 
 from .kit import VERSIONS, Driver, missing, python_of, whole_versions
-from .lakes import LAKES, Lake
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,7 +6,7 @@ import itertools
 import struct
 from collections.abc import Iterable
 
-from aerobee.client.blocking import Producer
+from aerobee.client.blocking_roles import Producer
 from aerobee.client.message import Message
 from aerobee.protocol.bodies.common import MessageQueue
 from tests.interop.brokers import BROKER_NAME, Broker

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from aerobee.pipeline.jobs.derived.findings import Finding
 from aerobee.store.inspect.log_files import gap_at
+from aerobee.store.log.scan.sequence import Gap
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
-from aerobee.store.scan.sequence import Gap
 
 _PLACE = ["logOffset", "topic", "queueId", "slot"]
 

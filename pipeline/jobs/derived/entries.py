@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.decode.columns import KEYS_TYPE, Column, arrow_schema
-from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
+from aerobee.pipeline.jobs.common.inputs import StoreInput, each_batch
 from aerobee.protocol.names import is_light
 from aerobee.store.dispatch.derived import Derivation, Entry
 from aerobee.store.queues.delay_levels import DelayLevels

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from aerobee.store.inspect.kinds import Level
+from aerobee.store.inspect.finding_kinds import Level
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """A class of findings: what it means."""
 
     level: Level
@@ -21,19 +21,37 @@ class Kind(NamedTuple):
 
 
 KINDS: Final = {
-    "record-damaged": Kind(Level.DAMAGE, "the message cannot be read, or is not what was stored"),
-    "queue-offset": Kind(Level.DAMAGE, "a record's number does not fit its place in its queue"),
-    "queue-gap": Kind(Level.DAMAGE, "numbers of a queue are missing, and no damage explains it"),
-    "queue-repeat": Kind(Level.DAMAGE, "numbers of a queue were given twice"),
-    "unit-nowhere": Kind(Level.DAMAGE, "a consume queue entry names a place without a record"),
-    "unit-other": Kind(Level.DAMAGE, "a consume queue entry names another message than its own"),
-    "unit-size": Kind(Level.DAMAGE, "a consume queue entry has another size than its record"),
-    "unit-tags": Kind(Level.DAMAGE, "an entry has a wrong tags code: filters miss the message"),
-    "record-without-unit": Kind(Level.DAMAGE, "consumers never see the message"),
-    "key-twice": Kind(Level.WARNING, "one unique key in two messages: a producer sent it again"),
-    "queue-restart": Kind(Level.NOTE, "numbering began anew; the topic was deleted before"),
-    "queue-deleted": Kind(Level.NOTE, "records of a queue that has no files; it was deleted"),
-    "not-dispatched": Kind(Level.NOTE, "records at the end of the log have no entry yet"),
+    "record-damaged": FindingKind(
+        Level.DAMAGE, "the message cannot be read, or is not what was stored"
+    ),
+    "queue-offset": FindingKind(
+        Level.DAMAGE, "a record's number does not fit its place in its queue"
+    ),
+    "queue-gap": FindingKind(
+        Level.DAMAGE, "numbers of a queue are missing, and no damage explains it"
+    ),
+    "queue-repeat": FindingKind(Level.DAMAGE, "numbers of a queue were given twice"),
+    "unit-nowhere": FindingKind(
+        Level.DAMAGE, "a consume queue entry names a place without a record"
+    ),
+    "unit-other": FindingKind(
+        Level.DAMAGE, "a consume queue entry names another message than its own"
+    ),
+    "unit-size": FindingKind(
+        Level.DAMAGE, "a consume queue entry has another size than its record"
+    ),
+    "unit-tags": FindingKind(
+        Level.DAMAGE, "an entry has a wrong tags code: filters miss the message"
+    ),
+    "record-without-unit": FindingKind(Level.DAMAGE, "consumers never see the message"),
+    "key-twice": FindingKind(
+        Level.WARNING, "one unique key in two messages: a producer sent it again"
+    ),
+    "queue-restart": FindingKind(Level.NOTE, "numbering began anew; the topic was deleted before"),
+    "queue-deleted": FindingKind(
+        Level.NOTE, "records of a queue that has no files; it was deleted"
+    ),
+    "not-dispatched": FindingKind(Level.NOTE, "records at the end of the log have no entry yet"),
 }
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from aerobee.pipeline.jobs.common.inputs import each_batch
 from aerobee.pipeline.jobs.derived.entries import ENTRIES, ENTRIES_DDL, batch_of, schema_of
 from aerobee.pipeline.jobs.derived.numbering import (
     RUNS_DDL,
@@ -33,10 +34,9 @@ from aerobee.pipeline.jobs.derived.numbering import (
     run_rows,
     runs_in,
 )
-from aerobee.pipeline.jobs.inputs import each_batch
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.protocol.names import LMQ_PREFIX, is_light
-from aerobee.store.scan.sequence import Gap
+from aerobee.store.log.scan.sequence import Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from aerobee.pipeline.jobs.derived.entries import batch_of
 from aerobee.pipeline.jobs.derived.findings import Finding
-from aerobee.store.scan.sequence import Gap
+from aerobee.store.log.scan.sequence import Gap
 
 
 class OffsetRun(NamedTuple):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.files.directory import File, Place, Store
+from aerobee.pipeline.files.directory import File, FileSystemPlace, Store
 from aerobee.pipeline.files.entries import ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntries
 from aerobee.pipeline.jobs.derived.entries import ENTRIES, ENTRIES_DDL
 
@@ -56,7 +56,7 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
     is gone.
     """
     own = (File(file.path, file.start, file.size),)
-    queue = QueueEntries(Place(file.uri), file.topic, file.queue_id, own)
+    queue = QueueEntries(FileSystemPlace(file.uri), file.topic, file.queue_id, own)
     for first in range(0, queue.capacity, _ROWS):
         entries = queue.read(first, min(first + _ROWS, queue.capacity))
         size = entries["size"].astype(np.int32)

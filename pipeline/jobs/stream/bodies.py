@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 from aerobee.pipeline.jobs.stream.job_plan import DATE, PLACE, JobPlan
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from aerobee.pipeline.jobs.result import DAMAGED, JobFailed
+from aerobee.pipeline.jobs.common.job_result import DAMAGED, JobFailed
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
 _BAD_BODY: Final = re.compile(r"(the body of message \S+ of queue .+? \(mode failfast\))")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.arguments import ADD
 from aerobee.pipeline.jobs.checks import ParseTime
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.common.argument_values import key_values
+from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 from aerobee.pipeline.source.source_options import read_source_options
 
 #: A stream's own folder in a table's directory; readers pass over names that begin so.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Self
 
 from aerobee.pipeline.brokers.offsets import from_json
-from aerobee.pipeline.jobs.result import JobResult
+from aerobee.pipeline.jobs.common.job_result import JobResult
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

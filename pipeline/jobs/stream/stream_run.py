@@ -12,16 +12,16 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aerobee.pipeline.jobs.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
-from aerobee.pipeline.jobs.inputs import register_topics
-from aerobee.pipeline.jobs.result import JobFailed, JobResult
-from aerobee.pipeline.jobs.session import open_session, spark_version
+from aerobee.pipeline.jobs.common.argument_values import key_values
+from aerobee.pipeline.jobs.common.inputs import register_topics
+from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult
+from aerobee.pipeline.jobs.common.spark_session import open_session, spark_version
 from aerobee.pipeline.jobs.stream.bodies import IS_BAD, bad_rows, decoded, json_schema
 from aerobee.pipeline.jobs.stream.failures import as_arguments, stream_failure
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan, TablePlan, as_uri, read_plan
-from aerobee.pipeline.jobs.stream.memory import Memory, only_run
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
+from aerobee.pipeline.jobs.stream.stream_memory import Memory, only_run
 from aerobee.pipeline.jobs.stream.tables.delta import DeltaTable
 from aerobee.pipeline.jobs.stream.tables.iceberg import IcebergTable
 from aerobee.pipeline.jobs.stream.tables.packages import (

@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.targets.target import Target
 
 if TYPE_CHECKING:

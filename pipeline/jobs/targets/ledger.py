@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 from aerobee.pipeline.jobs.targets.staging import Staging
 from aerobee.pipeline.jobs.targets.target import Target
 

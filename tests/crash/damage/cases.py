@@ -3,15 +3,15 @@
 import random
 from collections.abc import Callable, Iterator
 
-from tests.crash.damage.access_cases import access_cases
 from tests.crash.damage.case import Case
-from tests.crash.damage.config_cases import config_cases
-from tests.crash.damage.derived_cases import derived_cases
-from tests.crash.damage.ext_cases import ext_cases
-from tests.crash.damage.log_cases import log_cases
-from tests.crash.damage.older_cases import older_cases
+from tests.crash.damage.kinds.access_cases import access_cases
+from tests.crash.damage.kinds.config_cases import config_cases
+from tests.crash.damage.kinds.derived_cases import derived_cases
+from tests.crash.damage.kinds.ext_cases import ext_cases
+from tests.crash.damage.kinds.log_cases import log_cases
+from tests.crash.damage.kinds.older_cases import older_cases
+from tests.crash.damage.kinds.root_cases import root_cases
 from tests.crash.damage.originals import Original
-from tests.crash.damage.root_cases import root_cases
 
 Make = Callable[[Original, random.Random], Iterator[Case]]
 _ALL: tuple[Make, ...] = (log_cases, derived_cases, older_cases, root_cases, access_cases)

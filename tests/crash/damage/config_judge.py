@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.tables.state_file import StateFileError
+from aerobee.broker.tables.files.state_file import StateFileError
 from aerobee.file_replacement import DAMAGED
 from tests.crash.damage.case import Case, Heard
 from tests.crash.damage.originals import Original, snapshot

@@ -7,18 +7,18 @@ from unittest import mock
 
 import msgspec
 
-from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
+from aerobee.broker.tables.files.state_file import JsonStateFile, StateFileError
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store import message_store
+from aerobee.store.background.scrub import entry_scrub as scrub_units
 from aerobee.store.disk import offsets_file
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.index.check import repair_index_file
-from aerobee.store.index.file import IndexFile
-from aerobee.store.index.service import IndexService
+from aerobee.store.index.index_file import IndexFile
+from aerobee.store.index.index_service import IndexService
+from aerobee.store.log.scan.resynchronise import Resynchroniser
 from aerobee.store.recovery import recovery
 from aerobee.store.recovery.cross_check import CrossCheck
-from aerobee.store.scan.resynchronise import Resynchroniser
-from aerobee.store.scrub import entries as scrub_units
 from aerobee.store.segments import mapped_file_queue
 from aerobee.store.segments.mapped_file import MappedFile
 

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aerobee.store.audit.verify import verify
+from aerobee.store.at_rest.audit.verify import verify
+from aerobee.store.at_rest.repair.at_rest import StoreAtRest
+from aerobee.store.at_rest.repair.repair import plan_repair, repair
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
-from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.repair import plan_repair, repair
 from aerobee.store.segments.results import GetStatus
 from tests.crash.damage.case import NOBODY, Case, Heard
 from tests.crash.damage.config_judge import ConfigJudge
-from tests.crash.damage.log_cases import mark_of
+from tests.crash.damage.kinds.log_cases import mark_of
 from tests.crash.damage.originals import (
     COUNT,
     LINK,

@@ -18,7 +18,7 @@ from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.offsets_file import decode
 from aerobee.store.message_store import MessageStore
 from tests.crash.damage import tables
-from tests.crash.same_directory import SameDirectory
+from tests.crash.judges.same_directory import SameDirectory
 from tests.unit.store.support import ManualClock, message, read_all, small_settings
 
 COUNT = 96

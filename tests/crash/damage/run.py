@@ -25,7 +25,7 @@ from tests.crash.damage.case import Case
 from tests.crash.damage.cases import all_cases
 from tests.crash.damage.judge import judge_of
 from tests.crash.damage.originals import make_originals
-from tests.crash.recorded_disk import memory_folder
+from tests.crash.power_cuts.recorded_disk import memory_folder
 from tests.parts import begin_watch_anew
 
 ROOT = Path(__file__).parents[3]

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.kv import KvFile

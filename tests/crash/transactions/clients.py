@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from aerobee.protocol.frames.command import Command
-from tests.crash.link import PULL, SEND, SUCCESS, Link, pull_fields, send_fields
-from tests.crash.records import records_of
+from tests.crash.judges.records import records_of
+from tests.crash.running.link import PULL, SEND, SUCCESS, Link, pull_fields, send_fields
 from tests.crash.transactions.history import (
     COMMIT,
     GROUP,

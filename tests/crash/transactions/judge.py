@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.crash.checker import Violation
-from tests.crash.records import Record
+from tests.crash.judges.checker import Violation
+from tests.crash.judges.records import Record
 from tests.crash.transactions.history import (
     COMMIT,
     ROLLBACK,

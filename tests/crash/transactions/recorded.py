@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Files
-from tests.crash.block_log import BlockLog, CrashState, Disk, choose_states
-from tests.crash.child import ChildFailed, in_child
 from tests.crash.controls import CONTROLS
-from tests.crash.daemons import SMALL, start_daemon
-from tests.crash.link import SEND, SUCCESS, Link, send_fields
-from tests.crash.mounts import mounted_image
-from tests.crash.recorded_disk import RecordedDisk, make_file_system
-from tests.crash.traffic import Marks
+from tests.crash.disks.mounts import mounted_image
+from tests.crash.power_cuts.block_log import BlockLog, CrashState, Disk, choose_states
+from tests.crash.power_cuts.recorded_disk import RecordedDisk, make_file_system
+from tests.crash.running.child import ChildFailed, in_child
+from tests.crash.running.daemons import SMALL, start_daemon
+from tests.crash.running.link import SEND, SUCCESS, Link, send_fields
+from tests.crash.running.traffic import Marks
 from tests.crash.transactions.clients import PRODUCERS, Clients
 from tests.crash.transactions.history import DONE, QUEUES, TOPIC, History, Transaction
 from tests.crash.transactions.judge import Rules
@@ -36,9 +36,9 @@ from tests.sim.broker.judge import Asked, judge_broker
 from tests.sim.broker.life import body_of
 from tests.sim.broker.stepped import TIMED, SteppedBroker, time_from
 from tests.sim.broker.told import Fact, Told
-from tests.sim.checker import Fault
-from tests.sim.crash_model import State
-from tests.sim.recovered import ROOT
+from tests.sim.disk.crash_model import State
+from tests.sim.storage.checker import Fault
+from tests.sim.storage.recovered import ROOT
 
 STORE = "store"
 RULES = Rules(checks=3, timeout_ms=200, interval_ms=200)

@@ -1,7 +1,7 @@
 """Rules of transactions and the timer, taken away one at a time: the broker model has to notice.
 
-As in `tests/sim/controls.py`: what is broken is replaced by the test; the product knows nothing of
-it.
+As in `tests/sim/storage/controls.py`: what is broken is replaced by the test; the product knows
+nothing of it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.delay.level_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.transactions import log as transaction_log
-from aerobee.broker.transactions.checks import CheckService
+from aerobee.broker.transactions import transaction_log
+from aerobee.broker.transactions.check_back import CheckService
 from aerobee.broker.transactions.forms import Half
-from aerobee.broker.transactions.log import TransactionLog
-from aerobee.broker.transactions.table import TransactionTable
+from aerobee.broker.transactions.transaction_log import TransactionLog
+from aerobee.broker.transactions.transaction_table import TransactionTable
 from aerobee.protocol.headers.transactions import COMMIT
 from tests.sim.broker.life import BrokerPlan
 from tests.sim.broker.plans import plan_named

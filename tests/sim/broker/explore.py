@@ -1,5 +1,6 @@
-"""The states that crashes of a broker's lives may leave, as `tests/sim/explore.py` does it for the
-store; `python -m tests.sim.broker.explore plan:seed:life:place:choice` looks at one again."""
+"""The states that crashes of a broker's lives may leave, as `tests/sim/storage/explore.py` does it
+for the store; `python -m tests.sim.broker.explore plan:seed:life:place:choice` looks at one
+again."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from collections.abc import Callable
 from tests.sim.broker.judge import judge_state
 from tests.sim.broker.life import BrokerPlan, BrokerRecorded, BrokerRunner
 from tests.sim.broker.plans import plan_named
-from tests.sim.crash_choices import is_kill, picks_of
-from tests.sim.crash_model import CrashModel
-from tests.sim.explore import Broken, Result, StateName, collect, shares, thin_out
+from tests.sim.disk.crash_choices import is_kill, picks_of
+from tests.sim.disk.crash_model import CrashModel
+from tests.sim.storage.explore import Broken, Result, StateName, collect, shares, thin_out
 
 
 def explore(

@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.crash.records import Record, read_record
+from tests.crash.judges.records import Record, read_record
 from tests.crash.transactions.history import (
     UNKNOWN,
     Decision,
@@ -43,11 +43,11 @@ from tests.sim.broker.life import (
 )
 from tests.sim.broker.stepped import TIMED, TIMER_FILE, SteppedBroker, time_from
 from tests.sim.broker.told import Told
-from tests.sim.checker import Fault
-from tests.sim.crash_model import State
-from tests.sim.memory_files import MemoryFiles
-from tests.sim.raw_store import parse_log
-from tests.sim.recovered import ROOT
+from tests.sim.disk.crash_model import State
+from tests.sim.disk.memory_files import MemoryFiles
+from tests.sim.storage.checker import Fault
+from tests.sim.storage.raw_store import parse_log
+from tests.sim.storage.recovered import ROOT
 
 TIMER = "rmq_sys_aerobee_timer"
 _RECALL = b"-"

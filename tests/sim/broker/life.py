@@ -1,7 +1,7 @@
 """A seeded life of a broker: transactions of all outcomes and messages with times of their own,
 over kills, power cuts and stops.
 
-As `tests/sim/workload.py`, one floor up: the same plan and seed give the same journal.
+As `tests/sim/storage/workload.py`, one floor up: the same plan and seed give the same journal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.protocol.frames.command import Command
-from tests.crash.records import read_record
+from tests.crash.judges.records import read_record
 from tests.crash.transactions.history import COMMIT, ROLLBACK, UNKNOWN, number_of
 from tests.crash.transactions.judge import HALF, OP
 from tests.sim.broker.stepped import (
@@ -24,12 +24,12 @@ from tests.sim.broker.stepped import (
     time_from,
 )
 from tests.sim.broker.told import BrokerLife, Event, Told
-from tests.sim.crash_choices import picks_of
-from tests.sim.crash_model import CrashModel, State
-from tests.sim.raw_store import parse_log
-from tests.sim.recorded_files import Event as Change
-from tests.sim.recorded_files import RecordedFiles, Start
-from tests.sim.recovered import ROOT
+from tests.sim.disk.crash_choices import picks_of
+from tests.sim.disk.crash_model import CrashModel, State
+from tests.sim.disk.recorded_files import Event as Change
+from tests.sim.disk.recorded_files import RecordedFiles, Start
+from tests.sim.storage.raw_store import parse_log
+from tests.sim.storage.recovered import ROOT
 from tests.unit.store.support import FIRST_MS, Heard, small_settings
 
 SEGMENT = 16_384

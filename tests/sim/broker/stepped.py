@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.delay.level_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.answers import Answers
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.files.state_file import JsonStateFile, Rescue
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.state_file import JsonStateFile, Rescue
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
@@ -28,14 +28,14 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.remoting.turns import Job
 from aerobee.store.disk.files import Files
-from aerobee.store.marks import StoreListener
+from aerobee.store.log.marks import StoreListener
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
-from tests.sim.recovered import ROOT
-from tests.sim.stepped_store import SteppedStore
-from tests.unit.broker.clients_support import Endless, Peer, Producer, request
+from tests.sim.storage.recovered import ROOT
+from tests.sim.storage.stepped_store import SteppedStore
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
-from tests.unit.broker.second_step_support import second_step
+from tests.unit.broker.second_step.second_step_support import second_step
+from tests.unit.broker.tables.clients_support import Endless, Peer, Producer, request
 from tests.unit.store.support import HOST, message
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aerobee.access.accounts import GROUP, TOPIC, Account, Grant, Need, Rules
-from aerobee.access.addresses import AddressPattern
+from aerobee.access.address_patterns import AddressPattern
 from aerobee.access.rights import ANY, DENY, PUB, SUB
 from aerobee.protocol.names import HIDDEN_TOPICS, SCHEDULE_TOPIC, TRACE_TOPIC
 

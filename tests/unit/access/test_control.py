@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aerobee.access.account_file import parse_account_file
 from aerobee.access.accounts import Rules
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import (
@@ -21,6 +20,7 @@ from aerobee.access.errors import (
     UNKNOWN_KEY,
     AccessDenied,
 )
+from aerobee.access.files.account_file import parse_account_file
 from aerobee.access.needs import BROKER_NEEDS, NAME_SERVER_NEEDS
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.codes import ResponseCode

@@ -1,8 +1,8 @@
 """What is said of one account names the line that decides."""
 
-from aerobee.access.account_file import parse_account_file
 from aerobee.access.accounts import Account
 from aerobee.access.explain import explain
+from aerobee.access.files.account_file import parse_account_file
 
 FILE = b"""\
 accounts:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import backlog, life, report, restart
+from tests.bench import report
 from tests.bench.__main__ import EVENTS, wanted_of
 from tests.bench.alone import CannotMeasure
-from tests.bench.life import Life
+from tests.bench.cases import backlog, life, restart
+from tests.bench.cases.life import Life
 from tests.bench.loads import LOADS, Goal
 from tests.bench.turns import RATIOS, Turn
 

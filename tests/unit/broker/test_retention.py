@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.requests.topics import TopicRequests
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.background.loop_workers import LoopCalls, WorkerAnswers
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets, committed_by_queue
-from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.store.errors import StoreClosed
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import drive, made
-from tests.unit.broker.clients_support import BODIES, Peer, Tables, request
-from tests.unit.broker.second_step_support import deletions
-from tests.unit.store.retention_support import (
+from tests.unit.broker.second_step.second_step_support import deletions
+from tests.unit.broker.tables.clients_support import BODIES, Peer, Tables, request
+from tests.unit.store.background.retention.retention_support import (
     HOUR_MS,
     Hours,
     fill_segments,

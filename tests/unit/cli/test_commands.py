@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from aerobee import testing
-from aerobee.cli import output, parser_types
+from aerobee.cli.arguments import argument_types
 from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import Parser, build_parser
-from aerobee.cli.times import exact_time, parse_time
+from aerobee.cli.printing import output
+from aerobee.cli.printing.times import exact_time, parse_time
 from aerobee.client import message
 from aerobee.client.admin import Admin
 from aerobee.config.model import BY_NAME
@@ -503,8 +504,8 @@ def test_an_option_in_front_of_the_command_is_told_its_place(
 
 
 def test_the_longest_delays_are_the_clients() -> None:
-    assert parser_types.MAX_DELAY_S == message.MAX_DELAY_S
-    assert parser_types.MAX_DELAY_LEVEL == message.MAX_DELAY_LEVEL
+    assert argument_types.MAX_DELAY_S == message.MAX_DELAY_S
+    assert argument_types.MAX_DELAY_LEVEL == message.MAX_DELAY_LEVEL
 
 
 @pytest.mark.parametrize("command", ["pull", "tail"])

@@ -11,7 +11,7 @@ import pytest
 
 from aerobee.cli.main import main
 from aerobee.cli.parser import build_parser
-from aerobee.config.load import load_settings
+from aerobee.config.loading.load import load_settings
 from aerobee.config.model import SETTINGS
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from aerobee import testing
 from aerobee.cli.main import main
-from aerobee.client import blocking
+from aerobee.client import blocking_roles
 from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.options import ConsumeFrom, Model, PushOptions
 from aerobee.protocol.bodies.common import MessageQueue
@@ -45,15 +45,17 @@ def run(running: RunningBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def admin(running: RunningBroker) -> Iterator[blocking.Admin]:
-    with blocking.Admin(running.name_server) as admin:
+def admin(running: RunningBroker) -> Iterator[blocking_roles.Admin]:
+    with blocking_roles.Admin(running.name_server) as admin:
         yield admin
 
 
-def fill(running: RunningBroker, admin: blocking.Admin, topic: str, messages: int = 3) -> None:
+def fill(
+    running: RunningBroker, admin: blocking_roles.Admin, topic: str, messages: int = 3
+) -> None:
     """A topic of one queue with so many messages."""
     admin.create_topic(topic, queues=1)
-    with blocking.Producer(running.name_server, "P") as producer:
+    with blocking_roles.Producer(running.name_server, "P") as producer:
         where = MessageQueue(topic, "bee", 0)
         for number in range(messages):
             producer.send(Message(topic, b"%d" % number), queue=where)
@@ -77,7 +79,7 @@ def consuming(running: RunningBroker, group: str, topic: str) -> Iterator[queue.
             got.put(message.body)
 
     options = PushOptions(consume_from=ConsumeFrom.FIRST, offset_store_interval_s=0.05)
-    consumer = blocking.PushConsumer(running.name_server, group, listener, options)
+    consumer = blocking_roles.PushConsumer(running.name_server, group, listener, options)
     with consumer:
         consumer.subscribe(topic)
         yield got
@@ -91,7 +93,7 @@ def taken(got: queue.Queue[bytes], count: int) -> list[bytes]:
 
 
 def test_groups_are_listed_with_members_and_lag(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Listed")
     admin.commit_offset("Listed", MessageQueue("Listed", "bee", 0), 1)
@@ -106,7 +108,7 @@ def test_groups_are_listed_with_members_and_lag(
 
 
 def test_a_group_is_described_with_its_members(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Described")
     with consuming(running, "Describing", "Described") as got:
@@ -128,7 +130,7 @@ def test_a_group_is_described_with_its_members(
 
 @contextmanager
 def stuck(
-    running: RunningBroker, admin: blocking.Admin, group: str, topic: str, **options: Any
+    running: RunningBroker, admin: blocking_roles.Admin, group: str, topic: str, **options: Any
 ) -> Iterator[None]:
     """A member whose listener has been given messages, and never comes to an end with the first
     before the test does; with `orderly` it fails on it, again and again."""
@@ -142,7 +144,7 @@ def stuck(
         goes_on.wait(WAIT_S)
 
     settings = PushOptions(offset_store_interval_s=0.02, close_timeout_s=0.1, **options)
-    with blocking.PushConsumer(running.name_server, group, listener, settings) as consumer:
+    with blocking_roles.PushConsumer(running.name_server, group, listener, settings) as consumer:
         consumer.subscribe(topic)
         assert was_given.wait(WAIT_S)
         yield
@@ -151,7 +153,7 @@ def stuck(
 
 @pytest.mark.parametrize("options", [{}, {"orderly": True, "orderly_suspend_ms": 10}])
 def test_a_group_that_has_consumed_nothing_is_behind_by_all_and_can_be_reset(
-    running: RunningBroker, run: Run, admin: blocking.Admin, options: dict[str, Any]
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin, options: dict[str, Any]
 ) -> None:
     """Its listener hangs on the first message, or fails on it: it has never committed an offset."""
     name = f"Stuck{len(options)}"
@@ -179,7 +181,7 @@ def test_a_group_that_has_consumed_nothing_is_behind_by_all_and_can_be_reset(
 
 
 def test_a_group_that_fails_on_all_is_behind_by_what_waits_for_its_next_try(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     """0 before: it gives each message back, and commits as if it had consumed it."""
     fill(running, admin, "Failed")
@@ -191,7 +193,7 @@ def test_a_group_that_fails_on_all_is_behind_by_what_waits_for_its_next_try(
 
     options = PushOptions(consume_from=ConsumeFrom.FIRST, offset_store_interval_s=0.02)
     retry = "%RETRY%Failing"
-    with blocking.PushConsumer(running.name_server, "Failing", listener, options) as consumer:
+    with blocking_roles.PushConsumer(running.name_server, "Failing", listener, options) as consumer:
         consumer.subscribe("Failed")
         for _ in range(3):
             assert failed.acquire(timeout=WAIT_S)
@@ -216,7 +218,7 @@ def test_a_group_that_fails_on_all_is_behind_by_what_waits_for_its_next_try(
 
 
 def test_members_that_keep_their_offsets_have_no_number(
-    running: RunningBroker, run: Run, admin: blocking.Admin, tmp_path: Path
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin, tmp_path: Path
 ) -> None:
     fill(running, admin, "Each")
     options = {
@@ -246,7 +248,7 @@ def test_members_that_keep_their_offsets_have_no_number(
     ],
 )
 def test_a_dry_run_is_what_is_done_without_yes(
-    running: RunningBroker, run: Run, admin: blocking.Admin, words: list[str]
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin, words: list[str]
 ) -> None:
     if admin.topic_settings("Dry")["bee"] is None:
         fill(running, admin, "Dry")
@@ -259,7 +261,7 @@ def test_a_dry_run_is_what_is_done_without_yes(
 
 
 def test_offsets_are_shown_by_queue(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Shown")
     admin.commit_offset("Showing", MessageQueue("Shown", "bee", 0), 1)
@@ -274,7 +276,7 @@ def test_offsets_are_shown_by_queue(
 
 
 def test_a_group_that_is_not_online_is_reset_by_its_offsets(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Offline")
     admin.commit_offset("Off", MessageQueue("Offline", "bee", 0), 2)
@@ -298,7 +300,7 @@ def test_a_group_that_is_not_online_is_reset_by_its_offsets(
 
 
 def test_members_that_are_online_are_told(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Online")
     with consuming(running, "On", "Online") as got:
@@ -311,7 +313,7 @@ def test_members_that_are_online_are_told(
 
 
 def test_a_reset_says_which_time_it_understood_and_goes_to_the_nearest_message(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Nearest")
     admin.commit_offset("Near", MessageQueue("Nearest", "bee", 0), 3)
@@ -324,7 +326,7 @@ def test_a_reset_says_which_time_it_understood_and_goes_to_the_nearest_message(
 
 
 def test_an_impossible_reset_is_refused(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Impossible")
     admin.commit_offset("Imp", MessageQueue("Impossible", "bee", 0), 2)
@@ -341,7 +343,7 @@ def test_an_impossible_reset_is_refused(
 
 
 def test_a_group_gets_another_ones_offsets(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Cloned")
     admin.commit_offset("CloneSource", MessageQueue("Cloned", "bee", 0), 2)
@@ -359,7 +361,7 @@ def test_a_group_gets_another_ones_offsets(
 
 
 def test_new_offsets_of_a_clone_are_counted_by_themselves_and_retries_stay(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Part")
     fill(running, admin, "%RETRY%PartSource")
@@ -381,7 +383,7 @@ def test_new_offsets_of_a_clone_are_counted_by_themselves_and_retries_stay(
 
 
 def test_a_topic_is_deleted_when_that_is_confirmed(
-    running: RunningBroker, run: Run, admin: blocking.Admin
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
 ) -> None:
     fill(running, admin, "Deleted")
     admin.commit_offset("Deleting", MessageQueue("Deleted", "bee", 0), 2)

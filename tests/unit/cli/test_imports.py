@@ -22,7 +22,7 @@ ROLES = {"aerobee.client.consuming", "aerobee.client.producing", "aerobee.client
 #: Parsers and tools of other commands, and what is for a terminal, a page or a file alone.
 OTHERS = {
     *("rich", "lark", "structlog", "prometheus_client", "yaml", "cryptography", "click"),
-    *("aerobee.pipeline.jobs.result", "aerobee.pipeline.launch", "aerobee.cli.store"),
+    *("aerobee.pipeline.jobs.common.job_result", "aerobee.pipeline.launch", "aerobee.cli.store"),
     *("aerobee.cli.bench", "http", "email", "multiprocessing", "unittest", "difflib", "tomllib"),
     *("importlib.metadata", "tempfile"),
 }
@@ -73,7 +73,7 @@ def ready(*_):
     os.kill(os.getpid(), signal.SIGTERM)
 from aerobee.cli import serve
 if sys.argv[1] == "serve":
-    from aerobee.broker import process
+    from aerobee.broker.lifecycle import broker_process as process
     process._say_ready = ready
 else:
     serve.say = lambda text: ready() if text == "ready" else None

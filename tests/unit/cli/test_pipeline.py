@@ -11,7 +11,7 @@ from aerobee.cli.main import main
 from aerobee.cli.parser import build_parser
 from aerobee.pipeline.jobs import run, submit
 from aerobee.pipeline.jobs.arguments import size
-from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult
 
 JOBS = ("audit", "rebuild", "archive", "replay", "traffic", "retention", "dlq")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.registration.addresses import ReservedPorts
+from aerobee.broker.registration.broker_address import ReservedPorts
 from aerobee.config.ports import VIP_BELOW
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
-from aerobee.remoting.blocking import BlockingCaller, ConnectOptions
+from aerobee.remoting.calling.blocking_caller import BlockingCaller, ConnectOptions
 from tests.ports import free_port
 
 

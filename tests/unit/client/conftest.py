@@ -32,8 +32,8 @@ from aerobee.protocol.message.batch import decode_batch
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, encode_record
 from aerobee.protocol.message.record_layout import pack_host
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.connections.connection import Connection
+from aerobee.remoting.listening.server import RemotingServer
 from tests.inline_loop import drive
 
 Answer = Callable[[Connection, Command], bytes | None]

@@ -17,10 +17,10 @@ from aerobee.client.errors import (
 )
 from aerobee.client.message_ids import find_by_offset_id
 from aerobee.client.options import ClientOptions
-from aerobee.config.properties import parse_properties
+from aerobee.config.loading.properties_file import parse_properties
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import BrokerRoute
-from aerobee.protocol.bodies.stats import QueueOffsets, encode_topic_stats
+from aerobee.protocol.bodies.statistics import QueueOffsets, encode_topic_stats
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import encode_response

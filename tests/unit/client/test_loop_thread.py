@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 import pytest
 
 from aerobee import client
-from aerobee.client import blocking
+from aerobee.client import blocking_roles as blocking
 from aerobee.client.errors import CallerError, ClientClosed
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.message import Message

@@ -17,7 +17,7 @@ from aerobee.client import (
     PushConsumer,
     PushOptions,
     TransactionProducer,
-    blocking,
+    blocking_roles,
 )
 from aerobee.client.errors import CallerError
 from aerobee.client.options import local_ip, split_address
@@ -37,7 +37,7 @@ class Listener:
             "a group's name stands here: give ProducerOptions as options=",
         ),
         (
-            lambda: blocking.Producer(SERVER, ProducerOptions()),  # type: ignore[arg-type]
+            lambda: blocking_roles.Producer(SERVER, ProducerOptions()),  # type: ignore[arg-type]
             "a group's name stands here: give ProducerOptions as options=",
         ),
         (

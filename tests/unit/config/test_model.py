@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.daemon import remoting_limits
+from aerobee.broker.lifecycle.daemon import remoting_limits
+from aerobee.config.bounds.limits import check_limits, connection_limit, open_files_allowed
 from aerobee.config.errors import ConfigError
-from aerobee.config.limits import check_limits, connection_limit, open_files_allowed
-from aerobee.config.load import load_settings
+from aerobee.config.loading.load import load_settings
 from aerobee.config.manual import MANUAL, manual
 from aerobee.config.model import BY_FULL_KEY, BY_ROCKETMQ_KEY, SECTIONS, SETTINGS, Settings
 
@@ -139,7 +139,7 @@ def test_limits_that_contradict_each_other_stop(changes: dict[str, int], key: st
 
 def test_the_model_imports_quickly_and_nothing_heavy() -> None:
     code = (
-        "import sys, aerobee.config.load;"
+        "import sys, aerobee.config.loading.load;"
         "heavy = {'asyncio','rich','difflib','json','logging','unittest'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )

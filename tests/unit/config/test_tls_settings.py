@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.config import load as loading
 from aerobee.config.errors import ConfigError
-from aerobee.config.load import Loaded, load_settings
+from aerobee.config.loading import load as loading
+from aerobee.config.loading.load import Loaded, load_settings
 from aerobee.config.model import Settings
 
 PAIR = ("tls.server.certPath=/c.pem", "tls.server.keyPath=/k.pem")

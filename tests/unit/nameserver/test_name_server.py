@@ -23,9 +23,9 @@ from aerobee.nameserver.routes import QueueData, Registration
 from aerobee.nameserver.server import NameServer, NameServerOptions
 from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.frames.command import make_request
-from aerobee.remoting.caller import Caller
+from aerobee.remoting.calling.caller import Caller
+from aerobee.remoting.connection_limits import RemotingLimits
 from aerobee.remoting.errors import RemotingListenError
-from aerobee.remoting.limits import RemotingLimits
 
 pytestmark = pytest.mark.both_loops
 
@@ -205,7 +205,7 @@ async def test_a_large_registration_is_read_by_a_worker_while_others_are_served(
         may_read.wait(10)
         return read_registration(*args, **options)
 
-    monkeypatch.setattr("aerobee.nameserver.requests.read_registration", slow)
+    monkeypatch.setattr("aerobee.nameserver.name_server_requests.read_registration", slow)
     ext = {**REGISTRATION, "compressed": "true"}
     registering = asyncio.create_task(broker.call(make_request(103, ext, compressed(40_000)), 20))
     await until(lambda: bool(threads))
@@ -225,7 +225,7 @@ async def test_a_registration_whose_broker_has_gone_meanwhile_is_dropped(running
         may_read.wait(10)
         return read_registration(*args, **options)
 
-    monkeypatch.setattr("aerobee.nameserver.requests.read_registration", slow)
+    monkeypatch.setattr("aerobee.nameserver.name_server_requests.read_registration", slow)
     ext = {**REGISTRATION, "compressed": "true"}
     broker.push(make_request(103, ext, compressed(20_000)))
     await until(lambda: bool(threads))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aerobee import testing
-from aerobee.client.blocking import Admin, Producer
+from aerobee.client.blocking_roles import Admin, Producer
 from aerobee.client.message import Message
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.source.range_rows import read_range

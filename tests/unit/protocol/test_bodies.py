@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee.protocol.bodies import common as bodies
-from aerobee.protocol.bodies import stats as stats_bodies
+from aerobee.protocol.bodies import statistics as stats_bodies
 from aerobee.protocol.bodies.clients import (
     LIMIT,
     CheckClientConfig,

@@ -15,7 +15,7 @@ from aerobee.nameserver.routes import BrokerGroup, QueueData
 from aerobee.protocol.bodies import clients as client_bodies
 from aerobee.protocol.bodies import common as bodies
 from aerobee.protocol.bodies import routes as route_bodies
-from aerobee.protocol.bodies import stats as stats_bodies
+from aerobee.protocol.bodies import statistics as stats_bodies
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.topics import DataVersion, TopicConfig
 from aerobee.protocol.filters.subscription import parse_tag_expression

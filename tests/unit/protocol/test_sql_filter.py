@@ -1,5 +1,6 @@
-"""SQL92 filters. That they mean what RocketMQ's mean is tests/interop/test_sql_filter.py's claim;
-here is what must not be lost without Java at hand, and what is ours: errors, bounds, deviations."""
+"""SQL92 filters. That they mean what RocketMQ's mean is tests/interop/clients/test_sql_filter.py's
+claim; here is what must not be lost without Java at hand, and what is ours: errors, bounds,
+deviations."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.protocol.frames.waiting import (
+from aerobee.protocol.frames.pending_request import (
     ANSWERABLE_BYTES,
     keep_for_answer,
     request_bytes,

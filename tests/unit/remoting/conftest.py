@@ -12,12 +12,12 @@ import pytest
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
-from aerobee.remoting.arrivals import Encryption
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.connection_set import ConnectionSet
-from aerobee.remoting.limits import RemotingLimits
-from aerobee.remoting.server import RemotingServer, Sockets
-from aerobee.remoting.serving import Answer, Serving
+from aerobee.remoting.connection_limits import RemotingLimits
+from aerobee.remoting.connections.connection import Connection
+from aerobee.remoting.connections.connection_set import ConnectionSet
+from aerobee.remoting.connections.serving import Answer, Serving
+from aerobee.remoting.listening.arrivals import Encryption
+from aerobee.remoting.listening.server import RemotingServer, Sockets
 from aerobee.remoting.turns import SLICE_S, Turns
 from tests.forms import compiled_form
 from tests.tls import CERTIFICATE, KEY

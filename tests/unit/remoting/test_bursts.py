@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from aerobee.protocol.frames.command import Command, encode_response, make_request
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import LEAST_SLICE_S, SLICE_S, TURN_S, Turns
 from tests.unit.remoting.conftest import StepClock
 

@@ -14,7 +14,7 @@ import pytest
 from aerobee.config.logs import JsonFormatter
 from aerobee.protocol.frames.command import Command, encode_response, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.errors import RemotingBusy, RemotingClosed, RemotingTimeout
 from aerobee.remoting.turns import Steps, Turns
 from tests.unit.remoting.conftest import StepClock

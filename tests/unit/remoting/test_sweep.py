@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from aerobee.protocol.frames.command import make_request
-from aerobee.remoting.calls import PendingCalls
-from aerobee.remoting.connection_set import ConnectionSet, Member
-from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.connection_limits import RemotingLimits
+from aerobee.remoting.connections.calls import PendingCalls
+from aerobee.remoting.connections.connection_set import ConnectionSet, SetMember
 from aerobee.remoting.sweep import Sweep
 from aerobee.remoting.turns import Turns
 from tests.unit.remoting.conftest import StepClock
@@ -71,12 +71,12 @@ class Idle:
 
     def __init__(self, shared: ConnectionSet, closed: list[int]) -> None:
         self._shared, self._closed = shared, closed
-        self.id = shared.add(cast("Member", self))
+        self.id = shared.add(cast("SetMember", self))
 
     def check_times(self, now: float) -> None:
         assert now > 0
         self._closed.append(self.id)
-        self._shared.remove(cast("Member", self), "idle")
+        self._shared.remove(cast("SetMember", self), "idle")
 
 
 async def test_connections_that_end_together_end_in_slices_beside_others() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.connection_limits import RemotingLimits
 from tests import campaign
 from tests.tls.authority import client
 from tests.tls.key_updates import ClientRecords

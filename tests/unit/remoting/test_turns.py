@@ -11,7 +11,7 @@ import pytest
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import SLICE_S, TURN_S, Steps, Turns
 from tests.unit.remoting.conftest import StepClock
 

@@ -9,10 +9,10 @@ import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from aerobee.remoting.connection_set import ConnectionSet
-from aerobee.remoting.limits import RemotingLimits
-from aerobee.remoting.tls_session import TlsSession
-from aerobee.remoting.tls_transport import TlsTransport
+from aerobee.remoting.connection_limits import RemotingLimits
+from aerobee.remoting.connections.connection_set import ConnectionSet
+from aerobee.remoting.tls.tls_session import TlsSession
+from aerobee.remoting.tls.tls_transport import TlsTransport
 from tests.forms import compiled_form
 from tests.tls import CERTIFICATE, KEY
 from tests.unit.remoting.conftest import shaken

@@ -10,7 +10,7 @@ import pytest
 
 from aerobee.broker.monitoring.http import Request
 from aerobee.shards.child import State
-from aerobee.shards.pages import Pages, Place
+from aerobee.shards.pages import Pages, ShardPlace
 
 REQUEST = cast("Request", None)
 
@@ -19,7 +19,7 @@ def pages(port: int) -> Pages:
     """Pages of one shard that is taken for ready, with its HTTP port there."""
     shard = SimpleNamespace(name="shard-0", state=State.READY, status="", pid=7, failures=0)
     supervisor: Any = SimpleNamespace(shards=[shard], name_server=None)
-    return Pages(supervisor, [Place("b", "127.0.0.1:1", "127.0.0.1", port)], answer_s=0.2)
+    return Pages(supervisor, [ShardPlace("b", "127.0.0.1:1", "127.0.0.1", port)], answer_s=0.2)
 
 
 async def test_one_that_has_just_ended_is_not_stuck() -> None:

@@ -16,7 +16,7 @@ from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.errors import StoreBroken, StoreNotWritable
-from aerobee.store.marks import Marks, StoreListener
+from aerobee.store.log.marks import Marks, StoreListener
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import GetStatus
 

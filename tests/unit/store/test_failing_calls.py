@@ -1,5 +1,5 @@
 """Calls that fail, and what must not come of it. Each was found by failing every n-th call
-(tests/sim/test_nth_call.py)."""
+(tests/sim/disk/test_nth_call.py)."""
 
 import errno
 import os
@@ -11,8 +11,8 @@ from aerobee.store.errors import SegmentCreateFailed, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from tests.faulty_files import FaultyFiles
-from tests.sim.failing_calls import FailingFiles
-from tests.sim.stepped_store import SteppedClock, SteppedStore
+from tests.sim.disk.failing_calls import FailingFiles
+from tests.sim.storage.stepped_store import SteppedClock, SteppedStore
 from tests.unit.store.support import bodies, message, small_settings
 
 ROOT = Path("/store")

@@ -8,7 +8,7 @@ import pytest
 
 from aerobee.store.disk.files import Clock
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stats import (
+from aerobee.store.store_stats import (
     BOUNDS_S,
     PUT_RANGES,
     SLOW_NS,

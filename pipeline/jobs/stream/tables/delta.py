@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.stream.job_plan import OWN_FOLDER, TablePlan
 from aerobee.pipeline.jobs.stream.tables.table import OWNER, Found, SqlTable, Stream, quoted
 from aerobee.pipeline.jobs.targets.hadoop import open_target

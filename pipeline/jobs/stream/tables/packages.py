@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan
 
 if TYPE_CHECKING:

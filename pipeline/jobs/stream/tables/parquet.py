@@ -22,9 +22,9 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.stream.job_plan import OWN_FOLDER, TablePlan
-from aerobee.pipeline.jobs.stream.memory import Notes
+from aerobee.pipeline.jobs.stream.stream_memory import Notes
 from aerobee.pipeline.jobs.stream.tables.table import Found, Stream, Table
 from aerobee.pipeline.jobs.targets.hadoop import open_target
 from aerobee.pipeline.jobs.targets.staging import Staging, write_parquet

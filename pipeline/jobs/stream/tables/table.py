@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 from aerobee.pipeline.jobs.stream.job_plan import TablePlan
 
 if TYPE_CHECKING:

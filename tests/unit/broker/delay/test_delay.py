@@ -13,10 +13,10 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.delay.progress import DelayProgress
-from aerobee.broker.delay.service import ScheduleMessageService
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.delay.delay_service import ScheduleMessageService
+from aerobee.broker.delay.level_progress import DelayProgress
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties
@@ -26,7 +26,7 @@ from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import PutResult
-from tests.unit.broker.second_step_support import no_deletions, retries_of, second_step
+from tests.unit.broker.second_step.second_step_support import no_deletions, retries_of, second_step
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,

@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.delay.progress import TimerProgress
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.delay.level_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
@@ -28,7 +28,7 @@ from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.reading.timed_messages import BUCKETS, HOUR_MS, bucket_of
 from aerobee.store.segments.results import PutResult
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
-from tests.unit.broker.second_step_support import no_deletions, second_step
+from tests.unit.broker.second_step.second_step_support import no_deletions, second_step
 from tests.unit.store.support import (
     adopt,
     bodies,

@@ -9,20 +9,20 @@ from typing import cast
 
 import pytest
 
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.messages import answers as answers_module
 from aerobee.broker.messages.answers import Answers, AtOnce, WhenKept
 from aerobee.broker.messages.store_events import StoreEvents
-from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import encode_success, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Turns
 from aerobee.store.errors import StoreBroken
-from aerobee.store.marks import Marks
+from aerobee.store.log.marks import Marks
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stats import StoreStats
+from aerobee.store.store_stats import StoreStats
 
 
 class Peer:

@@ -13,10 +13,10 @@ from aerobee.protocol.filters.property_filter import MessageFilter, PropertyFilt
 from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.headers.client import PullMessageHeader
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Turns
 from aerobee.store.segments.results import Arrival
-from tests.unit.broker.clients_support import Endless
+from tests.unit.broker.tables.clients_support import Endless
 from tests.unit.remoting.conftest import StepClock, eventually
 
 

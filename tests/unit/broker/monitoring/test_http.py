@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.monitoring.health import (
+from aerobee.broker.monitoring.health_checks import (
     HealthChecks,
     LoopMonitor,
     disk_probe,
@@ -21,9 +21,9 @@ from aerobee.broker.monitoring.health import (
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
 from aerobee.broker.registration.registration import Registrar
-from aerobee.config.limits import raise_open_files
-from aerobee.remoting.arrivals import Encryption
+from aerobee.config.bounds.limits import raise_open_files
 from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.listening.arrivals import Encryption
 from aerobee.store.disk.files import DiskSpace
 from tests.tls.authority import client
 from tests.unit.remoting.conftest import Taking

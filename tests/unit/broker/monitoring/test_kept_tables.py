@@ -6,10 +6,10 @@ import errno
 import os
 from pathlib import Path
 
-from aerobee.broker.monitoring.health import Problem
+from aerobee.broker.background.save_failure import SaveFailure
+from aerobee.broker.monitoring.health_checks import Problem
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
-from aerobee.broker.save_failure import SaveFailure
-from aerobee.broker.tables.table_directory import TableDirectory
+from aerobee.broker.tables.files.table_directory import TableDirectory
 from aerobee.store.errors import StoreNotWritable
 
 

@@ -16,14 +16,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
 from aerobee import __version__
+from aerobee.broker.broker_stats import OTHER, BrokerStats
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.monitoring import broker_metrics, network_metrics, store_metrics
-from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
+from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
 from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Page, Row
 from aerobee.broker.registration.registration import Registrar
-from aerobee.broker.stats import OTHER, BrokerStats
-from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, GroupMember
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets
@@ -34,15 +34,15 @@ from aerobee.nameserver.server import NameServer, NameServerCounts
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.stats import ServerStats, TlsFailure, TlsStats
+from aerobee.remoting.connection_stats import ServerStats, TlsFailure, TlsStats
+from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Turns
+from aerobee.store.background.retention.disposal import DeletionCounts
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
-from aerobee.store.retention.disposal import DeletionCounts
 from aerobee.store.segments.transient_pool import NO_POOL
-from aerobee.store.stats import StoreStats
-from tests.unit.broker.second_step_support import no_retries
+from aerobee.store.store_stats import StoreStats
+from tests.unit.broker.second_step.second_step_support import no_retries
 
 OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -297,12 +297,12 @@ def core_of(topics: list[TopicConfig], held_pulls: int) -> BrokerCore:
     return cast("BrokerCore", core)
 
 
-def member(language: str, version: int, peer: str) -> Member:
-    return Member(cast("Connection", peer), peer, language, version, 0.0)
+def member(language: str, version: int, peer: str) -> GroupMember:
+    return GroupMember(cast("Connection", peer), peer, language, version, 0.0)
 
 
 class FakeClients:
-    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]:
+    def producer_groups(self) -> Iterator[tuple[str, list[GroupMember]]]:
         java = member("JAVA", 409, "p1")
         yield "P1", [java, member("GO", 123456, "p2")]
         yield "P2", [java]
@@ -728,7 +728,7 @@ class ManyClients:
     def __init__(self) -> None:
         self.members = {number: member("JAVA", 409, f"p{number}") for number in range(20)}
 
-    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]:
+    def producer_groups(self) -> Iterator[tuple[str, list[GroupMember]]]:
         for number in range(1000):
             yield f"P{number}", list(self.members.values())
 

@@ -3,8 +3,8 @@
 import random
 from operator import add
 
+from aerobee.broker.broker_stats import OTHER
 from aerobee.broker.monitoring.series import Labels, Shown, TopSeries, Vector
-from aerobee.broker.stats import OTHER
 
 TOPIC = ("topic", "is_system")
 REST = (OTHER, "false")

@@ -12,11 +12,11 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor, Verdict
+from aerobee.broker.background.scheduler import Scheduler
+from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor, Verdict
 from aerobee.broker.monitoring.systemd import Notifier, Supervision, Watchdog, status_line
-from aerobee.broker.scheduler import Scheduler
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stats import Rates
+from aerobee.store.store_stats import Rates
 
 
 class Supervisor:

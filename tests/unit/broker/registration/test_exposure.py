@@ -6,7 +6,7 @@ import pytest
 
 from aerobee.broker.registration.exposure import exposures
 from aerobee.config.model import Settings
-from aerobee.config.rules import is_loopback
+from aerobee.config.setting_rules import is_loopback
 
 
 @pytest.mark.parametrize(

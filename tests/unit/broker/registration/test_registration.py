@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from aerobee.broker.registration import name_server_link, namesake, registration
-from aerobee.broker.registration.addresses import Advertised, Identity
+from aerobee.broker.registration.broker_address import Advertised, Identity
 from aerobee.broker.registration.name_server_link import parse_server
 from aerobee.broker.registration.registration import Registrar, registration_body
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.bodies import read_registration, read_topics
@@ -24,9 +24,9 @@ from aerobee.nameserver.routes import QueueData, Registration
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.bodies.topics import DataVersion, TopicConfig
 from aerobee.protocol.frames.command import Command, encode_response
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.limits import RemotingLimits
-from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.connection_limits import RemotingLimits
+from aerobee.remoting.connections.connection import Connection
+from aerobee.remoting.listening.server import RemotingServer
 from aerobee.store.errors import StoreNotWritable
 from tests.inline_loop import INLINE
 

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from aerobee.access.account_service import AccessService
 from aerobee.access.control import AccessControl
 from aerobee.access.needs import BROKER_NEEDS
-from aerobee.access.service import AccessService
-from aerobee.broker.access.requests import AccessRequests
+from aerobee.broker.access.account_requests import AccessRequests
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import make_request
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 
 SECRET = "very-secret"
 ADMINISTRATORS = "admin-one", "admin-two"

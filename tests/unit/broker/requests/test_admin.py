@@ -13,14 +13,18 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.broker.requests.clients import ClientRequests
-from aerobee.broker.requests.runtime import RuntimeRequests, config_lines, size_text
-from aerobee.broker.requests.stats import GroupRates, StatsRequests
-from aerobee.broker.requests.topics import TopicRequests
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.requests.administration.broker_runtime import (
+    RuntimeRequests,
+    config_lines,
+    size_text,
+)
+from aerobee.broker.requests.administration.consumption import GroupRates, StatsRequests
+from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
+from aerobee.broker.requests.clients.heartbeats import ClientRequests
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.protocol.bodies.common import MessageQueue, parse_kv_table, parse_topic_list
-from aerobee.protocol.bodies.stats import ConsumeStats, parse_connections, parse_topic_stats
+from aerobee.protocol.bodies.statistics import ConsumeStats, parse_connections, parse_topic_stats
 from aerobee.protocol.bodies.topics import parse_topic_table
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -32,9 +36,10 @@ from aerobee.store.disk.files import Clock
 from aerobee.store.disk.owner import here
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
-from aerobee.store.stats import StoreStats, StoreStatsService
+from aerobee.store.store_stats import StoreStats, StoreStatsService
 from tests.inline_loop import drive, made
-from tests.unit.broker.clients_support import (
+from tests.unit.broker.second_step.second_step_support import deletions
+from tests.unit.broker.tables.clients_support import (
     BODIES,
     Endless,
     Peer,
@@ -45,7 +50,6 @@ from tests.unit.broker.clients_support import (
     no_pulls_held,
     request,
 )
-from tests.unit.broker.second_step_support import deletions
 
 PEER = Peer(1)
 

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.requests import traffic as admin_traffic
-from aerobee.broker.requests.traffic import TrafficHistory, TrafficRequests
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.requests.administration import traffic_statistics as admin_traffic
+from aerobee.broker.requests.administration.traffic_statistics import (
+    TrafficHistory,
+    TrafficRequests,
+)
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.store.disk.files import Clock
-from aerobee.store.stats import StoreStats, StoreStatsService
-from tests.unit.broker.clients_support import Peer, answer, request
+from aerobee.store.store_stats import StoreStats, StoreStatsService
+from tests.unit.broker.tables.clients_support import Peer, answer, request
 
 
 class Bench:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.requests.locks import OrderLocks
+from aerobee.broker.requests.clients.order_locks import OrderLocks
 from aerobee.protocol.bodies.common import MessageQueue
 
 Q0, Q1 = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
@@ -114,7 +114,7 @@ def test_locking_and_unlocking_again_and_again_leaves_one_lock(
 def test_there_is_a_limit_above_which_held_locks_are_renewed(
     locks: OrderLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.broker.requests.locks.MAX_LOCKS", 1)
+    monkeypatch.setattr("aerobee.broker.requests.clients.order_locks.MAX_LOCKS", 1)
     assert locks.lock("g", "c1", [Q0, Q1]) == [Q0]
     assert locks.lock("g", "c1", [Q0, Q1]) == [Q0]
     assert locks.lock("h", "c1", [Q1]) == []

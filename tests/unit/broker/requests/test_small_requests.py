@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.requests.locks import LockRequests, OrderLocks
-from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.clients.offset_requests import OffsetRequests
+from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from tests.inline_loop import drive
-from tests.unit.broker.clients_support import (
+from tests.unit.broker.tables.clients_support import (
     BODIES,
     Clock,
     Peer,

@@ -9,11 +9,11 @@ import pytest
 
 from aerobee.broker.second_step import deleted_topics
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
-from aerobee.broker.second_step.waiting import Forgetting
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.second_step.waiting_sources import Forgetting
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from tests.unit.broker.clients_support import Endless
+from tests.unit.broker.tables.clients_support import Endless
 from tests.unit.store.support import marks_at
 
 END = 10_000

@@ -15,15 +15,16 @@ from typing import cast
 import pytest
 
 from aerobee.access.accounts import Account, Grant, Rules
-from aerobee.access.addresses import AddressPattern
+from aerobee.access.address_patterns import AddressPattern
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccessDenied
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.access.rights import DENY, PUB, SUB
-from aerobee.broker.staging import answers, finished, table
-from aerobee.broker.staging.log import StageLog
-from aerobee.broker.staging.table import Stage
-from aerobee.broker.tables import change_log
+from aerobee.broker.staging import answers, finished
+from aerobee.broker.staging import stage_table as table
+from aerobee.broker.staging.stage_log import StageLog
+from aerobee.broker.staging.stage_table import Stage
+from aerobee.broker.tables.files import change_log
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import (
@@ -35,8 +36,8 @@ from aerobee.protocol.headers.stages import (
 )
 from aerobee.remoting.turns import Steps
 from tests.inline_loop import drive
-from tests.unit.broker.clients_support import request
-from tests.unit.broker.staging_support import BROKER, Desk, rows, texts
+from tests.unit.broker.staging.staging_support import BROKER, Desk, rows, texts
+from tests.unit.broker.tables.clients_support import request
 
 KEY = ("query-1", 7)
 DAY_MS = 86_400_000

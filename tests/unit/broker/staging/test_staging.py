@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from aerobee.broker.staging import publish as stage_publish
-from aerobee.broker.staging import table
+from aerobee.broker.staging import stage_table as table
 from aerobee.broker.staging.answers import StageAnswers
 from aerobee.broker.staging.finished import LastBatch
-from aerobee.broker.staging.table import Decision
+from aerobee.broker.staging.stage_table import Decision
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -36,7 +36,7 @@ from aerobee.remoting.turns import Steps
 from aerobee.store.errors import MessageIllegal, StoreClosed
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
-from tests.unit.broker.staging_support import BROKER, Desk, rows, runs_of, texts
+from tests.unit.broker.staging.staging_support import BROKER, Desk, rows, runs_of, texts
 from tests.unit.store.support import read_all
 
 KEY = ("query-1", 7)

@@ -12,16 +12,16 @@ from random import Random
 
 import pytest
 
-from aerobee.broker.requests.clients import ClientRequests
+from aerobee.broker.requests.clients.heartbeats import ClientRequests
 from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
-from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat, Member
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, GroupMember, Heartbeat
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.remoting.turns import Turns
 from tests.inline_loop import drive
-from tests.unit.broker.clients_support import (
+from tests.unit.broker.tables.clients_support import (
     BODIES,
     Clock,
     Endless,
@@ -607,7 +607,7 @@ class Counted:
             total += sum(self._own(name, member) for member in members)
         return total
 
-    def _own(self, name: str, member: Member) -> int:
+    def _own(self, name: str, member: GroupMember) -> int:
         texts = [texts_bytes((text,)) for text in (name, member.client_id, member.language)]
         return sum(texts) + stated_bytes(member.subscriptions)
 

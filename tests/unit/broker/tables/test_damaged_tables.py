@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.tables.files.state_file import JsonStateFile, StateFileError
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from tests.inline_loop import INLINE

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker import expressions as module
-from aerobee.broker.expressions import ExpressionLimits, Expressions
+from aerobee.broker.tables import expressions as module
+from aerobee.broker.tables.expressions import ExpressionLimits, Expressions
+from aerobee.broker.tables.files.state_file import JsonStateFile, StateFileError
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
-from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import sql_filter
 from aerobee.protocol.filters.bloom import BloomFilter

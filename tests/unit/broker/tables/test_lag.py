@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker import stats
-from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker import broker_stats as stats
+from aerobee.broker.requests.clients.offset_requests import OffsetRequests
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.broker.tables.lag import needed_by_queue
@@ -20,7 +20,7 @@ from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.names import retry_topic
 from aerobee.store.disk.owner import here
 from tests.inline_loop import drive, made
-from tests.unit.broker.clients_support import Peer, Tables, answer, request
+from tests.unit.broker.tables.clients_support import Peer, Tables, answer, request
 
 LAST, FIRST = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"
 

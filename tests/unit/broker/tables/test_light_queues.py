@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.messages.properties import stored_properties, without_own
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.messages.stored_properties import stored_properties, without_own
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.broker.tables.light_queues import (
     LightConsumerOffsets,
@@ -14,7 +15,6 @@ from aerobee.broker.tables.light_queues import (
     load_offsets,
 )
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
-from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.tables.files.offsets_rescue import rescued_offsets
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.offsets_rescue import rescued_offsets
-from aerobee.broker.tables.state_file import JsonStateFile
 from tests.inline_loop import INLINE
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.requests.clients import ClientRequests
-from aerobee.broker.requests.topics import TopicRequests
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
+from aerobee.broker.requests.clients.heartbeats import ClientRequests
 from aerobee.broker.tables import config_table
 from aerobee.broker.tables.config_table import ConfigTable
-from aerobee.broker.tables.entry_text import TableText, entry_text
+from aerobee.broker.tables.files.entry_text import TableText, entry_text
+from aerobee.broker.tables.files.state_file import JsonStateFile, pretty
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
-from aerobee.broker.tables.state_file import JsonStateFile, pretty
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.file_replacement import Content
@@ -35,7 +35,8 @@ from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.turns import Steps
 from aerobee.store.errors import StoreNotWritable
 from tests.inline_loop import INLINE, drive
-from tests.unit.broker.clients_support import (
+from tests.unit.broker.second_step.second_step_support import no_deletions, no_retries
+from tests.unit.broker.tables.clients_support import (
     BODIES,
     NOW_MS,
     Endless,
@@ -45,7 +46,6 @@ from tests.unit.broker.clients_support import (
     no_pulls_held,
     request,
 )
-from tests.unit.broker.second_step_support import no_deletions, no_retries
 
 
 class CountedFile(JsonStateFile):

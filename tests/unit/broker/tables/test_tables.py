@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from aerobee import file_replacement
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
-from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.delay.progress import Cursor, DelayProgress, Done, Past, TimerProgress
-from aerobee.broker.staging.file import StageFile
+from aerobee.broker.delay.level_progress import Cursor, DelayProgress, Done, Past, TimerProgress
 from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch, parts_bytes
+from aerobee.broker.staging.finished_batches import StageFile
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
-from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.frames import fastjson
 from aerobee.protocol.headers.stages import StagePart

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.access.account_file import parse_account_file
 from aerobee.access.accounts import Rules
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccessDenied
+from aerobee.access.files.account_file import parse_account_file
 from aerobee.access.needs import BROKER_NEEDS
+from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.messages.answers import _LOOK, MAX_DECISIONS, Answers
-from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import Heartbeat
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.offsets import Admission, ConsumerOffsets
-from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.transactions import checks
+from aerobee.broker.transactions import check_back as checks
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
@@ -43,8 +43,8 @@ from aerobee.store.errors import StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
-from tests.unit.broker.clients_support import NOW_MS, Endless, Producer, Tables, request
-from tests.unit.broker.second_step_support import no_deletions, second_step
+from tests.unit.broker.second_step.second_step_support import no_deletions, second_step
+from tests.unit.broker.tables.clients_support import NOW_MS, Endless, Producer, Tables, request
 from tests.unit.remoting.conftest import StepClock
 from tests.unit.store.support import HOST, ManualClock, bodies, message, read_all, small_settings
 

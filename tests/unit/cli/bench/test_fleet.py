@@ -12,11 +12,11 @@ import pytest
 
 from aerobee.cli.bench.counts import sum_of
 from aerobee.cli.bench.fleet import Fleet
-from aerobee.cli.bench.frames import Payload
-from aerobee.cli.bench.load import LoadSettings, SenderSpec
-from aerobee.cli.bench.security import PLAIN, Security
-from aerobee.cli.bench.worker import WorkerSpec
-from aerobee.cli.output import CANNOT_CONNECT, CommandFailed
+from aerobee.cli.bench.generator.load import LoadSettings, SenderSpec
+from aerobee.cli.bench.generator.request_frames import Payload
+from aerobee.cli.bench.generator.security import PLAIN, Security
+from aerobee.cli.bench.generator.worker import WorkerSpec
+from aerobee.cli.printing.output import CANNOT_CONNECT, CommandFailed
 from tests.ports import free_port
 from tests.tls import CERTIFICATE, STRANGER, tls_in_front_of
 

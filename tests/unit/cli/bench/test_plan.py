@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from aerobee.cli.bench.bench_plan import Plan, plan_of
+from aerobee.cli.bench.bench_plan import BenchPlan, plan_of
+from aerobee.cli.bench.bench_topics import BenchTopic
 from aerobee.cli.bench.fleet import specs_of
+from aerobee.cli.bench.generator.security import Security
 from aerobee.cli.bench.loads import Mode
-from aerobee.cli.bench.security import Security
-from aerobee.cli.bench.topics import BenchTopic
-from aerobee.cli.output import CommandFailed
 from aerobee.cli.parser import build_parser
+from aerobee.cli.printing.output import CommandFailed
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.stats import QueueOffsets
+from aerobee.protocol.bodies.statistics import QueueOffsets
 
 WORKLOAD = """\
 name: some topics
@@ -206,9 +206,9 @@ def place(brokers: int = 2, queues: int = 3, stored: int = 5) -> BenchTopic:
     return BenchTopic("Orders", own, own, {name: f"{name}:1" for name in names}, begun)
 
 
-def plan(**changes: Any) -> Plan:
+def plan(**changes: Any) -> BenchPlan:
     fields: dict[str, Any] = {"name": "x", "mode": Mode.SEND, "payload": None}
-    return Plan(**{**fields, **changes})
+    return BenchPlan(**{**fields, **changes})
 
 
 def test_connections_are_dealt_to_processes_and_brokers() -> None:

@@ -1,6 +1,6 @@
 """When requests of an open loop are due."""
 
-from aerobee.cli.bench.load import Schedule
+from aerobee.cli.bench.generator.load import Schedule
 
 
 def times(schedule: Schedule, count: int) -> list[int]:

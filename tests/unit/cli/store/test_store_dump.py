@@ -6,7 +6,7 @@ import pytest
 
 from aerobee.store.message_store import MessageStore
 from tests.unit.cli.store_support import store
-from tests.unit.store import audit_support as at
+from tests.unit.store.at_rest import audit_support as at
 from tests.unit.store.support import FIRST_MS, adopt, small_settings
 
 

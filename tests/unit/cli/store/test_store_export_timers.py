@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from aerobee import testing
-from aerobee.client.blocking import Producer, PullConsumer
+from aerobee.client.blocking_roles import Producer, PullConsumer
 from aerobee.client.message import Message, ReceivedMessage
 from aerobee.config.model import Settings
 from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.store.audit.verify import verify
-from aerobee.store.inspect.report import Level
+from aerobee.store.at_rest.audit.verify import verify
+from aerobee.store.inspect.audit_report import Level
 from tests.unit.cli.store_support import store
 
 LEVELS = "1s 4s"

@@ -8,7 +8,7 @@ import pytest
 
 from aerobee.store.disk.files import Files
 from tests.unit.cli.store_support import store, store_process
-from tests.unit.store import audit_support as at
+from tests.unit.store.at_rest import audit_support as at
 from tests.unit.store.support import log_segment, queue_file, tree
 
 

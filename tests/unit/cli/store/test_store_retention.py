@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.store_support import store, store_process
-from tests.unit.store.retention_support import HOUR_MS, SEGMENT, Hours, fill_segments, open_store
+from tests.unit.store.background.retention.retention_support import (
+    HOUR_MS,
+    SEGMENT,
+    Hours,
+    fill_segments,
+    open_store,
+)
 from tests.unit.store.support import tree
 
 DAY_MS = 24 * HOUR_MS

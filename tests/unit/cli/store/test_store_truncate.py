@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.store_support import store, store_process
-from tests.unit.store import audit_support as at
+from tests.unit.store.at_rest import audit_support as at
 from tests.unit.store.support import log_segment, tree
 
 

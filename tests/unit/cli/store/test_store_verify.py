@@ -15,10 +15,10 @@ import pytest
 
 from aerobee import testing
 from aerobee.cli.main import main
-from aerobee.cli.progress import Progress
+from aerobee.cli.printing.progress_bar import Progress
 from tests.unit.cli.store_support import store, store_process
 from tests.unit.cli.test_serve import served
-from tests.unit.store import audit_support as at
+from tests.unit.store.at_rest import audit_support as at
 from tests.unit.store.support import log_segment
 
 
@@ -145,7 +145,7 @@ def test_a_pipe_gets_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = iter([0.0, 1.0, 6.0, 7.0, 12.0])
-    monkeypatch.setattr("aerobee.cli.progress.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("aerobee.cli.printing.progress_bar.time.monotonic", lambda: next(times))
     with Progress() as progress:
         for done in range(5):
             progress("reading", done << 20, 8 << 20)

@@ -15,7 +15,7 @@ from aerobee.client.options import ClientOptions
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_response
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET

@@ -19,7 +19,7 @@ from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.headers.client import PullMessageHeader, SendBackHeader
 from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connections.connection import Connection
 from tests.inline_loop import drive
 
 RETRY = "%RETRY%g"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from aerobee.client.blocking import Producer
+from aerobee.client.blocking_roles import Producer
 from aerobee.client.message import Message
 from aerobee.pipeline.brokers.offsets import Range
 from aerobee.pipeline.decode.properties import Properties, sql_matcher

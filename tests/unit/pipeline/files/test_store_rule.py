@@ -13,7 +13,7 @@ from aerobee.protocol.message.record import Message
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.store_files import StoreFiles
-from aerobee.store.scan.boundaries import last_boundary
+from aerobee.store.log.scan.boundaries import last_boundary
 from tests.unit.pipeline.stores import errors, offsets, read_one_by_one, rows, write_store
 from tests.unit.store.support import SEGMENT, small_settings
 

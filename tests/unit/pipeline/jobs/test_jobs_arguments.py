@@ -13,7 +13,7 @@ from aerobee.pipeline.jobs import run as run_module
 from aerobee.pipeline.jobs import submit
 from aerobee.pipeline.jobs.arguments import build_parser
 from aerobee.pipeline.jobs.checks import check
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.run import run_job
 from aerobee.pipeline.jobs.targets.ledger import ArchiveSelection, Ledger, StagedRows
 from aerobee.pipeline.jobs.targets.target import Target

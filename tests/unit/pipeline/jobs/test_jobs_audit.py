@@ -27,11 +27,11 @@ from aerobee.pipeline.jobs.derived.numbering import (
     restarts_of,
 )
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
-from aerobee.store.inspect.kinds import Level
+from aerobee.store.inspect.finding_kinds import Level
+from aerobee.store.log.scan.sequence import Gap
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.scan.sequence import Gap
 from tests.unit.pipeline.job_stores import log_rows
-from tests.unit.store import audit_support as at
+from tests.unit.store.at_rest import audit_support as at
 
 LEVELS = DelayLevels(DELAY_LEVELS)
 

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.targets import ledger as ledger_module
 from aerobee.pipeline.jobs.targets.ledger import (
     ArchiveSelection,

@@ -15,7 +15,7 @@ from aerobee.pipeline.jobs.derived.lost_messages import (
 )
 from aerobee.pipeline.jobs.derived.lost_report import lost_text
 from aerobee.pipeline.jobs.derived.numbering import MissingNumbers, OffsetRun, missing_numbers
-from aerobee.store.scan.sequence import Gap
+from aerobee.store.log.scan.sequence import Gap
 
 RANGES = [Gap(1000, 2000, "is no record"), Gap(5000, 6000, "is no record")]
 

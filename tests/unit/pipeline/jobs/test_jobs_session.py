@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from aerobee.pipeline.jobs.session import Progress
+from aerobee.pipeline.jobs.common.spark_session import Progress
 
 
 def test_before_the_first_step_a_line_of_progress_says_what_is_done() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from aerobee.pipeline.jobs.common.job_result import JobResult, size_text, table_lines
+from aerobee.pipeline.jobs.common.plots import can_draw, html_page, write_plots
 from aerobee.pipeline.jobs.dlq import body_sample
-from aerobee.pipeline.jobs.plots import can_draw, html_page, write_plots
 from aerobee.pipeline.jobs.replay import rate_limited
-from aerobee.pipeline.jobs.result import JobResult, size_text, table_lines
 from aerobee.pipeline.jobs.retention import (
     Committed,
     Loss,
@@ -179,7 +179,7 @@ def test_the_page_holds_report_and_tables_and_escapes_names(tmp_path: Path) -> N
 def test_without_matplotlib_there_is_the_page_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With it: tests/spark/test_jobs.py.
+    # With it: tests/spark/stores/test_jobs.py.
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert not can_draw()
     paths = write_plots(TABLES, ["report"], str(tmp_path / "plots"))

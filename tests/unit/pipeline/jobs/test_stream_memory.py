@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.stream.failures import stream_failure
 from aerobee.pipeline.jobs.stream.reports import Report, Stopping
 from aerobee.pipeline.jobs.stream.stream_run import watch
@@ -26,7 +26,7 @@ from .test_stream_plan import plan
 
 pytest.importorskip("pyarrow")
 
-from aerobee.pipeline.jobs.stream.memory import Memory, Notes, only_run
+from aerobee.pipeline.jobs.stream.stream_memory import Memory, Notes, only_run
 from aerobee.pipeline.jobs.targets.target import Target
 
 

@@ -10,7 +10,7 @@ import pytest
 from aerobee.cli.main import main
 from aerobee.pipeline.jobs import submit
 from aerobee.pipeline.jobs.arguments import build_parser
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.jobs.stream import stream_run
 from aerobee.pipeline.jobs.stream.job_plan import JobPlan, read_plan
 from aerobee.pipeline.source.source_options import read_source_options

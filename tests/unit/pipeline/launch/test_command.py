@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.cli.main import main
-from aerobee.pipeline.jobs.result import JobFailed
+from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.launch import command
 from aerobee.pipeline.launch.command import Launch, build
 from aerobee.pipeline.launch.modules import ARCHIVE, delete

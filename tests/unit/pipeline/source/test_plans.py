@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.client.blocking import Admin
+from aerobee.client.blocking_roles import Admin
 from aerobee.pipeline.brokers.offsets import Mark, Offsets, Position, Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import first_late, offsets_at, peek
 from aerobee.pipeline.decode.selection import Selection

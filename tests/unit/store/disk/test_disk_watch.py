@@ -5,7 +5,7 @@ import os
 
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, DiskSpace, Files
-from aerobee.store.disk.health import Health
+from aerobee.store.disk.store_health import Health
 
 _SIZE = 1_000
 

@@ -2,7 +2,7 @@
 
 from aerobee.store.disk.offsets_file import ClockNote
 from aerobee.store.disk.steady_time import SteadyTime
-from tests.sim.stepped_store import SteppedClock
+from tests.sim.storage.stepped_store import SteppedClock
 from tests.unit.store.support import FIRST_MS
 
 DAY_MS = 86_400_000

@@ -12,7 +12,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
-from aerobee.store.audit.verify import verify
+from aerobee.store.at_rest.audit.verify import verify
 from aerobee.store.errors import (
     LmqConsumeQueueNumExceeded,
     MessageIllegal,
@@ -24,7 +24,7 @@ from aerobee.store.segments.results import Arrival
 from tests.golden import make_store_options
 from tests.golden.make_store import FIRST_MS, QUEUE_BYTES, STEP_MS
 from tests.golden.make_store_options import LMQ_LOG_BYTES, LMQ_WORKLOAD, write_lmq_store
-from tests.unit.store.audit_support import keep_topics
+from tests.unit.store.at_rest.audit_support import keep_topics
 from tests.unit.store.support import (
     SEGMENT,
     ManualClock,

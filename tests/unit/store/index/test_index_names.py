@@ -2,7 +2,7 @@
 
 import pytest
 
-from aerobee.store.index.service import IndexNames, is_index_name
+from aerobee.store.index.index_service import IndexNames, is_index_name
 from tests.unit.store.support import ManualClock
 
 

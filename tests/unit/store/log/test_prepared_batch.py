@@ -10,10 +10,10 @@ import pytest
 
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import pack_host
-from aerobee.store.compiled import Compiled
 from aerobee.store.dispatch.reput import ROUND_MOST
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.log import commit_log
+from aerobee.store.log.compiled import Compiled
 from aerobee.store.message_store import MessageStore
 from tests.forms import compiled_form
 from tests.unit.store.support import ManualClock, bodies, message, small_settings

@@ -12,8 +12,8 @@ from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import PRE_BLANK
-from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.recovery.cross_check import _holes
 from tests.faulty_files import FaultyFiles
 

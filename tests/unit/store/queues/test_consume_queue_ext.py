@@ -11,6 +11,8 @@ import pytest
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.record import Message, decode_records
+from aerobee.store.at_rest.repair.at_rest import StoreAtRest
+from aerobee.store.at_rest.repair.rebuild import rebuild
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
@@ -24,13 +26,18 @@ from aerobee.store.queues.consume_queue_ext import (
 )
 from aerobee.store.queues.extended_queue import ExtendedQueue
 from aerobee.store.queues.queue_view import ENTRY
-from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.rebuild import rebuild
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store_options
 from tests.golden.make_store_options import EXT_BYTES, write_ext_store
+from tests.unit.store.background.retention.retention_support import (
+    HOUR_MS,
+    Hours,
+    names,
+    open_store,
+    run,
+    settle,
+)
 from tests.unit.store.log.test_golden_store import contents, golden_settings, write
-from tests.unit.store.retention_support import HOUR_MS, Hours, names, open_store, run, settle
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,

@@ -222,7 +222,7 @@ def test_swapped_queue_files_give_nobody_the_messages_of_another_topic(
         assert store.stats.repaired_entries == 14
         assert store.stats.damage_found == {"record": 0, "unit": 2, "unclear": 0, "index": 0}
         assert store.known_gaps == ()
-        assert all("wrong queue unit" in line for line in errors(caplog))
+        assert all("wrong queue entry" in line for line in errors(caplog))
 
 
 @pytest.mark.parametrize(

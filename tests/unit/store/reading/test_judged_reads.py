@@ -9,8 +9,8 @@ from aerobee.protocol.filters.property_filter import PropertyFilter
 from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.message.record import decode_records
 from aerobee.store.message_store import MessageStore
-from aerobee.store.reading import reader
-from aerobee.store.reading.reader import ReadLimits
+from aerobee.store.reading import queue_reader as reader
+from aerobee.store.reading.queue_reader import ReadLimits
 from aerobee.store.segments.results import GetResult, GetStatus
 from tests.unit.store.support import (
     fill,

@@ -8,8 +8,8 @@ import pytest
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.record import decode_records
 from aerobee.store.message_store import MessageStore
-from aerobee.store.reading import reader
-from aerobee.store.reading.reader import ReadLimits
+from aerobee.store.reading import queue_reader as reader
+from aerobee.store.reading.queue_reader import ReadLimits
 from aerobee.store.segments.results import GetResult, GetStatus
 from tests.unit.store.support import fill, flip, log_segment, message, small_settings, whole
 

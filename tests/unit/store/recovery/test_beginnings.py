@@ -12,7 +12,7 @@ from aerobee.protocol.checksum import crc32c
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.message_store import MessageStore
-from tests.unit.store.retention_support import (
+from tests.unit.store.background.retention.retention_support import (
     HOUR_MS,
     Hours,
     fill_segments,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.index.file import index_file_bytes
+from aerobee.store.index.index_file import index_file_bytes
 from aerobee.store.message_store import MessageStore
-from tests.sim.crash_choices import picks_of
-from tests.sim.crash_model import CrashModel
-from tests.sim.memory_files import MemoryFiles
-from tests.sim.recorded_files import DirectorySynced, RecordedFiles, Unlinked
-from tests.sim.stepped_store import SteppedStore
+from tests.sim.disk.crash_choices import picks_of
+from tests.sim.disk.crash_model import CrashModel
+from tests.sim.disk.memory_files import MemoryFiles
+from tests.sim.disk.recorded_files import DirectorySynced, RecordedFiles, Unlinked
+from tests.sim.storage.stepped_store import SteppedStore
 from tests.unit.store.support import (
     ManualClock,
     adopt,

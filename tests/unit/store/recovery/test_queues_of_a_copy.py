@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.audit.verify import verify
+from aerobee.store.at_rest.audit.verify import verify
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import (
     as_copy,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreError, StoreLayoutError, StoreNotWritable
 from aerobee.store.message_store import MessageStore

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.disk.files import Clock, Files
-from aerobee.store.disk.health import Health
 from aerobee.store.disk.segment_names import segment_name
+from aerobee.store.disk.store_health import Health
 from aerobee.store.errors import SegmentCreateFailed, StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.allocate import AllocateMappedFileService

@@ -21,7 +21,7 @@ from aerobee.store.segments.transient_pool import (
     TransientStorePool,
     pooled_maker,
 )
-from tests.contract.test_files import locked_kib
+from tests.contract.storage.test_files import locked_kib
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.flush.test_durability import NEVER_MS, wait_until
 from tests.unit.store.support import (

@@ -9,7 +9,7 @@ import pytest
 
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
-from tests.contract.test_files import locked_kib
+from tests.contract.storage.test_files import locked_kib
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.flush.test_durability import wait_until
 from tests.unit.store.support import (

@@ -1,0 +1,268 @@
+"""The daemon as a process: loop, signals, what it prints, how it exits.
+
+SIGTERM and SIGINT stop in order, after a recovery that is under way; a second one leaves at once,
+and the next start recovers as after a crash. SIGHUP has the configuration read again
+(`config/loading/reload.py`), and one that comes while starting is heeded afterwards; where the
+terminal it was started from is gone, it stops in order (`config/loading/hangup.py`). A supervisor
+of ours has SIGUSR2 beside: stop in order, to be started again at once (`shards/supervisor.py`).
+`faulthandler` is on, so that a fault in mapped memory names its place in the log.
+
+Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
+78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from aerobee import __version__
+from aerobee.broker.lifecycle.daemon import Daemon, StartAbandoned
+from aerobee.broker.monitoring.systemd import Notifier
+from aerobee.broker.registration.broker_address import AddressError
+from aerobee.broker.tables.files.state_file import StateFileError
+from aerobee.config.errors import ConfigError
+from aerobee.config.loading.hangup import HANGUPS, heed_supervisor
+from aerobee.config.loading.load import Loaded
+from aerobee.config.loading.reload import Load, Reload
+from aerobee.config.model import Settings
+from aerobee.native.form import form_name
+from aerobee.printable import printable
+from aerobee.remoting.errors import RemotingListenError
+from aerobee.store.errors import StoreError
+
+log = logging.getLogger("aerobee.daemon")
+
+EXIT_FAILED = 1
+EXIT_PORT_IN_USE = 3
+EXIT_CONFIG = 78
+# The last generation: its collections look at everything.
+_OLDEST = 2
+_SWITCH_S = 0.001
+
+
+def run(loaded: Loaded, load: Load, *, supervised: bool = False) -> int:
+    """Run the daemon until a signal stops it; returns the process's exit code.
+
+    `load` reads the configuration again, from the same sources as `loaded`. `supervised`: it also
+    stops when standard input ends (`heed_supervisor`).
+    """
+    faulthandler.enable()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(loaded, load, supervised))
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where it is installed: 10-20 % more requests a second, never required."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return loop
+
+
+async def _serve(loaded: Loaded, load: Load, supervised: bool) -> int:
+    notifier = Notifier(os.environ)
+    daemon = Daemon(loaded.settings, notifier, Reload(loaded.settings, load))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    hung_up = _on_signals(loop, stop, daemon, supervised)
+    if supervised:
+        heed_supervisor(loop, hung_up)
+    reload_asked = asyncio.Event()
+    with HANGUPS.heard(loop.call_soon_threadsafe, reload_asked.set, hung_up):
+        code = await _start(daemon)
+        if code is not None:
+            return code
+        _be_prompt()
+        reloading = loop.create_task(_reload_forever(daemon, reload_asked, notifier))
+        _say_ready(daemon, notifier)
+        await stop.wait()
+        reloading.cancel()
+        return await _stop(daemon)
+
+
+def _be_prompt() -> None:
+    """Keep what Python does beside the loop short. What a start has loaded, or a full collection of
+    garbage has found alive, no later collection looks at: with hundreds of thousands of entries it
+    would stop everything for 100 ms. What is frozen so is freed all the same when nothing refers to
+    it any more, and the broker makes no circles of what lives long (a test holds a closed
+    connection to that). And a worker that reads a large body lets the loop go on after a
+    millisecond, not after five."""
+    gc.freeze()
+    gc.callbacks.append(_freeze_what_stays)
+    sys.setswitchinterval(_SWITCH_S)
+
+
+def _freeze_what_stays(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == _OLDEST:
+        gc.freeze()
+
+
+def _say_ready(daemon: Daemon, notifier: Notifier) -> None:
+    # One write: the log's own thread writes there too, and would come between the lines.
+    sys.stderr.write("\n".join(banner(daemon, process_age_s())) + "\n")
+    sys.stderr.flush()
+    notifier.ready(f"{_state(daemon)} at {daemon.addresses.broker}")
+
+
+async def _stop(daemon: Daemon) -> int:
+    log.info("stopping")
+    try:
+        await daemon.stop()
+    except ExceptionGroup as errors:
+        text = printable(f"aerobee: not stopped cleanly: {errors.exceptions[0]}")
+        print(text, file=sys.stderr)
+        return EXIT_FAILED
+    log.info("stopped")
+    return 0
+
+
+async def _reload_forever(daemon: Daemon, asked: asyncio.Event, notifier: Notifier) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        notifier.reloading()
+        try:
+            await daemon.read_settings_again()
+        except Exception:  # the top of this task: the next SIGHUP is heeded all the same
+            log.exception("reading the configuration again failed")
+        notifier.ready()
+
+
+async def _start(daemon: Daemon) -> int | None:
+    """Start; an exit code when that failed, None when it runs."""
+    try:
+        await daemon.start()
+    except StartAbandoned:
+        log.info("stopped before it was ready")
+        return 0
+    except RemotingListenError as error:
+        return _exit_with(error, EXIT_PORT_IN_USE)
+    except (AddressError, ConfigError) as error:
+        return _exit_with(error, EXIT_CONFIG)
+    except (StoreError, StateFileError, OSError) as error:
+        return _exit_with(error, EXIT_FAILED)
+    return None
+
+
+def _exit_with(error: Exception, code: int) -> int:
+    print(printable(f"aerobee: cannot start: {error}", keep="\n"), file=sys.stderr, flush=True)
+    return code
+
+
+def _on_signals(
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon, supervised: bool
+) -> Callable[[], None]:
+    """Have signals stop the daemon; returns what does the same when its terminal is gone."""
+
+    def stop_asked(number: signal.Signals) -> None:
+        if stop.is_set():
+            # The second one: leave now. What was acknowledged is in the files; `abort` stays.
+            print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
+            os._exit(128 + number)
+        stop.set()
+        if not daemon.serving:
+            log.warning(
+                "%s while starting: will stop when the recovery is finished; "
+                "a second signal leaves at once",
+                number.name,
+            )
+            daemon.abandon_start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_asked, number)
+
+    def restart_asked() -> None:
+        daemon.will_return()
+        stop_asked(signal.SIGUSR2)
+
+    if supervised:
+        loop.add_signal_handler(signal.SIGUSR2, restart_asked)
+
+    def hung_up() -> None:
+        # The kernel and the shell both send the signal: the second one is not somebody's haste.
+        if not stop.is_set():
+            log.info("the terminal was closed, or the supervisor is gone")
+            stop_asked(signal.SIGHUP)
+
+    return hung_up
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, its imports included (proc(5), `starttime`)."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+            # The fields begin after the program's name, which may hold blanks and brackets.
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return time.process_time()
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
+
+
+def banner(daemon: Daemon, seconds: float) -> list[str]:
+    """What the daemon prints at its start: its names, its addresses for clients, its store."""
+    settings, addresses = daemon.settings, daemon.addresses
+    lines = [
+        f"aerobee {__version__}  broker {settings.broker_name}  cluster {settings.cluster_name}  "
+        f"{settings.flush_disk_type}",
+        f"  clients are told  {addresses.broker}",
+    ]
+    if addresses.vip:
+        lines.append(f"  vip port          {addresses.vip}")
+    if addresses.admin:
+        lines.append(f"  administrators    {addresses.admin}")
+    if addresses.name_servers:
+        registered = daemon.registrar.registered
+        listed = [
+            server + ("" if registered.get(server) else " (not registered yet)")
+            for server in addresses.name_servers
+        ]
+        lines.append(f"  name servers      {'; '.join(listed)}")
+    if addresses.http:
+        scheme = "https" if settings.tls_mode == "enforcing" else "http"
+        lines.append(f"  metrics, health   {scheme}://{addresses.http}/metrics /live /ready")
+    lines.append(f"  store             {settings.store_path}")
+    lines.append(f"  hot path          {form_name(daemon.form)}")
+    lines.append(f"  recovery          {daemon.store.recovery.summary()}")
+    lines += [f"  warning           {warning}" for warning in daemon.warnings]
+    if _registered(daemon):
+        lines.append(f"ready in {seconds:.2f} s")
+    else:
+        lines += [f"  warning           {text}" for text in _unregistered(daemon.settings)]
+        lines.append(f"{_state(daemon)} after {seconds:.2f} s")
+    return lines
+
+
+def _registered(daemon: Daemon) -> bool:
+    """Whether clients can find the broker; without any name server they know its address."""
+    registered = daemon.registrar.registered
+    return not registered or any(registered.values())
+
+
+def _state(daemon: Daemon) -> str:
+    return "ready" if _registered(daemon) else "serving, not registered,"
+
+
+def _unregistered(settings: Settings) -> list[str]:
+    """Why clients cannot find the broker, and what to do."""
+    lines = [
+        "no name server has accepted the registration, so clients cannot find this broker "
+        "(it goes on trying)"
+    ]
+    if settings.name_servers and not settings.nameserver_enabled:
+        lines.append(
+            "the embedded name server is off because namesrvAddr (broker.name_servers) is "
+            f"{settings.name_servers}: start one there (aerobee nameserver), or remove namesrvAddr "
+            "to use the embedded one"
+        )
+    return lines

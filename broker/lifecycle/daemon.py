@@ -1,0 +1,539 @@
+"""The daemon: starts one broker with its ports and its name server in order, stops it in reverse.
+
+Start: HTTP (so that probes see the recovery), store (lock, recovery, in a thread), broker core,
+embedded name server, client ports, first registration, READY. Stop: no more connections, leave the
+name servers, close the client ports, answer held pulls, save offsets, close the store, HTTP last.
+
+One event loop thread runs everything but the store's flush and allocation threads. What fails while
+starting is undone in reverse and raised; the command line turns it into one line and an exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from aerobee.access.errors import AccountFileError
+from aerobee.access.files.account_places import tools_file
+from aerobee.broker.background.live_settings import LiveSettings
+from aerobee.broker.background.scheduler import Scheduler
+from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.core import BrokerCore
+from aerobee.broker.lifecycle.free_ports import check_ports_free
+from aerobee.broker.messages.store_events import StoreEvents
+from aerobee.broker.monitoring.health_checks import (
+    HealthChecks,
+    LoopMonitor,
+    disk_probe,
+    health_routes,
+    registered_probe,
+)
+from aerobee.broker.monitoring.http import HttpLimits, HttpServer
+from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
+from aerobee.broker.monitoring.metrics import Metrics
+from aerobee.broker.monitoring.network_metrics import http_port
+from aerobee.broker.monitoring.setup import (
+    add_broker,
+    add_network,
+    metrics_of_process,
+)
+from aerobee.broker.monitoring.systemd import Notifier, Supervision
+from aerobee.broker.registration.broker_address import Identity, ReservedPorts, decide_advertised
+from aerobee.broker.registration.exposure import exposures
+from aerobee.broker.registration.registration import Registrar
+from aerobee.config.bounds.limits import check_limits, connection_limit
+from aerobee.config.bounds.memory import available_memory, memory_of, memory_warning
+from aerobee.config.errors import ConfigError
+from aerobee.config.loading.reload import Reload
+from aerobee.config.model import Settings
+from aerobee.config.ports import VIP_BELOW, check_ports, listeners, reachable
+from aerobee.config.tls.certificates import (
+    PortCertificates,
+    ServerCertificates,
+    registration_context,
+    server_certificates,
+)
+from aerobee.nameserver.server import NameServer
+from aerobee.native.form import CompiledForm, NativeError, chosen
+from aerobee.remoting.connection_limits import RemotingLimits
+from aerobee.remoting.listening.server import RemotingServer
+from aerobee.remoting.peers import address_text
+from aerobee.remoting.turns import Turns
+from aerobee.store.disk.files import Files
+from aerobee.store.disk.lock import StoreLock
+from aerobee.store.errors import StoreError
+from aerobee.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from aerobee.access.account_service import AccessService
+    from aerobee.access.files.credentials import Credentials
+
+log = logging.getLogger("aerobee.daemon")
+
+# At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
+_DRAIN_S = 5.0
+
+
+class Addresses(NamedTuple):
+    """The addresses that clients get and those of the parts; empty text for a part that is off."""
+
+    broker: str
+    vip: str
+    admin: str
+    name_server: str
+    name_servers: tuple[str, ...]
+    http: str
+
+
+class StartAbandoned(Exception):
+    """The daemon was asked to stop before it was ready; what had been started is undone."""
+
+
+class Daemon:
+    """One broker process. `start` once, `stop` once; both on the loop that runs it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        notifier: Notifier | None = None,
+        reload: Reload | None = None,
+    ) -> None:
+        """`reload` reads the configuration again, into these settings; without it they stay."""
+        self.settings = settings
+        self._reload = reload
+        self._live_settings: LiveSettings | None = None
+        self.stats = BrokerStats(light=settings.lmq_enabled)
+        self.health = HealthChecks()
+        check_limits(settings)
+        #: The compiled form of the hot path, None where the plain one runs.
+        self.form = _form()
+        limit = connection_limit(settings)
+        self._limits = remoting_limits(settings, limit.connections)
+        self._notifier = notifier or Notifier({})
+        self._supervision = Supervision(self._notifier, self.health)
+        # What stops the parts that have been started, with their names.
+        self._undo: list[tuple[str, Callable[[], Awaitable[None] | None]]] = []
+        self._serving = False
+        self._stop_asked = False
+        self._returns = False
+        self.health.add(
+            "serving",
+            lambda: None if self._serving else "the broker is starting or stopping",
+            "wait; the log shows how far it is",
+        )
+        self.warnings: tuple[str, ...] = limit.warnings
+        self._http: HttpServer | None = None
+        # What is asked of name servers goes through the one and is signed with the others.
+        self._outgoing: ssl.SSLContext | None = None
+        self._credentials: Credentials | None = None
+        self._certificates: ServerCertificates | None = None
+        # There from `start` on.
+        self.store: MessageStore
+        self.core: BrokerCore
+        # Notes how far delays and timer are, at the store's end; None while there is no core.
+        self._save_last: Callable[[], None] | None = None
+        self.registrar: Registrar
+        self.addresses: Addresses
+
+    async def start(self) -> None:
+        """Start everything. What fails is undone and raised: `StoreError`, `RemotingListenError`,
+        `AddressError`, `ConfigError` (two parts on one port), `StateFileError` or OSError, each
+        with a text a person can act on. Raises `StartAbandoned` after `abandon_start`.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has started and not begun to stop."""
+        return self._serving
+
+    def abandon_start(self) -> None:
+        """Let a `start` under way end at its next step. A recovery is one step: it is not broken
+        off, because the next start would have to begin it anew.
+        """
+        self._stop_asked = True
+
+    def will_return(self) -> None:
+        """The `stop` to come is followed by a start at once: clients are to keep their routes."""
+        self._returns = True
+
+    async def read_settings_again(self) -> None:
+        """Take over what the configuration says now (config/loading/reload.py), and what the files
+        of certificates hold. Once it serves."""
+        if self._certificates is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._certificates.read_again)
+        if self._live_settings is not None:
+            await self._live_settings.read_again()
+        if self.core.access is not None:
+            await self.core.access.read_again()
+
+    async def stop(self) -> None:
+        """Stop what was started, in reverse; every step is tried even if one before it failed."""
+        self._serving = False
+        self._notifier.stopping("stopping")
+        failures: list[Exception] = []
+        while self._undo:
+            what, undo = self._undo.pop()
+            try:
+                stopping = undo()
+                if stopping is not None:
+                    await stopping
+            except (StoreError, OSError) as error:
+                # A fault that is known, such as a store that was taken away: its text says all.
+                log.error("stop failed what=%s why=%s", what, error)
+                failures.append(error)
+            except Exception as error:
+                log.exception("stop failed what=%s", what)
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("the daemon did not stop cleanly", failures)
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self.settings
+        await self._check_first(settings)
+        scheduler = Scheduler(loop)
+        self._undo.append(("timers", scheduler.stop))
+        turns = Turns()
+        monitor = LoopMonitor(loop, turns)
+        monitor.start()
+        self._undo.append(("loop monitor", monitor.stop))
+        self._undo.append(("watchdog", self._supervision.stop))
+        metrics = metrics_of_process(settings, self.stats, self.health, monitor, self.form)
+        self._undo.append(("metrics", metrics.close))
+        http = await self._start_http(metrics, monitor)
+        advertised = decide_advertised(settings.advertised_host, settings.listen_host)
+        self._tell_exposures(advertised.warnings)
+        events = StoreEvents(loop)
+        self.store = await self._open_store(loop, events)
+        self._undo.append(("store", self._close_store))
+        self._check_not_abandoned()
+        if self._reload is not None:
+            self._live_settings = LiveSettings(loop, self._reload, self._settings_changed)
+            self._undo.append(("settings", self._live_settings.close))
+        with contextlib.ExitStack() as reserved:
+            port = settings.listen_port or self._reserve_port(reserved)
+            identity = Identity(advertised, port)
+            self.core = self._build_core(loop, turns, events, identity)
+            self.core.complete_tables()
+            add_broker(metrics, self.core)
+            name_server = await self._start_name_server()
+            vip = await self._start_client_ports(port)
+        host = reachable(settings.nameserver_host)
+        embedded = f"{host}:{name_server.port}" if name_server else ""
+        servers = settings.name_server_list or ((embedded,) if embedded else ())
+        how = self._outgoing, self._credentials
+        self.registrar = Registrar(settings, identity, self.core.topics, servers, *how)
+        self._undo.append(("registration", self._leave_name_servers))
+        self._show_network(metrics, name_server)
+        await self.registrar.start()
+        self.warnings += self.registrar.warnings
+        own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
+        self.addresses = Addresses(*own, embedded, servers, http)
+        self.core.start_tasks(scheduler)
+        self._start_checks(scheduler, monitor)
+        self._check_not_abandoned()
+        self._serving = True
+
+    async def _check_first(self, settings: Settings) -> None:
+        """Find what would stop the start before anything is made."""
+        check_ports(settings)
+        self._read_certificates(settings)
+        memory = memory_of(settings, available_memory())
+        if (warning := memory_warning(settings, memory)) is not None:
+            log.warning("%s", warning)
+            self.warnings += (warning,)
+        # With two daemons on one directory the ports are in the way, too: this says more.
+        StoreLock(Files(), settings.store_path).probe()
+        await check_ports_free(listeners(settings))
+
+    def _show_network(self, metrics: Metrics, name_server: NameServer | None) -> None:
+        add_network(
+            metrics,
+            self.core,
+            servers={name: server.stats for name, server in self._servers.items()},
+            registrar=self.registrar,
+            name_server=name_server,
+            http=self._http,
+            certificates=self._certificates,
+        )
+
+    def _check_not_abandoned(self) -> None:
+        if self._stop_asked:
+            raise StartAbandoned("asked to stop while starting")
+
+    async def _start_http(self, metrics: Metrics, monitor: LoopMonitor) -> str:
+        settings = self.settings
+        if not settings.http_enabled or not settings.http_port:
+            return ""
+        routes = {
+            **health_routes(self.health, monitor),
+            "/metrics": metrics.route,
+        }
+        limits = HttpLimits(connections=settings.http_connections)
+        certificates = self._certificates
+        encryption = None if certificates is None else certificates.http
+        server = HttpServer(settings.http_host, settings.http_port, routes, limits, encryption)
+        await server.start()
+        self._undo.append(("http", server.close))
+        self._http = server
+        metrics.add("http", http_port, server)
+        return f"{settings.http_host}:{server.port}"
+
+    def _reserve_port(self, reserved: contextlib.ExitStack) -> int:
+        ports = ReservedPorts(reachable(self.settings.listen_host))
+        reserved.callback(ports.release)
+        return ports.port
+
+    @property
+    def _encryption(self) -> PortCertificates | None:
+        return None if self._certificates is None else self._certificates.clients
+
+    async def _open_store(
+        self, loop: asyncio.AbstractEventLoop, events: StoreEvents
+    ) -> MessageStore:
+        """Open and recover on a thread; the supervisor hears how far it is."""
+        progress = self._supervision.begin_recovery(loop)
+        store = await loop.run_in_executor(
+            None,
+            lambda: MessageStore.open(
+                self.settings,
+                progress=progress,
+                compiled=None if self.form is None else self.form.store,
+                listener=events,
+            ),
+        )
+        self._supervision.end_recovery()
+        store.make_segment_ahead()
+        return store
+
+    def _build_core(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        events: StoreEvents,
+        identity: Identity,
+    ) -> BrokerCore:
+        core = BrokerCore(
+            settings=self.settings,
+            store=self.store,
+            events=events,
+            identity=identity,
+            stats=self.stats,
+            loop=loop,
+            live_settings=self._live_settings,
+            turns=turns,
+        )
+        self._save_last = core.save_last
+        self._undo.append(("broker core", core.close))
+        return core
+
+    def _read_certificates(self, settings: Settings) -> None:
+        """Those that the ports show, and what name servers are spoken to through. Raises
+        ConfigError."""
+        self._certificates = server_certificates(settings)
+        self._outgoing = registration_context(settings)
+
+    async def _start_name_server(self) -> NameServer | None:
+        settings = self.settings
+        own = self._credentials = credentials_of(settings)
+        if not settings.nameserver_enabled:
+            return None
+        server = NameServer.from_settings(settings, self._encryption, own)
+        await server.start()
+        self._undo.append(("name server", server.close))
+        if server.access is not None:
+            self._note_accounts("name server accounts", server.access)
+        return server
+
+    async def _start_client_ports(self, port: int) -> int:
+        settings, limits, core = self.settings, self._limits, self.core
+        sockets = None if self.form is None else core.compiled_requests(self.form).sockets
+        self.main_server = RemotingServer(
+            core.main_router, limits, "broker", core.turns, sockets, self._encryption
+        )
+        self.vip_server = RemotingServer(
+            core.vip_router, limits, "broker vip", core.turns, encryption=self._encryption
+        )
+        self.admin_server = RemotingServer(
+            core.admin_router, limits, "broker admin", core.turns, encryption=self._encryption
+        )
+        self._undo.append(("client ports", self._close_client_ports))
+        await self.main_server.start(settings.listen_host, port)
+        if settings.admin_port:
+            await self.admin_server.start(settings.admin_host, settings.admin_port)
+        if not settings.vip_port_enabled:
+            return 0
+        return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
+
+    async def _close_client_ports(self) -> None:
+        """Accept no more connections, answer what waits, then end the connections."""
+        servers = self._servers.values()
+        for server in servers:
+            await server.stop_listening()
+        self.core.held.release_all()
+        await self.core.answers.wait_empty(_DRAIN_S)
+        await self.core.save_tables()
+        for server in servers:
+            await server.close()
+
+    @property
+    def _servers(self) -> dict[str, RemotingServer]:
+        """Those of the ports for clients and administrators, by their names in metrics."""
+        servers = {"broker": self.main_server, "vip": self.vip_server}
+        return {**servers, "admin": self.admin_server} if self.settings.admin_port else servers
+
+    async def _leave_name_servers(self) -> None:
+        await self.registrar.stop(returns=self._returns)
+
+    def _start_checks(self, scheduler: Scheduler, monitor: LoopMonitor) -> None:
+        settings = self.settings
+        self.health.add(
+            "store",
+            self.store.not_writable_reason,
+            "the reason says which file or disk; a full disk needs room, a failed one a restart",
+        )
+        self.health.add(
+            "registered",
+            registered_probe(self.registrar),
+            "check that the name servers run and that namesrvAddr names them; one that asks for "
+            "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
+        )
+        self.health.add(
+            "disk",
+            disk_probe(
+                self.store.log_directories,
+                self.store.queue_directory,
+                settings.disk_warning_ratio,
+            ),
+            "free space, or lower fileReservedTime; aerobee store retention says what would go",
+        )
+        self.health.add(
+            "tables",
+            saving_probe(self.core.tables, self.core.table_failures),
+            "give that disk room, or repair what the reason names; what clients commit meanwhile "
+            "is served, but a restart would forget it. Topics and groups that cannot be kept are "
+            "refused. It passes by itself",
+        )
+        self.health.note(
+            "tables are whole",
+            aside_probe((self.core.tables.path, os.path.dirname(settings.kv_file))),
+            "what only those files held is not served; restore it if it is needed, then move the "
+            "files away",
+        )
+        if self.core.access is not None:
+            self._note_accounts("accounts", self.core.access)
+        if (certificates := self._certificates) is not None:
+            # The pair before it serves on: to take the broker out of service would help nobody.
+            self.health.note(
+                "certificates",
+                certificates.probe,
+                "repair the file that the reason names; it is read again when it changes",
+            )
+            self.health.note(
+                "certificate holds",
+                certificates.probe_expiry,
+                "put a new one in its place; files are read again when they change",
+            )
+            scheduler.every(1.0, "certificates", certificates.look, blocking=True)
+        scheduler.every(1.0, "health", self.health.run)
+        self._supervision.start(scheduler, self.store, monitor)
+
+    def _tell_exposures(self, warnings: tuple[str, ...]) -> None:
+        """Say at the start, besides these warnings, in readiness and in metrics what is open to
+        strangers."""
+        found = exposures(self.settings)
+        for text in found:
+            log.warning("%s", text)
+        self.warnings += (*warnings, *found)
+        said = "; ".join(found) or None
+        self.health.note("closed to strangers", lambda: said, "docs/security.md says how")
+
+    def _note_accounts(self, name: str, access: AccessService) -> None:
+        self.health.note(
+            f"{name} not for everybody",
+            lambda: access.control.rules.open_to_all,
+            "take that address out of the file, or write down those that are meant",
+        )
+        self.health.note(
+            name,
+            lambda: access.problem,
+            "the accounts before stay in force; aerobee acl check FILE says what is wrong",
+        )
+
+    def _settings_changed(self) -> None:
+        self.core.settings_changed()
+
+    async def _close_store(self) -> None:
+        # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
+        store = self.store
+        broken = store.not_writable_reason()
+        if not await asyncio.get_running_loop().run_in_executor(None, store.close, self._save_last):
+            raise StoreError(
+                f"the store in {self.settings.store_path} could not bring everything to the disk "
+                f"and will be recovered at the next start: {broken or 'see the log'}"
+            )
+
+
+def _admin_address(settings: Settings) -> str:
+    """Of the administrators' port; "" without one."""
+    where = settings.admin_host, settings.admin_port
+    return address_text(where) if settings.admin_port else ""
+
+
+def credentials_of(settings: Settings) -> Credentials | None:
+    """What the broker signs its registrations with: those of its file, or, where it has none and
+    embeds a name server that asks for accounts, some that nobody else ever knows. Raises
+    ConfigError for a file that cannot be read."""
+    named = settings.credentials_file
+    path = Path(settings.rocketmq_home) / named if named else tools_file(settings.rocketmq_home)
+    draws = settings.nameserver_enabled and settings.nameserver_acl_enabled
+    if path is None and not draws:
+        return None
+    # With it comes the library for YAML.
+    from aerobee.access.files.credentials import Credentials
+
+    if path is None:
+        return Credentials(f"aerobee-{secrets.token_hex(8)}", secrets.token_hex(32))
+    try:
+        return Credentials.read(path)
+    except AccountFileError as error:
+        raise ConfigError("aclToolsFile", str(path), str(error)) from None
+
+
+def _form() -> CompiledForm | None:
+    try:
+        return chosen()
+    except NativeError as error:
+        # The text names the variable and its value.
+        raise ConfigError("", "", str(error)) from None
+
+
+def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:
+    """The limits of the client ports, as the connection layer takes them."""
+    return RemotingLimits(
+        frame_bytes=settings.max_frame_bytes,
+        header_bytes=settings.max_header_bytes,
+        connections=connections,
+        connections_per_address=min(settings.connections_per_address, connections),
+        idle_s=float(settings.idle_seconds),
+        frame_grace_s=float(settings.frame_base_seconds),
+        frame_bytes_per_s=settings.frame_bytes_per_second,
+        inbound_total_bytes=settings.inbound_bytes,
+        outbound_high_water_bytes=settings.outbound_high_water_bytes,
+        outbound_connection_bytes=settings.outbound_bytes_per_connection,
+        outbound_total_bytes=settings.outbound_bytes,
+        pending_calls=settings.calls_per_connection,
+    )

@@ -1,0 +1,63 @@
+"""Points in time and in a queue, as people write and read them."""
+
+import re
+from datetime import datetime
+from typing import Final
+
+from aerobee.cli.printing.output import USAGE, CommandFailed
+
+# Digits alone are milliseconds since 1970 from the year 2000 on. Below that somebody means an
+# offset, seconds, a date without hyphens or a time span, and no time of 1970.
+_FIRST_MS: Final = 946_684_800_000
+
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+_FORMS: Final = "a time such as 2025-03-01T12:30, or milliseconds since 1970"
+
+
+def parse_time(text: str, others: str = "") -> int:
+    """Milliseconds since 1970 of an ISO time (local unless it says otherwise) or of digits.
+
+    Raises CommandFailed for anything else, with `others`, what may stand there besides a time.
+    """
+    forms = f"give {others}, {_FORMS}" if others else f"give {_FORMS}"
+    if is_offset(text):
+        raise CommandFailed(
+            f"not a time: {text!r}, as milliseconds since 1970, is before the year 2000 ({forms})",
+            USAGE,
+        )
+    if _DIGITS.fullmatch(text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandFailed(f"not a time: {text!r} ({forms})", USAGE) from None
+    # By way of microseconds: a float that is a little too small would be cut to the millisecond
+    # before (4338653458386, of 2107, is one).
+    return round(moment.timestamp() * 1_000_000) // 1000
+
+
+def exact_time(timestamp_ms: int) -> str:
+    """A time that `parse_time` takes back to the millisecond, wherever that is: local, one word,
+    with its distance from UTC. Digits of what is no time that a calendar has."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    moment = moment.replace(microsecond=timestamp_ms % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def is_offset(text: str) -> bool:
+    """Whether `text` is a number too small for a time: where both may stand, it is an offset."""
+    return _DIGITS.fullmatch(text) is not None and int(text) < _FIRST_MS
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A time for people, local, to the millisecond; "" for none."""
+    if timestamp_ms <= 0:
+        return ""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
