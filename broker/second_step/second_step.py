@@ -1,6 +1,6 @@
-"""Where what has waited is stored: asks again what was asked when it was accepted.
+"""Stores messages that have waited, after a repetition of the checks of their acceptance.
 
-Days may lie between the two. The table of topics says now:
+Days may lie between the two. Now the table of topics decides:
 
 | the topic              | its queue       | what becomes of the message                      |
 |------------------------|-----------------|--------------------------------------------------|
@@ -10,13 +10,14 @@ Days may lie between the two. The table of topics says now:
 | is not there, and      |                 | stored, as RocketMQ does: the table was lost, or |
 | nobody deleted it here |                 | is another broker's                              |
 
-Whether the topic may be written is not asked: who was told that his message is stored was told so
-when it might be (docs/decisions/0023). All that is not as the client asked for is counted and
-logged, a line for the first of a topic and one a minute with their number and the last id.
+Whether the topic may be written does not matter: it might be written when the client got the answer
+that its message is stored (docs/decisions/0023). Each deviation from the client's request is
+counted and logged: a line for the first of a topic, and a line a minute with their number and the
+last id.
 
-Through here pass: delayed messages, among them retries; timed ones, when they are delivered and
-when they are rolled; transactions, when they are committed and when their half messages are stored
-again; staged rows. Loop thread only.
+These pass through here: delayed messages, among them retries; timed ones, when they are delivered
+and when they are rolled; transactions, when they are committed and when their half messages are
+stored again; staged rows. Loop thread only.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.second_step")
 
-#: Stores a message, as `MessageStore.put`.
+#: Stores a message, like `MessageStore.put`.
 Put: TypeAlias = Callable[[StoreMessage], PutResult]
 #: Why a message has waited, in log and metrics.
 DELAYED: Final = "delayed"
@@ -46,7 +47,7 @@ _KINDS: Final = (DELAYED, TIMED, HALF, STAGED)
 
 
 class SecondStepCounts:
-    """Messages that were not stored where the client asked for, by why they waited."""
+    """Messages that were not stored where the client asked for, by the reason why they waited."""
 
     def __init__(self) -> None:
         self.dropped = dict.fromkeys(_KINDS, 0)

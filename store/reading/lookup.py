@@ -9,13 +9,13 @@ between these neighbours are looked for at once.
 The neighbours of an entry may lie gigabytes apart, and the thread that serves pulls serves all
 clients. So a search goes in turns: each pull that comes to the slot takes it on by a few hundred
 KiB at most (`stats.lookup_bytes` adds them up), and is answered "ask again from there" until the
-search has ended. One that has found nothing is remembered by its slots, which are passed over then,
-like those of damaged records: their messages are not in the log, or can be read no more.
+search has ended. The slots of a search without a find are remembered, and passed over then, like
+those of damaged records: their messages are not in the log, or can be read no more.
 
-What is believed is what `background/scrub/queue_repair.py` believes, with one difference: it waits
-for a whole pass where a queue begins, because a topic that was deleted and used again has left
-messages with the same numbers. Here the search goes from the log's beginning then, and the last one
-counts, if nothing was damaged behind it.
+A message is believed by the rules of `background/scrub/queue_repair.py`, with one difference. Where
+a queue begins, the scrub waits for a whole pass, because a topic that was deleted and used again
+has left messages with the same numbers. Here the search goes from the log's beginning then, and the
+last message counts, if nothing was damaged after it.
 
 Threads: the store's caller only.
 """
@@ -119,7 +119,8 @@ class _Search:
 
     @property
     def position(self) -> int:
-        """Log offset up to which it has come."""
+        """Log offset up to which it has come; the scan has an end of its own only after its first
+        step."""
         return max(self.start, self._scan.end)
 
     def turn(self, most_bytes: int) -> bool:

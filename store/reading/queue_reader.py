@@ -363,9 +363,7 @@ class QueueReader:
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
             if frozen_at is not None and log_offset + size > frozen_at:
-                status = (
-                    status if scanned else GetStatus.OFFSET_OVERFLOW_ONE
-                )  # the status at a queue's end
+                status = status if scanned else GetStatus.OFFSET_OVERFLOW_ONE  # as at a queue's end
                 break
             if count:
                 if log_offset < memory_from:
