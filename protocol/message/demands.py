@@ -11,8 +11,8 @@ verdict depends on its carrier, the way in which it comes to the broker. There a
 A message that asks for anything in this table is not plain: the compiled form hands it back.
 `broker/messages/stored_properties.py` judges sends and replies by this table,
 `broker/staging/rows.py` staged rows, and the compiled form gets the names and bits
-(`broker/messages/compiled_requests.py`). What is granted is carried out where the row says. `WAIT`
-is not here: it asks for a later answer, not for another delivery.
+(`broker/messages/compiled_requests.py`). A granted demand is carried out at the place that its row
+names. `WAIT` is not here: it asks for a later answer, not for another delivery.
 """
 
 import re
