@@ -29,7 +29,7 @@ MOST_LOOKED: Final = 50_000
 class Waits(Protocol):
     """A part of the broker in which messages wait."""
 
-    #: The reason why they wait, a word of place.py.
+    #: The reason why they wait, a word of second_step.py.
     kind: str
 
     def oldest(self) -> Iterator[int | None]:

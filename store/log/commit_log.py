@@ -1,9 +1,9 @@
 """The commit log: the only place where a message becomes bytes of the store.
 
 One writer at a time, under the put lock, gives the message its offsets and time, encodes it, copies
-it after the last record, and moves the marks. A single message is a batch of one. Nothing in there
-waits for a disk, except a roll whose next segment is not ready. Marks move last, so an exception
-leaves everything as it was, and the lock is a context manager, so it cannot stay shut
+it after the last record, and moves the marks. A single message is a batch of its own. Nothing in
+there waits for a disk, except a roll whose next segment is not ready. Marks move last, so an
+exception leaves everything as it was, and the lock is a context manager, so it cannot stay shut
 (docs/reliability.md B21).
 
 A record is stored only if 8 bytes stay free after it. If not, a blank (8 bytes with the length of

@@ -64,7 +64,7 @@ class PreparedBatch:
 
     @property
     def first(self) -> StoreMessage:
-        """The first message, which has the values that all share; there has to be one."""
+        """The first message, which has the values that all share. The batch must not be empty."""
         assert self._first is not None
         return self._first
 

@@ -1,8 +1,8 @@
 """Reads the log of an audit once, from front to back, and hands each record on.
 
-Its claims to slots go to the queues, in batches, its keys to the index, one by one. Faults of the
-log alone are found here: times that go back, a CRC property that does not match, the damaged
-ranges, an end that is not where it should be.
+Its claims to slots go to the queues, in batches, its keys to the index, singly. Faults of the log
+alone are found here: times that go back, a CRC property that does not match, the damaged ranges, an
+end that is not where it should be.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Compares the records of a segment with their entries in the index.
 
 The index has an entry for each key of each record, in the order of the log. So entries and the keys
-of the records are two sequences that should be one, and a flipped bit in an entry, or a page that
+of the records are two sequences that should agree, and a flipped bit in an entry, or a page that
 was lost, shows as a place where they part and meet again. Between two places where they agree, as
 many entries as keys are the entries of those keys, whatever they hold now; where the numbers differ
 (records were damaged, or indexed twice over a restart), an entry that is one bit from a missing key

@@ -62,7 +62,7 @@ _STEP_BYTES = 32 << 10
 _FORGET_BYTES = 16 << 20
 # Wrong links and slots of an index file that are repaired: a file with more has to be made again.
 _MOST_REPAIRED = 4096
-# Wrong index entries of a segment that are named one by one.
+# Wrong index entries of a segment that are named singly.
 _MOST_NAMED = 100
 
 
