@@ -394,8 +394,7 @@ class QueueReader:
             if not is_good and (
                 segment is None or not self._stands(queue, slot, log_offset, size, tags_code)
             ):
-                # The record is deleted with its segment, like all below the log's beginning; or
-                # damaged.
+                # Deleted with its segment, like all below the log's beginning; or damaged.
                 outcome = self._met(queue, slot, log_offset, size, tags_code)
                 if outcome is not Outcome.LOST:
                     scanned -= 1
