@@ -188,7 +188,7 @@ cdef class Pulls:
                 self.route_bytes += TAG_BYTES * len(made.codes)
         return made
 
-    # Twin: store/reading/queue_reader.py Reader.get
+    # Twin: store/reading/queue_reader.py QueueReader.get
     cdef bint _read(self, PullRoute route, Header *header, int64_t offset, int64_t most,
                     Output *out) except -1:
         """Answer with messages from `offset` on; False if they are not plain."""

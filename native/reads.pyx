@@ -48,7 +48,7 @@ cdef bint begin(Scan *scan, tuple room, const uint8_t *records, int64_t base, in
     return True
 
 
-# Twin: store/reading/queue_reader.py Reader._scan_closely
+# Twin: store/reading/queue_reader.py QueueReader._scan_closely
 cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, object codes) except? NULL:
     """Look at the entries of [at, end), up to one that is not plain, to a full answer, or to a
     table of runs that is full; return that place."""
@@ -97,7 +97,7 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
     return at
 
 
-# Twin: store/reading/queue_reader.py Reader._scan_closely
+# Twin: store/reading/queue_reader.py QueueReader._scan_closely
 def scan(bytes entries, Py_ssize_t position, int64_t slot, int32_t queue_id, bint any_queue,
          object codes, const uint8_t[::1] memory, int64_t base, int64_t low, int64_t high,
          int64_t old_below, tuple room, int64_t count, int64_t size, list runs):

@@ -36,7 +36,6 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
@@ -117,6 +116,21 @@ def json_response(status: int, body: object) -> Response:
     return Response(status, text, "application/json")
 
 
+# Not those of the standard library, whose module has clients and messages besides. A status
+# of h11's that is missing here goes without a phrase.
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
+}
 # A scraper gets this while others wait for more than the port may hold.
 BUSY = Response(503, b"busy; try again\n", headers=(("Retry-After", "1"),))
 
@@ -427,8 +441,8 @@ class _HttpConnection:
             *([("Content-Length", str(len(response.body)))] if whole else []),
             *([("Connection", "close")] if last else []),
         ]
-        status = HTTPStatus(response.status)
-        head = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
+        reason = _REASONS.get(response.status, b"")
+        head = h11.Response(status_code=response.status, headers=headers, reason=reason)
         waiting = [self._h11.send(head)]
         self.broken = True
         if method != "HEAD":

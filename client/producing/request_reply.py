@@ -23,7 +23,7 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, make_response
-from aerobee.protocol.headers.reply import PushReplyHeader
+from aerobee.protocol.headers.send import PushReplyHeader
 from aerobee.protocol.message.compression import CannotInflate
 from aerobee.protocol.message.properties import (
     PROPERTY_ARRIVE_TIME,
