@@ -62,7 +62,7 @@ class Identity(NamedTuple):
 
 
 def decide_advertised(asked: str, listen_host: str) -> Advertised:
-    """The address for clients: the setting if there is one, else the listening address, else the
+    """The address for clients: the setting if it is given, else the listening address, else the
     address of the default route. Raises `AddressError` when a name does not resolve.
     """
     host = asked or (listen_host if listen_host not in _ANY else default_route_address())

@@ -60,7 +60,7 @@ PROPERTY_START_DELIVER_TIME = "__STARTDELIVERTIME"
 PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
 #: A recall's property: the UNIQ_KEY of the message that is not to be delivered.
 PROPERTY_TIMER_DEL_UNIQUE_KEY = "TIMER_DEL_UNIQKEY"
-#: The properties by which a client asks for a time, the one that counts first.
+#: The properties by which a client asks for a time; the first that is given counts.
 TIMER_PROPERTIES = (
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELAY_MS,
