@@ -4,7 +4,7 @@ Days may lie between the two. Now the table of topics decides:
 
 | the topic              | its queue       | what becomes of the message                      |
 |------------------------|-----------------|--------------------------------------------------|
-| was deleted since      |                 | dropped, also under a topic of that name made anew|
+| was deleted since      |                 | dropped, even if the topic was made anew         |
 | is there               | may be read     | stored there                                     |
 | is there               | has fallen away | stored in a queue that the topic has             |
 | is not there, and      |                 | stored, as RocketMQ does: the table was lost, or |

@@ -39,8 +39,8 @@ it is hit. `deploy/alerts.yml` warns at 0.9.
 
 ## Memory
 
-This is what all limits together allow, each filled at once. Real use is a small part of it: a daemon with a
-thousand topics and clients takes some 60 MB. At the start the sum is held against the memory of the
+This is what all limits together allow, each filled at once. Real use is a small part of it: a
+daemon with a thousand topics and clients takes some 60 MB. At the start the sum is held against the memory of the
 machine, or of the control group if that has less; when it is larger, a warning names the settings
 to lower, largest first. `aerobee_memory_worst_case_bytes` and `aerobee_memory_available_bytes` are
 the two numbers. Mapped files come on top: the kernel takes their pages back when it needs them. Of
