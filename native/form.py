@@ -1,8 +1,8 @@
-"""Which form of the hot path runs: the compiled one where it was built, or the plain one.
+"""Chooses the form of the hot path: the compiled form where it was built, or the plain form.
 
-AEROBEE_NATIVE says which is wanted: `auto` (the default) takes the compiled form if it is there,
-`off` never, and `required` ends the start without it. Modules that are there and do not load are
-warned of: what runs then is correct, and slower by what users came for.
+AEROBEE_NATIVE names the wanted form: `auto` (the default) takes the compiled form if it is there,
+`off` never, and `required` ends the start without it. Modules that are there and do not load cause
+a warning: the plain form is correct, but slower than users expect.
 """
 
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
-#: Of a broker; `decode` is for Spark's readers.
+#: The modules of a broker; `decode` is for Spark's readers.
 _MODULES = (
     "derive",
     "dispatch",
@@ -34,7 +34,7 @@ _MODULES = (
 
 
 class NativeError(Exception):
-    """The form that is wanted is not to be had; the text says what to do."""
+    """The required form is not available; the text says what to do."""
 
 
 class CompiledForm(NamedTuple):
@@ -51,7 +51,7 @@ class CompiledForm(NamedTuple):
 
 
 class _StoreFunctions:
-    """What the store is handed: functions of several modules under one roof."""
+    """The functions that the store is handed, from several modules."""
 
     def __init__(self) -> None:
         from aerobee.native import derive, dispatch, placing, reads
@@ -71,8 +71,8 @@ def is_built() -> bool:
 
 
 def wish_text() -> str:
-    """What a start with this environment would run, for people. Nothing of a broker is imported for
-    it: the modules are opened as shared objects, which is where a broken one shows."""
+    """The form that a start with this environment would run, for people. Nothing of a broker is
+    imported for it: the modules are opened as shared objects, which shows a broken module."""
     text = "without the compiled hot path"
     try:
         if not _is_wanted():
@@ -88,7 +88,7 @@ def wish_text() -> str:
 
 
 def _file_of(module: str) -> str:
-    """Where it lies; "" when it does not."""
+    """The path of a compiled module; "" without it."""
     folder = os.path.dirname(__file__)
     for suffix in EXTENSION_SUFFIXES:
         file = os.path.join(folder, module + suffix)
@@ -98,7 +98,8 @@ def _file_of(module: str) -> str:
 
 
 def _fault() -> str:
-    """Why the compiled form cannot load, as far as that can be seen from outside; "" if it can."""
+    """The reason why the compiled form cannot load, as far as it shows from outside; "" if it
+    can."""
     import ctypes
 
     for module in _MODULES:
@@ -113,12 +114,12 @@ def _fault() -> str:
 
 
 def form_name(form: CompiledForm | None) -> str:
-    """As people and /metrics are told."""
+    """The name of the form for people and /metrics."""
     return "plain" if form is None else "compiled"
 
 
 def chosen() -> CompiledForm | None:
-    """The compiled form if it is to run; None: the plain one. Raises NativeError."""
+    """The compiled form if it is to run; None: the plain form. Raises NativeError."""
     if not _is_wanted():
         return None
     try:
@@ -129,8 +130,8 @@ def chosen() -> CompiledForm | None:
 
 
 def chosen_decode() -> "ModuleType | None":
-    """The compiled bulk decode of Spark's readers, as `chosen` chooses. It brings nothing of a
-    broker with it: an executor need not have what that is made of."""
+    """The compiled bulk decode of Spark's readers, chosen like `chosen`. It imports nothing of a
+    broker: an executor need not have a broker's packages."""
     if not _is_wanted():
         return None
     try:
@@ -142,7 +143,7 @@ def chosen_decode() -> "ModuleType | None":
 
 
 def _load() -> CompiledForm:
-    """All of it. Raises ImportError."""
+    """Load all modules. Raises ImportError."""
     from aerobee.native import guard, pulls, requests, sends, sockets
 
     return CompiledForm(
@@ -169,7 +170,8 @@ def _is_required() -> bool:
 
 
 def _miss(error: ImportError) -> None:
-    """The compiled form is not to be had: an error if it is required, a warning if it is there."""
+    """Report that the compiled form cannot be had: an error if it is required, a warning if it is
+    there."""
     what = "is there and does not load" if is_built() else "was not built"
     cure = "install a wheel that has it, or build it where a C compiler is (docs/native.md)"
     if _is_required():

@@ -1,4 +1,4 @@
-"""The store of one broker: opens its parts in order, wires them, closes them in order.
+"""The store of a broker: opens its parts in order, wires them, closes them in order.
 
     put -> CommitLog -> (written) -> flush thread -> (durable) -> listener
               `-> pending -> dispatch -> consume queues, index -> (dispatched) -> get, query
@@ -7,11 +7,11 @@
     Scrub (own thread) -> Findings -> QueueRepair (store's caller) -> consume queues, DamageReports
 
 `open` locks and recovers (`opening.py`), then wires and starts the rest. It raises, or returns a
-store that works; nothing is half there.
+store that works as a whole.
 
 Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and nobody repairs
-entries. What deletes, `retention` by time and space and `cleaning` on request, shares one lock (one
-thread removes files at a time), one way of removing files, and one trimmer.
+entries. The parts that delete, `retention` by time and space and `cleaning` on request, share one
+lock (one thread removes files at a time), one way of removing files, and one trimmer.
 
 Threads: one thread (in the broker: the event loop's) calls everything except `wait_durable`;
 flushing, allocation of segments and the scrub, nothing else, happen on threads of the store, and so
@@ -81,19 +81,19 @@ class MessageStore:
         self._settings = settings
         self._parts = parts
         self._listener = listener or StoreListener()
-        #: How far the log has got.
+        #: The marks, which tell how far the log has got.
         self.marks = (Marks if parts.pool is None else PooledMarks)(
             settings, parts.recovery.log_end, parts.last_store_ms, self._listener
         )
         self._compiled = compiled
         self._clock = parts.clock
-        #: Told of filters by whoever knows them; None where no bit maps are made.
+        #: Takes filters from the part that knows them; None if no bit maps are made.
         self.bit_maps = parts.maps
         self._queues = parts.queues
         self._health = parts.health
         self._retried_at = 0.0
         self._kept_arrivals: list[Arrival] = []
-        # How closing went, None before it.
+        # The result of `close`, None before it.
         self._closed: bool | None = None
         self.stats, self.recovery = parts.stats, parts.recovery
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
@@ -113,13 +113,13 @@ class MessageStore:
         self._build_flushing(settings)
         self._build_reading(settings)
         self._build_deletion(settings)
-        # What callers ask of the parts themselves, each of which says how.
+        # Methods of the parts, for which the store is only the door.
         self.put, self.put_batch = self._log.put, self._log.put_batch
         self.prepare_batch, self.put_prepared = self._log.prepare_batch, self._log.put_prepared
         self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
         self.wait_durable = self._sync.wait
         reader, search = self._reader, self._search
-        #: For who reads what is plain by himself (`aerobee/native`).
+        #: For the compiled form, which reads plain records itself (`aerobee/native`).
         self.known_queue, self.checked_below = self._log.known_queue, reader.checked_below
         self.read_limits = reader.limits
         self.get, self.get_steps = reader.get, reader.get_steps
@@ -142,11 +142,11 @@ class MessageStore:
         compiled: Compiled | None = None,
         listener: StoreListener | None = None,
     ) -> "MessageStore":
-        """Lock, recover and start the store below `settings.store_path`; `compiled` serves what is
-        plain, `listener` hears of marks that move and of a failure.
+        """Lock, recover and start the store below `settings.store_path`; `compiled` serves plain
+        input, `listener` gets the moves of marks and a failure.
 
-        Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say
-        what to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
+        Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts name
+        the remedy; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
         synced.
         """
         parts = open_parts(settings, files or Files(), clock or Clock(), progress, compiled)
@@ -157,7 +157,7 @@ class MessageStore:
 
     @property
     def frozen(self) -> bool:
-        """Whether reading stops at a mark of before a failure."""
+        """Whether reading stops at the mark that held before a failure."""
         return self.marks.frozen_at is not None
 
     # --- building ---------------------------------------------------------------------------
@@ -184,7 +184,8 @@ class MessageStore:
         )
 
     def _build_flushing(self, settings: Settings) -> None:
-        """What moves the committed and the durable mark, and what keeps the offsets file."""
+        """Build the parts that move the committed and the durable mark, and the keeper of the
+        offsets file."""
         parts, marks = self._parts, self.marks
         self._sync = CommitLogSync(
             marks, parts.segments, parts.checkpoint, self._health, parts.stats
@@ -248,7 +249,7 @@ class MessageStore:
         )
 
     def _build_reading(self, settings: Settings) -> None:
-        """What reads, and what looks for damage."""
+        """Build the parts that read and that look for damage."""
         parts = self._parts
         limits = ReadLimits.of(settings)
         self._crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
@@ -301,7 +302,7 @@ class MessageStore:
             self._scrub_segment,
             self._scrub_all,
         )
-        # Closing and repairing may come from two threads.
+        # Close and repair may come from two threads.
         self._repair_lock = threading.Lock()
         self._repairs = True
         self._scrub = self._make_scrub(settings, limits) if scrubs else None
@@ -362,7 +363,7 @@ class MessageStore:
 
     @property
     def written(self) -> int:
-        """Log offset behind the last appended byte."""
+        """Log offset after the last appended byte."""
         return self.marks.written
 
     @property
@@ -382,22 +383,23 @@ class MessageStore:
 
     @property
     def min_log_offset(self) -> int:
-        """First log offset there is."""
+        """First log offset of the log."""
         return self._log.min_offset
 
     def request_flush(self) -> None:
-        """Something was appended: have it committed, or synced, as soon as the settings say."""
+        """Have an append committed, or synced, as soon as the settings say."""
         (self._commits or self._flusher).wake()
 
     def sync_soon(self) -> None:
-        """Somebody waits for what is in the files now: sync without waiting for the interval."""
+        """Sync without waiting for the interval: somebody waits for the bytes in the files now."""
         self._flusher.hurry()
 
     def dispatch(self) -> list[Arrival]:
-        """Make visible what may be: everything committed, under SYNC_FLUSH everything durable.
+        """Make messages visible: everything committed, under SYNC_FLUSH everything durable.
 
-        Returns the messages that became visible, in log order. Cheap when there is nothing to do.
-        Does not raise: a full disk refuses puts and is tried again, other failures break the store.
+        Returns the messages that became visible, in log order. It is cheap when there is nothing to
+        do. It does not raise: a full disk refuses puts and is tried again, other failures break the
+        store.
         """
         arrivals, more = self.dispatch_round()
         while more:
@@ -406,8 +408,8 @@ class MessageStore:
         return arrivals
 
     def dispatch_round(self, tell: bool = True) -> tuple[list[Arrival], bool]:
-        """As `dispatch`, some thousand messages at most; and whether there is more. Without `tell`
-        what became visible need not be listed."""
+        """Do `dispatch` for some thousand messages at most; also return whether there are more.
+        Without `tell` the list may be empty."""
         marks = self.marks
         limit, before = marks.dispatchable, marks.dispatched
         arrivals = self._reput.dispatch(limit, tell)
@@ -417,7 +419,7 @@ class MessageStore:
         return arrivals, before < marks.dispatched < limit
 
     def _try_again(self) -> None:
-        """Before a put is refused: perhaps the disk has room again."""
+        """Try again before a put is refused: perhaps the disk has room again."""
         now = self._clock.monotonic()
         if self._health.refused_for_now and now - self._retried_at >= _RETRY_S:
             self._retried_at = now
@@ -425,18 +427,18 @@ class MessageStore:
             self._dispatch_now()
 
     def _dispatch_now(self) -> None:
-        """Dispatch in between; the next `dispatch` returns what has arrived."""
+        """Dispatch in between; the next `dispatch` returns the arrivals."""
         self._kept_arrivals = self.dispatch()
 
     # --- queues -----------------------------------------------------------------------------
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First queue offset there is; 0 for an unknown queue."""
+        """First queue offset of the queue; 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset behind the last visible message; 0 for an unknown queue."""
+        """Queue offset after the last visible message; 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -445,13 +447,14 @@ class MessageStore:
         return iter(list(self._queues.queues))
 
     def delete_topic(self, topic: str) -> int:
-        """As `cleaning.remove_topics`, all of it on this thread."""
+        """Do `cleaning.remove_topics` for a topic, all of it on this thread."""
         return self.cleaning.remove_topics([topic], here)
 
     # --- damage -----------------------------------------------------------------------------
 
     def repair_queues(self) -> int:
-        """Resolve what the scrub found, for a few milliseconds; how many queue entries it repaired.
+        """Resolve findings of the scrub for a few milliseconds; return the number of repaired queue
+        entries.
 
         The store's caller calls it about once a second; see `QueueRepair.repair`.
         """
@@ -459,8 +462,8 @@ class MessageStore:
             return self._queue_repair.repair() if self._repairs else 0
 
     def look_for_damage(self, log_offset: int) -> None:
-        """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. What is
-        damaged is logged, counted, and from now on one of `known_gaps`."""
+        """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. Damage is
+        logged, counted, and from now on one of `known_gaps`."""
         segments = self._parts.segments
         boundaries = CrossCheck(segments, self._queues).boundaries
         scan = LogScanner(MappedSegments(segments), self.written, boundaries, self._crc_check)
@@ -472,8 +475,9 @@ class MessageStore:
                 self._damage.note(Verdict(DamageKind.RECORD, *gap), None)
 
     def settings_changed(self, settings: Settings) -> None:
-        """Live settings (config/loading/reload.py) have other values in `settings`, the object that
-        the store was opened with. What reads them there needs no word; the clock keeps one."""
+        """Take over live settings (config/loading/reload.py) that have other values in `settings`,
+        the object that the store was opened with. The parts read them there; only the clock keeps a
+        copy."""
         self._time.hold_for(RetentionRules.of(settings).retention_ms)
 
     @property
@@ -483,7 +487,7 @@ class MessageStore:
 
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
-        """Log offsets [start, end) known to hold no usable record, found now or before."""
+        """Log offsets [start, end) that are known to hold no usable record, found now or before."""
         first = self._log.min_offset
         return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
 
@@ -498,18 +502,18 @@ class MessageStore:
     # --- state ------------------------------------------------------------------------------
 
     def look_whether_there(self) -> None:
-        """Stop if the directory was taken away or replaced; to be called some times a second, from
-        any thread."""
+        """Stop if the directory was taken away or replaced. Call it some times a second, from any
+        thread."""
         self._place.look()
 
     def check_there(self) -> None:
-        """Raises OSError where nothing of this store may be written any more. Any thread."""
+        """Raise OSError if nothing of this store may be written any more. Any thread."""
         self._place.look()
         if (gone := self._health.gone) is not None:
             raise FileNotFoundError(f"the store is gone: {gone}")
 
     def gone_error(self) -> StoreError | None:
-        """What a put is refused with if the store was taken away, None as far as is known."""
+        """The error that refuses a put if the store was taken away, None as far as is known."""
         return None if self._health.gone is None else self._health.error()
 
     def _open_files(self) -> Iterator[tuple[str, int]]:
@@ -525,7 +529,7 @@ class MessageStore:
         return NO_POOL if pool is None else pool.free
 
     def not_writable_reason(self) -> str | None:
-        """Why puts are refused now, None when they are not."""
+        """The reason why puts are refused now, None when they are not."""
         return self._health.reason() or self._log.problem
 
     def threads_alive(self) -> bool:
@@ -536,12 +540,13 @@ class MessageStore:
         )
 
     def _before_breaking(self) -> None:
-        """A sync or write has failed: stop reading at what is durable, and note it on the disk."""
+        """Stop reading at the durable mark after a failed sync or write, and note it on the
+        disk."""
         self.marks.freeze()
         self._note_broken()
 
     def _note_broken(self) -> None:
-        """Have the next start check what this one believes to have written."""
+        """Have the next start check the bytes that this run believes to have written."""
         if self._health.gone is not None:
             return
         try:
@@ -554,9 +559,9 @@ class MessageStore:
     def close(self, before_release: Callable[[], None] | None = None) -> bool:
         """Stop in order: puts, commit, log and queue flush, allocation, checkpoint, lock.
 
-        `before_release` is called when all that can be is durable and the directory is still ours.
-        True if all is durable and dispatched; then the next start trusts it. Otherwise `abort`
-        stays and the next start recovers. Once closed, the same answer again.
+        `before_release` is called when all possible bytes are durable and the directory is still
+        ours. True if all is durable and dispatched; then the next start trusts it. Otherwise
+        `abort` stays and the next start recovers. A second call returns the same answer.
         """
         if self._closed is not None:
             return self._closed

@@ -16,7 +16,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class Appending(NamedTuple):
-    """What a part needs that appends messages."""
+    """The needs of a part that appends messages."""
 
     settings: Settings
     #: Its store host stands in each record.

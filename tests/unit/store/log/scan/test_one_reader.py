@@ -30,7 +30,7 @@ def users_of(name: str) -> set[str]:
 
 
 def test_one_place_knows_how_to_step_behind_a_damaged_record() -> None:
-    assert users_of("Resynchroniser") == {"scan/log_scanner.py"}
+    assert users_of("Resynchroniser") == {"log/scan/log_scanner.py"}
     # A record's magic is looked for there, and by who asks whose a file is, or if it is empty.
     assert users_of("magics") == {
         "scan/resynchronise.py", "inspect/places.py", "repair/steps.py"
