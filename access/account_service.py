@@ -74,6 +74,7 @@ class AccessService:
         home: str,
         named: str,
         make: Callable[[Rules], AccessControl],
+        *,
         always: tuple[Account, ...] = (),
         server: str = "broker",
     ) -> None:
@@ -171,7 +172,7 @@ class AccessService:
             self.problem = None
             log.info("accounts are taken again server=%s", self._server, extra=_EACH)
         if lines:
-            self.control.use(rules)
+            self.control.put_in_force(rules)
             log.info("accounts changed lines=%d server=%s", total, self._server, extra=_EACH)
             for line in lines:
                 log.info("accounts %s server=%s", line, self._server, extra=_EACH)

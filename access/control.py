@@ -94,8 +94,8 @@ class AccessControl:
         """Those in force."""
         return self._rules
 
-    def use(self, rules: Rules) -> None:
-        """Put other rules in force, for every request from now on."""
+    def put_in_force(self, rules: Rules) -> None:
+        """Judge every request from now on by other rules."""
         self._rules = rules
         self.changes += 1
 

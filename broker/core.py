@@ -13,33 +13,34 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aerobee.access.administration import OF_BROKERS
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import BROKER_NEEDS
-from aerobee.broker.access.account_requests import AccessRequests
+from aerobee.broker.appending.answers import Answers
+from aerobee.broker.appending.appending import Appending
+from aerobee.broker.appending.held_pulls import HeldPulls
+from aerobee.broker.appending.reput_service import ReputService
+from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.save_failure import SaveFailure
-from aerobee.broker.background.scheduler import Saver, Scheduler, save_all
+from aerobee.broker.background.scheduler import Savable, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.level_progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.answers import Answers
 from aerobee.broker.messages.compiled_requests import CompiledRequests
-from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.recall import RecallProcessor
-from aerobee.broker.messages.reput_service import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
-from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.requests.administration.account_requests import AccessRequests
 from aerobee.broker.requests.administration.broker_runtime import RuntimeRequests
 from aerobee.broker.requests.administration.broker_settings import SettingsRequests
 from aerobee.broker.requests.administration.consumption import StatsRequests
@@ -65,7 +66,7 @@ from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.clients import ClientTable
-from aerobee.broker.tables.expressions import ExpressionLimits, Expressions
+from aerobee.broker.tables.expressions import Expressions
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.files.table_directory import TableDirectory
 from aerobee.broker.tables.filters import FilterTable
@@ -74,14 +75,13 @@ from aerobee.broker.tables.lag import ConsumerLag, needed_by_queue
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import Admission
 from aerobee.broker.tables.retries_waiting import RetriesWaiting
+from aerobee.broker.tables.tables import Tables
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
-from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
 from aerobee.protocol.message.record import decode_record
@@ -93,6 +93,8 @@ from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
+
+C = TypeVar("C")
 
 # The interval of looks at held pulls and waiting answers; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
@@ -129,9 +131,11 @@ class BrokerCore:
         loop: asyncio.AbstractEventLoop,
         live_settings: LiveSettings | None = None,
         turns: Turns | None = None,
+        form: CompiledForm | None = None,
     ) -> None:
         """`events` is the listener with which `store` was opened. Without `live_settings` no
-        request changes a setting. `turns` are the loop's."""
+        request changes a setting. `turns` are the loop's. `form` serves plain requests from the
+        reads of connections."""
         self.settings = settings
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
@@ -146,8 +150,18 @@ class BrokerCore:
         self._sums = SummedLog(loop.time, call_later=loop.call_later)
         self.access = self._build_access()
         self._build_tables()
+        self._build_consumers()
         self._build_appending()
+        self._build_delays()
         self._build_messages()
+        self.compiled = None if form is None else self._compiled_requests(form)
+        self.staging = self._make_staging()
+        self._waits: tuple[Waits, ...] = (
+            DelayedWaiting(self.delays, store),
+            TimedWaiting(self.timer, store),
+            self.transactions.waiting(),
+            self.staging.waiting(),
+        )
         self._build_routers()
         events.follow(self)
 
@@ -189,26 +203,18 @@ class BrokerCore:
     def _build_tables(self) -> None:
         settings = self.settings
         #: The directory of the tables.
-        self.tables = TableDirectory(self.table_directory, self.store.check_there)
+        self.directory = TableDirectory(self.table_directory, self.store.check_there)
         light = settings.lmq_enabled
         # These are not the loop's own workers: a save must not wait for work of administrators.
         # There is a thread for each table, which has one save at a time.
         self._state_pool = ThreadPoolExecutor(7, thread_name_prefix="aerobee-state")
+        saving = wall_clock_ms, self._loop, self._state_pool
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
-            settings,
-            self._topics_file,
-            wall_clock_ms,
-            self._loop,
-            self._state_pool,
+            settings, self._topics_file, *saving
         )
         self.groups = (LightGroupTable if light else GroupTable)(
-            self._state_file("subscriptionGroup.json"),
-            auto_create=settings.auto_create_group,
-            limit=lambda: settings.max_groups,
-            clock_ms=wall_clock_ms,
-            loop=self._loop,
-            pool=self._state_pool,
+            settings, self._state_file("subscriptionGroup.json"), *saving
         )
         admission = Admission(
             self.topics,
@@ -217,19 +223,13 @@ class BrokerCore:
             start_offsets=settings.max_start_offsets,
         )
         self.offsets = load_offsets(self._state_file, self.store.max_offset, admission, light=light)
-        self._offsets_saver = Saver(
-            self._loop,
-            "consumer offsets",
-            self.offsets,
-            settings.flush_consumer_offset_interval_ms / 1000,
-            self._state_pool,
-        )
-        self.clients = ClientTable(
-            self._loop.time,
-            settings.client_expiry_ms / 1000,
-            self.stats.group_warnings.bump,
-            limit_bytes=lambda: settings.client_bytes,
-        )
+        interval_s = settings.flush_consumer_offset_interval_ms / 1000
+        self._offsets_saver = self._saver("consumer offsets", self.offsets, interval_s)
+
+    def _build_consumers(self) -> None:
+        """The clients, what they wait for and how far they are."""
+        settings = self.settings
+        self.clients = ClientTable(settings, self._loop.time, self.stats.group_warnings)
         self._build_second_step()
         self.lag = ConsumerLag(
             topics=self.topics,
@@ -241,6 +241,15 @@ class BrokerCore:
             retries=self.retries,
         )
         self._build_filters()
+        self.tables = Tables(
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.clients,
+            self.lag,
+            self.expressions,
+            self.filters,
+        )
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
         self._failed_messages = FailedMessages(self.topics, self.stats, self._sums)
 
@@ -248,9 +257,7 @@ class BrokerCore:
         """Build the second step of storing, and the deletions that are remembered for it."""
         file, log_end = self._state_file("deletedTopics.json"), self.store.written
         self.deleted_topics = DeletedTopics(file, log_end)
-        self._deleted_saver = Saver(
-            self._loop, "deleted topics", self.deleted_topics, _DELETED_SAVED_S, self._state_pool
-        )
+        self._deleted_saver = self._saver("deleted topics", self.deleted_topics, _DELETED_SAVED_S)
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
         self.retries = RetriesWaiting(
             self.store.delays, self.store.record_at, self.deleted_topics.offset_of
@@ -258,141 +265,82 @@ class BrokerCore:
 
     def _build_filters(self) -> None:
         settings = self.settings
-        self.expressions = Expressions(
-            self._loop,
-            lambda: ExpressionLimits(
-                settings.max_sql_chars,
-                settings.max_sql_depth,
-                settings.max_sql_nodes,
-                settings.sql_filter_bytes,
-            ),
-        )
+        self.expressions = Expressions(self._loop, settings)
         self.filters = FilterTable(
-            self._state_file("consumerFilter.json"),
-            BloomFilter(settings.filter_error_percent, settings.filter_groups),
-            wall_clock_ms,
-            settings.filter_keep_ms,
-            lambda: settings.sql_filter_bytes,
-            self.store.bit_maps,
-            lambda: self.store.written,
+            settings, self._state_file("consumerFilter.json"), wall_clock_ms, self.store
         )
-        self._filters_saver = Saver(
-            self._loop, "filters", self.filters, _FILTERS_SAVED_S, self._state_pool
-        )
+        self._filters_saver = self._saver("filters", self.filters, _FILTERS_SAVED_S)
+
+    def _saver(self, what: str, table: Savable[C], interval_s: float) -> Saver[C]:
+        return Saver(self._loop, what, table, interval_s, self._state_pool)
 
     def _state_file(self, name: str) -> JsonStateFile:
         path = os.path.join(self.table_directory, name)
-        return JsonStateFile(path, sets_aside=True, check=self.tables.check)
+        return JsonStateFile(path, sets_aside=True, check=self.directory.check)
 
     def _build_appending(self) -> None:
-        """Build the parts that put messages themselves (delayed, staged, half messages), and the
-        parts that follow an append."""
+        """Build the parts that follow an append."""
         settings, store, loop = self.settings, self.store, self._loop
         self.answers = Answers(settings, loop, self.turns, store, self.stats)
-        self.held = HeldPulls(
-            loop.time,
-            lambda: settings.held_pulls,
-            lambda: settings.held_pull_bytes,
-            self.turns,
-            store.properties_at,
-        )
+        self.held = HeldPulls(settings, loop.time, self.turns, store)
         self._reput = ReputService(
             loop, store, self.held, self.turns, flush_timed=settings.flush_timed
         )
-        self._appended = self._reput.appended
+        self._appending = Appending(
+            settings, self.identity, store, self.stats, self._reput, wall_clock_ms
+        )
+
+    def _build_delays(self) -> None:
+        """Build the parts that put messages when they have waited: levels, times, transactions."""
+        store, loop = self.store, self._loop
+        interval_s = self.settings.flush_delay_offset_interval_ms / 1000
         self._delay_progress = DelayProgress(
             self._state_file("delayOffset.json"), lambda: store.durable, store.sync_soon
         )
-        self._progress_saver = Saver(
-            loop,
-            "delay progress",
-            self._delay_progress,
-            settings.flush_delay_offset_interval_ms / 1000,
-            self._state_pool,
-        )
+        self._progress_saver = self._saver("delay progress", self._delay_progress, interval_s)
         self.delays = ScheduleMessageService(
+            self._appending,
             loop=loop,
-            store=store,
             progress=self._delay_progress,
-            stats=self.stats,
-            appended=self._appended,
-            clock_ms=wall_clock_ms,
-            count_deliveries=settings.schedule_message_stats,
             second_step=self.second_step,
             retries=self.retries,
         )
-        self._build_timer()
-        self.staging = self._make_staging()
-        self._build_transactions()
-        self._waits: tuple[Waits, ...] = (
-            DelayedWaiting(self.delays, store),
-            TimedWaiting(self.timer, store),
-            self.transactions.waiting(),
-            self.staging.waiting(),
+        timer_progress = TimerProgress(
+            self._state_file("timerProgress.json"), lambda: store.durable, store.sync_soon
         )
-
-    def _build_transactions(self) -> None:
-        self.transactions = Transactions(
-            self.settings,
-            self._loop,
-            self.turns,
-            self.store,
-            self.topics,
-            self.clients,
-            self.offsets,
-            self.stats,
-            self.identity.store_host,
-            self._appended,
-            wall_clock_ms,
-            self.answers.decisions,
-            self._control,
+        self._timer_saver = self._saver("timer progress", timer_progress, interval_s)
+        self.timer = TimerService(
+            self._appending,
+            loop=loop,
+            progress=timer_progress,
             second_step=self.second_step,
+            delays=self.delays,
+        )
+        self.transactions = Transactions(
+            self._appending,
+            self.tables,
+            loop=loop,
+            turns=self.turns,
+            answers=self.answers.decisions,
+            second_step=self.second_step,
+            access=self._control,
         )
 
     def _make_staging(self) -> Staging:
         return Staging(
-            self.settings,
-            self._loop,
-            self.store,
+            self._appending,
             self.topics,
-            self.stats,
             self._state_file("stages.json"),
-            self.identity.store_host,
-            self._appended,
-            wall_clock_ms,
-            self._bodies,
-            self.turns,
-            self.answers.intents,
-            self.delays,
+            loop=self._loop,
+            turns=self.turns,
+            bodies=self._bodies,
+            sums=self._sums,
+            intents=self.answers.intents,
+            second_step=self.second_step,
+            delays=self.delays,
+            compiled=self.compiled,
             control=self._control,
             pool=self._state_pool,
-            second_step=self.second_step,
-            sums=self._sums,
-        )
-
-    def _build_timer(self) -> None:
-        """Build the timer; `timer.put` stores all messages that are not to be delivered at once."""
-        settings, store = self.settings, self.store
-        self._timer_progress = TimerProgress(
-            self._state_file("timerProgress.json"), lambda: store.durable, store.sync_soon
-        )
-        self._timer_saver = Saver(
-            self._loop,
-            "timer progress",
-            self._timer_progress,
-            settings.flush_delay_offset_interval_ms / 1000,
-            self._state_pool,
-        )
-        self.timer = TimerService(
-            loop=self._loop,
-            store=store,
-            progress=self._timer_progress,
-            stats=self.stats,
-            appended=self._appended,
-            clock_ms=wall_clock_ms,
-            put_delayed=self.delays.put,
-            settings=settings,
-            second_step=self.second_step,
         )
 
     def save_last(self) -> None:
@@ -401,38 +349,28 @@ class BrokerCore:
         self.timer.save_last()
 
     def _build_messages(self) -> None:
-        settings, store = self.settings, self.store
-        reply = self._send_answers = SendReply(settings.region_id, settings.trace_on)
+        self._send_answers = SendReply(self.settings.region_id, self.settings.trace_on)
         self._send = SendProcessor(
-            settings,
-            self.identity,
-            store,
-            self.delays.put,
-            self.transactions.prepare,
-            self.timer,
-            self.topics,
-            self.groups,
-            self.answers.sends,
-            reply,
-            self.stats,
-            self._failed_messages,
-            self._appended,
-            wall_clock_ms,
+            self._appending,
+            self.tables,
+            delays=self.delays,
+            transactions=self.transactions,
+            timer=self.timer,
+            answers=self.answers.sends,
+            reply=self._send_answers,
+            failed=self._failed_messages,
         )
-        self._pull = PullProcessor(
-            settings,
-            self.identity,
-            store,
-            self.topics,
-            self.groups,
-            self.clients,
-            self.offsets,
-            self.held,
-            self.stats,
-            self._appended,
-            self.turns,
-            self.expressions,
-            self.filters,
+        self._pull = PullProcessor(self._appending, self.tables, self.held, self.turns)
+
+    def _compiled_requests(self, form: CompiledForm) -> CompiledRequests:
+        return CompiledRequests(
+            self._appending,
+            self.tables,
+            form=form,
+            reply=self._send_answers,
+            pull=self._pull,
+            answers=self.answers.sends,
+            access=self._control,
         )
 
     def marks_moved(self) -> None:
@@ -451,15 +389,11 @@ class BrokerCore:
         settings, store = self.settings, self.store
         self._client_requests = ClientRequests(
             settings,
-            self.clients,
-            self.topics,
-            self.groups,
-            self.turns,
-            self._bodies,
-            self.expressions,
-            self.filters,
+            self.tables,
             self.held,
-            self._control,
+            turns=self.turns,
+            bodies=self._bodies,
+            access=self._control,
         )
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
@@ -480,96 +414,50 @@ class BrokerCore:
             RequestCode.PULL_MESSAGE: self._pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self._pull.handle,
         }
-        closed = self._client_requests.connection_closed
-        # Pulls are not served on the VIP port (protocol/WIRE.md 1.9).
-        serving = (
-            self.stats,
-            closed,
-            self.turns,
-            settings.max_request_bytes,
-            _patience_s(settings),
-            self._control,
-            self._bodies.read,
+        router = partial(
+            Router,
+            stats=self.stats,
+            on_closed=self._client_requests.connection_closed,
+            turns=self.turns,
+            max_request_bytes=settings.max_request_bytes,
+            patience_s=_patience_s(settings),
+            access=self._control,
+            read_body=self._bodies.read,
         )
-        self.admin_router = Router({**handlers, **pulls}, *serving)
+        self.admin_router = router({**handlers, **pulls})
         if settings.admin_port:
             handlers |= dict.fromkeys(handlers.keys() & OF_BROKERS, taken_elsewhere)
-        self.main_router = Router({**handlers, **pulls}, *serving)
-        self.vip_router = Router(handlers, *serving)
-
-    def compiled_requests(self, form: CompiledForm) -> CompiledRequests:
-        """The compiled form that serves plain requests from the reads of connections."""
-        requests = CompiledRequests(
-            form,
-            self.settings,
-            self.identity,
-            self.store,
-            self.topics,
-            self.stats,
-            self._send_answers,
-            self._appended,
-            self.groups,
-            self.offsets,
-            self._pull,
-            self.answers.sends,
-            self._control,
-        )
-        self.staging.use(requests)
-        return requests
+        self.main_router = router({**handlers, **pulls})
+        # Pulls are not served on the VIP port (protocol/WIRE.md 1.9).
+        self.vip_router = router(handlers)
 
     def _asking_handlers(self) -> dict[int, Handler]:
         """The handlers of requests that are answered when clients have answered."""
         settings, store = self.settings, self.store
-        self.client_calls = ClientCalls(
-            self.turns,
-            self.stats,
-            lambda: settings.client_calls,
-            lambda: settings.client_calls_per_connection,
-        )
+        self.client_calls = ClientCalls(self.turns, self.stats, settings)
         consumers = ConsumerRequests(
             settings.broker_name,
             self.clients,
-            store,
-            self.client_calls,
-            self._bodies,
-            settings.max_request_bytes,
+            store=store,
+            calls=self.client_calls,
+            bodies=self._bodies,
+            most_answer_bytes=settings.max_request_bytes,
         )
         replies = ReplyProcessor(
-            settings,
-            self.identity,
-            store,
-            self.clients,
-            self.client_calls,
-            self._send,
-            self._send_answers,
-            self.stats,
-            self._appended,
-            wall_clock_ms,
-            self._sums,
+            self._appending,
+            clients=self.clients,
+            calls=self.client_calls,
+            send=self._send,
+            reply=self._send_answers,
+            sums=self._sums,
         )
         return {**consumers.handlers(), **replies.handlers()}
 
     def _appending_handlers(self) -> dict[int, Handler]:
         settings, store = self.settings, self.store
-        retry = RetryProcessor(
-            self.store,
-            self.delays.put,
-            self.topics,
-            self.groups,
-            self._failed_messages,
-            self.identity,
-            lambda: bool(settings.broker_permission & PERM_WRITE),
-            self._appended,
-        )
+        retry = RetryProcessor(self._appending, self.tables, self.delays, self._failed_messages)
         recall = RecallProcessor(
-            settings,
-            self.identity,
-            self.timer,
-            self.topics,
-            self.answers.sends,
-            self._send_answers,
-            self._appended,
-            wall_clock_ms,
+            self._appending, self.topics, self.timer, self.answers.sends, self._send_answers
         )
         handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send.handle,
@@ -589,46 +477,27 @@ class BrokerCore:
         """The handlers of administration. Codes that no module lists are answered with
         REQUEST_CODE_NOT_SUPPORTED."""
         settings, store, stats = self.settings, self.store, self.stats
-        topics, groups, offsets = self.topics, self.groups, self.offsets
+        tables, name, endpoint = self.tables, settings.broker_name, self.identity.endpoint
         self._traffic = TrafficHistory(stats, store.stats_service, settings.cluster_name)
-        statistics = StatsRequests(
-            settings.broker_name,
-            self.identity.endpoint,
-            topics,
-            groups,
-            offsets,
-            self.clients,
-            self.lag,
-            stats,
-            store,
-        )
         later = WorkerAnswers(self._loop, stats)
         return {
             **TopicRequests(
                 settings,
-                topics,
-                groups,
-                offsets,
-                stats,
-                store,
-                self._on_loop,
-                later,
-                self._bodies,
-                self.deleted_topics,
+                tables,
+                stats=stats,
+                store=store,
+                on_loop=self._on_loop,
+                later=later,
+                bodies=self._bodies,
+                deleted=self.deleted_topics,
                 retries=self.retries,
             ).handlers(),
-            **statistics.handlers(),
-            **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
+            **StatsRequests(name, endpoint, tables, stats, store).handlers(),
+            **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),
-            **AccessRequests(
-                settings, self.identity.endpoint, self.access, wall_clock_ms
-            ).handlers(),
-            **ResetRequests(
-                settings.broker_name, topics, offsets, self.clients, self.lag, store, stats
-            ).handlers(),
-            **ProgressRequests(
-                settings.broker_name, topics, offsets, self.clients, self.lag, store
-            ).handlers(),
+            **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
+            **ResetRequests(name, tables, store, stats).handlers(),
+            **ProgressRequests(name, tables, store).handlers(),
             **QueueRequests(self.clients, store).handlers(),
             **self.delays.handlers(),
             **TrafficRequests(self._traffic).handlers(),
@@ -693,7 +562,7 @@ class BrokerCore:
         return (*savers, self.staging.saver, self._offsets_saver)
 
     def _retry_tables(self) -> None:
-        if self.tables.look():
+        if self.directory.look():
             self._save_all_again()
         self.topics.retry()
         self.groups.retry()
@@ -747,7 +616,7 @@ class BrokerCore:
         self.staging.close()
         self.transactions.close()
         self._reput.run()
-        if self.tables.make_anew():
+        if self.directory.make_anew():
             self._save_all_again()
             # Places are saved only when the messages that they name are durable.
             await self._loop.run_in_executor(None, self._have_all_durable)

@@ -28,6 +28,7 @@ import msgspec
 
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_WRITE
 from aerobee.protocol.bodies.topics import DataVersion
+from aerobee.remoting.turns import Spread, Turns
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -113,10 +114,9 @@ class RouteTable:
         self,
         clock_ms: Callable[[], int],
         limits: RouteLimits | None = None,
-        changing: Callable[[], None] | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`changing` is called when there is something to do for `change_some`; without it all is
-        done at once."""
+        """Changes of all topics of a broker are made in `turns`; without them, at once."""
         self._clock_ms = clock_ms
         self._limits = limits or RouteLimits()
         self.groups: dict[str, BrokerGroup] = {}
@@ -127,7 +127,7 @@ class RouteTable:
         # broker name -> its topics; a broker that goes has no topics any more
         self._topics_of: dict[str, dict[str, None]] = {}
         self._queue_entries = 0
-        self._begun = changing or self._change_all
+        self._spread = None if turns is None else Spread(turns, self.change_some)
         # The change that is under way, by broker name; at most one for each.
         self._changes: dict[str, _BrokerChange] = {}
         # topic -> (broker name, when, why)
@@ -298,7 +298,11 @@ class RouteTable:
         self._changes[name] = _BrokerChange(topics, apply)
         self._begun()
 
-    def _change_all(self) -> None:
+    def _begun(self) -> None:
+        """There is something to do for `change_some`."""
+        if self._spread is not None:
+            self._spread.go_on()
+            return
         while self.change_some():
             pass
 

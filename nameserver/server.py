@@ -158,8 +158,7 @@ class NameServer(Serving):
         self._kv = self._kv_file.load(self._options.max_kv_bytes)
         # For the worker, one save at a time.
         self._kv_text = KvText()
-        self.routes = RouteTable(clock_ms, self._options.routes, self._routes_change)
-        self._route_changes = Spread(self._turns, self.routes.change_some)
+        self.routes = RouteTable(clock_ms, self._options.routes, self._turns)
         self._shown = self._shown_configuration()
         self._requests = Requests(
             self.routes,
@@ -280,7 +279,7 @@ class NameServer(Serving):
     def _listener(self, handler: Handler, name: str) -> RemotingServer:
         options = self._options
         return RemotingServer(
-            handler, options.remoting, name, self._turns, encryption=options.encryption
+            handler, options.remoting, name, turns=self._turns, encryption=options.encryption
         )
 
     # --- the server's handler
@@ -412,9 +411,6 @@ class NameServer(Serving):
         access.look()
         self._look = loop.call_later(access.LOOK_S, self._look_at_accounts, loop, access)
 
-    def _routes_change(self) -> None:
-        self._route_changes.go_on()
-
     def _expire(self) -> None:
         expired = self.routes.expire(_EXPIRED_AT_ONCE)
         for broker in expired:
@@ -480,7 +476,7 @@ def _access_of(
     always = () if own is None else (administrator_account(*own),)
     try:
         home, named = settings.rocketmq_home, settings.acl_file
-        return AccessService(loop, home, named, make, always, "nameserver")
+        return AccessService(loop, home, named, make, always=always, server="nameserver")
     except AccountFileError as error:
         raise ConfigError("namesrvAclEnable", "true", str(error)) from None
 

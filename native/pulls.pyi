@@ -1,9 +1,8 @@
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.segments.mapped_file import MappedFile
 
 class PullRoute:
     def __init__(
@@ -19,14 +18,32 @@ class PullRoute:
         /,
     ) -> None: ...
 
+class PullOwner(Protocol):
+    def pull_route(self, ext: Mapping[str, str], /) -> PullRoute | None: ...
+
+class PullCounts(Protocol):
+    def plain_served(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        next_offset: int,
+        messages: int,
+        size: int,
+        seconds: float,
+        /,
+    ) -> None: ...
+
+class Offsets(Protocol):
+    def try_commit(self, group: str, topic: str, queue_id: int, offset: int, /) -> str: ...
+
 class Pulls:
     def __init__(
         self,
-        log: CommitLog,
-        find_route: Callable[[Mapping[str, str]], PullRoute | None],
-        checked_below: Callable[[MappedFile], int],
-        served: Callable[[str, str, int, int, int, int, float], None],
-        commit: Callable[[str, str, int, int], Any],
+        store: MessageStore,
+        owner: PullOwner,
+        pull: PullCounts,
+        offsets: Offsets,
         *,
         json_parts: list[bytes],
         binary_parts: list[bytes],

@@ -89,19 +89,18 @@ cdef class PullRoute:
 cdef class Pulls:
     """Serves plain pulls of a store. Loop thread only."""
 
-    def __init__(self, log, find_route, checked_below, served, commit, *, json_parts, binary_parts,
-                 memory_bytes, recent, old, most_messages, least_entries):
-        """`find_route` is called with the fields of a pull and gives its PullRoute, or None: not
-        plain. `checked_below` as in `QueueReader`. `served` is called with the result: the route's
-        group, topic, queue id, next offset, messages, bytes, seconds. `commit` is called with a
-        group's next offset: group, topic, queue id, offset.
+    def __init__(self, store, owner, pull, offsets, *, json_parts, binary_parts, memory_bytes,
+                 recent, old, most_messages, least_entries):
+        """`owner` is the broker's `CompiledRequests`, whose `pull_route` takes the fields of a pull
+        and gives its PullRoute, or None: not plain. `pull` is the broker's `PullProcessor`, whose
+        `plain_served` counts what was given; `offsets` takes the groups' next offsets.
 
         `json_parts`, `binary_parts`: the answer's header, cut at its variable parts (`PullReply`).
         `recent` and `old`: bytes and messages that an answer holds.
         """
-        self.log, self.marks, self.checked_below = log, log.marks, checked_below
-        self.find_route = find_route
-        self.served, self.commit = served, commit
+        self.log = store.commit_log
+        self.store, self.marks = store, self.log.marks
+        self.owner, self.pull, self.offsets = owner, pull, offsets
         self.forget_routes()
         self.json_parts, self.binary_parts = json_parts, binary_parts
         self.reply_bytes = 160 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
@@ -146,7 +145,7 @@ cdef class Pulls:
         most = min(max(numbers[MOST], 1), self.most_messages)
         served = self._read(route, header, numbers[QUEUE_OFFSET], most, out)
         if served and numbers[SYS_FLAG] & COMMITS:
-            self.commit(
+            self.offsets.try_commit(
                 text_of(&fields[GROUP]), route.topic, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]
             )
         return served
@@ -178,7 +177,7 @@ cdef class Pulls:
         for index in range(FIELDS):
             if fields[index].at != NULL:
                 ext[(<bytes> NAMES[index]).decode()] = text_of(&fields[index])
-        cdef PullRoute made = self.find_route(ext)
+        cdef PullRoute made = self.owner.pull_route(ext)
         if made is not None:
             if len(self.routes) >= MOST_ROUTES or self.route_bytes >= MOST_ROUTE_BYTES:
                 self.forget_routes()
@@ -230,7 +229,7 @@ cdef class Pulls:
         try:
             memory = segment.view
             limit = min(base + segment.wrote, base + memory.shape[0])
-            begin(scan, room, &memory[0], base, max(base, self.checked_below(segment)), limit)
+            begin(scan, room, &memory[0], base, max(base, self.store.checked_below(segment)), limit)
             at = look(scan, at, end, route.codes)
             if not scan.count or (at != end and not scan.full):
                 return False
@@ -240,7 +239,7 @@ cdef class Pulls:
             memory = None
             segment.pins -= 1
         clock_gettime(CLOCK_MONOTONIC, &ended)
-        self.served(
+        self.pull.plain_served(
             route.group, route.topic, queue.queue_id, scan.slot, scan.count, scan.size,
             ended.tv_sec - began.tv_sec + 1e-9 * (ended.tv_nsec - began.tv_nsec),
         )

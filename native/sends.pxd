@@ -45,7 +45,7 @@ cdef class Route:
 
 cdef class Sends:
     cdef dict routes
-    cdef object find_route, find_queue, log, count
+    cdef object log, owner
     cdef bytes cluster, store_host, id_prefix
     cdef list json_parts, binary_parts, size_bounds, dirty
     cdef set not_plain

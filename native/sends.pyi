@@ -1,8 +1,7 @@
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Protocol
 
 from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.queues.consume_queue import ConsumeQueue
 
 class Route:
     def __init__(
@@ -10,13 +9,17 @@ class Route:
     ) -> None: ...
     def take_counts(self) -> tuple[list[tuple[int, int, int]], list[int]]: ...
 
+class SendOwner(Protocol):
+    def send_route(self, encoded: bytes, /) -> Route | None: ...
+    def count_stored(
+        self, topic: str, queues: list[tuple[int, int, int]], sizes: list[int], /
+    ) -> None: ...
+
 class Sends:
     def __init__(
         self,
         log: CommitLog,
-        find_route: Callable[[bytes], Route | None],
-        find_queue: Callable[[str, int], ConsumeQueue | None],
-        count: Callable[[Any, list[tuple[int, int, int]], list[int]], None],
+        owner: SendOwner,
         *,
         cluster: bytes,
         store_host: bytes,

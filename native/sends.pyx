@@ -148,19 +148,19 @@ cdef class Route:
 cdef class Sends:
     """Serves plain sends of a store. Loop thread only."""
 
-    def __init__(self, log, find_route, find_queue, count, *, cluster, store_host, json_parts,
+    def __init__(self, log, owner, *, cluster, store_host, json_parts,
                  binary_parts, not_plain, not_plain_flags, size_bounds, max_message_bytes,
                  safe_properties):
-        """`log` is claimed for the stored records (`CommitLog.claim`). `find_route` gives the Route
-        of a topic's name, `find_queue` the queue of a topic's name and a queue id, or None: not
-        plain. `count` is called with a topic's name and the result of `Route.take_counts`, after
-        each claim.
+        """`log` is claimed for what is stored (`CommitLog.claim`). `owner` is the broker's
+        `CompiledRequests`: its `send_route` gives the Route of a topic's name, or None: not plain;
+        its `count_stored` takes a topic's name and what `Route.take_counts` gives, after each
+        claim.
 
         `json_parts`, `binary_parts`: the answer's header, cut at its variable parts (`SendReply`).
         `not_plain` and `not_plain_flags`: the names of properties and the bits of a sysFlag that a
         plain message has none of (`protocol/message/demands.py`).
         """
-        self.log, self.find_route, self.find_queue, self.count = log, find_route, find_queue, count
+        self.log, self.owner = log, owner
         self.routes = {}
         self.dirty = []
         self.cluster = cluster
@@ -211,7 +211,7 @@ cdef class Sends:
         if self.dirty:
             dirty, self.dirty = self.dirty, []
             for route in dirty:
-                self.count((<Route> route).name, *route.take_counts())
+                self.owner.count_stored((<Route> route).name, *route.take_counts())
         return 0
 
     # --- one request ------------------------------------------------------------------------
@@ -304,7 +304,7 @@ cdef class Sends:
         cdef PyObject *found = PyDict_GetItem(self.routes, name)
         if found != NULL:
             return <Route> found
-        made = self.find_route(name)
+        made = self.owner.send_route(name)
         if made is not None:
             # A name that is not plain is looked up again: names that do not exist fill no table.
             self.routes[name] = made
@@ -313,7 +313,7 @@ cdef class Sends:
     cdef object _queue(self, Route route, int64_t queue_id):
         queue = route.queues[queue_id]
         if queue is None:
-            queue = route.queues[queue_id] = self.find_queue(route.name, queue_id)
+            queue = route.queues[queue_id] = self.log.known_queue(route.name, queue_id)
         return queue
 
     # --- properties -------------------------------------------------------------------------

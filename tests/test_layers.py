@@ -137,14 +137,14 @@ ORDER: dict[str, tuple[str, ...]] = {
             "broker_stats",
             "routing",
             "background",
-            "access",
             "tables",
             "registration",
+            "appending",
             "second_step",
             "delay",
+            "transactions",
             "messages",
             "staging",
-            "transactions",
             "requests",
             "core",
             "monitoring",
@@ -210,6 +210,9 @@ ORDER: dict[str, tuple[str, ...]] = {
 # A folder that shows more wants floors, or modules that belong together put together.
 ENTRIES_MAX = 15
 FUNCTION_LINES_MAX = 60
+# A call with more names its arguments; nobody counts to the seventh.
+POSITIONAL_MAX = 5
+WIRED_BY_NAME = ("broker", "access", "config", "remoting", "nameserver", "shards", "native")
 # Called once a message or once an entry: a call more for each would cost what it runs.
 HOT_LINES_MAX = 75
 HOT = (
@@ -493,6 +496,52 @@ def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     if ast.get_docstring(node, clean=False) is not None:
         lines -= (first.end_lineno or 0) - first.lineno + 1
     return lines
+
+
+def test_constructors_take_more_than_five_arguments_by_name() -> None:
+    wrong = [
+        f"{name_of(path)}:{method.lineno} {owner.name} takes {count} by position"
+        for path in modules(*WIRED_BY_NAME)
+        for owner, method in _methods(path)
+        if method.name == "__init__"
+        if (count := len(method.args.posonlyargs + method.args.args) - 1) > POSITIONAL_MAX
+    ]
+    assert wrong == []
+
+
+def test_no_method_is_bound_as_an_attribute_of_another_object() -> None:
+    wrong = []
+    for path in modules(*WIRED_BY_NAME):
+        for owner, method in _methods(path):
+            for node in ast.walk(method):
+                targets = node.targets if isinstance(node, ast.Assign) else ()
+                if any(map(_is_of_another, targets)) and _is_own_method(node.value, owner):
+                    wrong.append(f"{name_of(path)}:{node.lineno}")
+    assert wrong == []
+
+
+def _methods(path: Path) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+    for owner in ast.walk(tree_of(path)):
+        if isinstance(owner, ast.ClassDef):
+            for method in owner.body:
+                if isinstance(method, ast.FunctionDef):
+                    yield owner, method
+
+
+def _is_of_another(target: ast.expr) -> bool:
+    """Whether an assignment goes to an attribute that is not the object's own."""
+    return isinstance(target, ast.Attribute) and not _is_self(target.value)
+
+
+def _is_own_method(value: ast.expr, owner: ast.ClassDef) -> bool:
+    if isinstance(value, ast.Lambda):
+        return True
+    names = {method.name for method in owner.body if isinstance(method, ast.FunctionDef)}
+    return isinstance(value, ast.Attribute) and _is_self(value.value) and value.attr in names
+
+
+def _is_self(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id == "self"
 
 
 def test_every_module_opens_with_its_story() -> None:

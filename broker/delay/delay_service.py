@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aerobee.broker.broker_stats import MESSAGE_DELAY, BrokerStats
+from aerobee.broker.appending.appending import Appending
+from aerobee.broker.broker_stats import MESSAGE_DELAY
 from aerobee.broker.delay.level_progress import DelayProgress
 from aerobee.broker.delay.turns import DeliveryTurns, Head
 from aerobee.broker.routing.router import Handler
@@ -35,7 +36,6 @@ from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, is_retry_topic
 from aerobee.remoting.connections.connection import Connection
 from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
-from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.delay_queues import Due, Look
 from aerobee.store.reading.delayed_messages import waiting_form
 from aerobee.store.segments.results import PutResult
@@ -75,29 +75,25 @@ class _Level(Head):
 
 
 class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
-    """All levels of one broker. `appended` is to be called after puts."""
+    """All levels of one broker."""
 
     def __init__(
         self,
+        appending: Appending,
         *,
         loop: asyncio.AbstractEventLoop,
-        store: MessageStore,
         progress: DelayProgress,
-        stats: BrokerStats,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
         second_step: SecondStep,
         retries: RetriesWaiting,
-        count_deliveries: bool = True,
     ) -> None:
-        super().__init__(loop, clock_ms, progress, log, "delayed")
+        super().__init__(loop, appending.clock_ms, progress, log, "delayed")
         self._second_step = second_step
         self._retries = retries
-        self._store_put = store.put
-        self._queues = store.delays
-        self._stats = stats
-        self._appended = appended
-        self._count_deliveries = count_deliveries
+        self._store = appending.store
+        self._queues = appending.store.delays
+        self._stats = appending.stats
+        self._reput = appending.reput
+        self._count_deliveries = appending.settings.schedule_message_stats
         # Before anything is put: a place beyond what the queue has would hide new messages.
         self._levels = {level.number: level for level in self._known_levels()}
         for level in self._levels.values():
@@ -114,8 +110,8 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         """
         waiting = waiting_form(message, self._queues.levels.highest)
         if waiting is None:
-            return self._store_put(message)
-        result = self._store_put(waiting)
+            return self._store.put(message)
+        result = self._store.put(waiting)
         self._stats.stored(
             self._stats.topic(SCHEDULE_TOPIC, MESSAGE_DELAY), 1, result.size, waiting.queue_id
         )
@@ -244,14 +240,14 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
                 self._progress.moved(level.number, reached, end)
                 self._retries.reached(level.number, reached)
             if end is not None:
-                self._appended()
+                self._reput.appended()
 
     def _put_due(self, level: _Level, due: Due) -> int | None:
         """Store a message where it was sent to. Returns the log offset after it, None for a message
         that can never be stored, or not any more."""
         message = due.message
         try:
-            result = self._second_step.put(DELAYED, message, due.log_offset, self._store_put)
+            result = self._second_step.put(DELAYED, message, due.log_offset, self._store.put)
         except (MessageIllegal, PropertiesTooLarge) as error:
             level.passed_over += 1
             log.error(

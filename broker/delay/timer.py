@@ -23,11 +23,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from aerobee.broker.broker_stats import MESSAGE_DELAY, BrokerStats
+from aerobee.broker.appending.appending import Appending
+from aerobee.broker.broker_stats import MESSAGE_DELAY
 from aerobee.broker.delay.backlog import TimerBacklog
+from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.level_progress import Cursor, Done, TimerProgress
 from aerobee.broker.delay.turns import DeliveryTurns, Head
 from aerobee.broker.delay.wheel import Wheel
@@ -51,7 +53,6 @@ from aerobee.store.errors import (
     StoreError,
     StoreNotWritable,
 )
-from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.timed_messages import (
     BUCKETS,
     HOUR_MS,
@@ -127,26 +128,22 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
 
     def __init__(
         self,
+        appending: Appending,
         *,
         loop: asyncio.AbstractEventLoop,
-        store: MessageStore,
         progress: TimerProgress,
-        stats: BrokerStats,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
-        put_delayed: Callable[[StoreMessage], PutResult],
-        settings: Settings,
         second_step: SecondStep,
+        delays: ScheduleMessageService,
     ) -> None:
-        super().__init__(loop, clock_ms, progress, log, "timed")
+        super().__init__(loop, appending.clock_ms, progress, log, "timed")
         self._second_step = second_step
-        self._store = store
+        self._store = store = appending.store
         self._queues = store.timers
         self._backlog = TimerBacklog(store.timers)
-        self._stats = stats
-        self._appended = appended
-        self._put_delayed = put_delayed
-        self._settings = settings
+        self._stats = appending.stats
+        self._reput = appending.reput
+        self._delays = delays
+        self._settings = appending.settings
         self._wheel = Wheel()
         self._hours: dict[int, _Hour] = {}
         # Puts that are not visible yet, with growing action times: (log offset behind it, time).
@@ -194,7 +191,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         is_half = message.sys_flag & SYS_TRANSACTION_PREPARED
         deliver_ms = None if is_half else self.deliver_at(message.properties)
         if deliver_ms is None:
-            return self._put_delayed(message)
+            return self._delays.put(message)
         return self.put_at(message, deliver_ms)
 
     def put_at(self, message: StoreMessage, deliver_ms: int) -> PutResult:
@@ -467,7 +464,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
                 done = self._progress.done
                 self._progress.moved(done.at(max(cursor, done.cursor)), end)
             if end is not None:
-                self._appended()
+                self._reput.appended()
 
     def _deliver_or_roll(self, action_ms: int, log_offset: int, now_ms: int) -> int | None:
         """Deliver or roll one record, or leave out what is recalled, or whose topic was deleted.

@@ -18,17 +18,18 @@ import os
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from aerobee.access.errors import AccountFileError
 from aerobee.access.files.account_places import tools_file
+from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.scheduler import Scheduler
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.lifecycle.free_ports import check_ports_free
-from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.monitoring.health_checks import (
     HealthChecks,
     LoopMonitor,
@@ -238,8 +239,14 @@ class Daemon:
         host = reachable(settings.nameserver_host)
         embedded = f"{host}:{name_server.port}" if name_server else ""
         servers = settings.name_server_list or ((embedded,) if embedded else ())
-        how = self._outgoing, self._credentials
-        self.registrar = Registrar(settings, identity, self.core.topics, servers, *how)
+        self.registrar = Registrar(
+            settings,
+            identity,
+            self.core.topics,
+            servers,
+            tls=self._outgoing,
+            credentials=self._credentials,
+        )
         self._undo.append(("registration", self._leave_name_servers))
         self._show_network(metrics, name_server)
         await self.registrar.start()
@@ -339,6 +346,7 @@ class Daemon:
             loop=loop,
             live_settings=self._live_settings,
             turns=turns,
+            form=self.form,
         )
         self._save_last = core.save_last
         self._undo.append(("broker core", core.close))
@@ -364,16 +372,11 @@ class Daemon:
 
     async def _start_client_ports(self, port: int) -> int:
         settings, limits, core = self.settings, self._limits, self.core
-        sockets = None if self.form is None else core.compiled_requests(self.form).sockets
-        self.main_server = RemotingServer(
-            core.main_router, limits, "broker", core.turns, sockets, self._encryption
-        )
-        self.vip_server = RemotingServer(
-            core.vip_router, limits, "broker vip", core.turns, encryption=self._encryption
-        )
-        self.admin_server = RemotingServer(
-            core.admin_router, limits, "broker admin", core.turns, encryption=self._encryption
-        )
+        sockets = None if core.compiled is None else core.compiled.sockets
+        server = partial(RemotingServer, turns=core.turns, encryption=self._encryption)
+        self.main_server = server(core.main_router, limits, "broker", sockets=sockets)
+        self.vip_server = server(core.vip_router, limits, "broker vip")
+        self.admin_server = server(core.admin_router, limits, "broker admin")
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)
         if settings.admin_port:
@@ -426,14 +429,14 @@ class Daemon:
         )
         self.health.add(
             "tables",
-            saving_probe(self.core.tables, self.core.table_failures),
+            saving_probe(self.core.directory, self.core.table_failures),
             "give that disk room, or repair what the reason names; what clients commit meanwhile "
             "is served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",
         )
         self.health.note(
             "tables are whole",
-            aside_probe((self.core.tables.path, os.path.dirname(settings.kv_file))),
+            aside_probe((self.core.directory.path, os.path.dirname(settings.kv_file))),
             "what only those files held is not served; restore it if it is needed, then move the "
             "files away",
         )

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from aerobee.access.control import AccessControl
-from aerobee.broker.broker_stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS, BrokerStats
-from aerobee.broker.messages.answers import AtOnce
+from aerobee.broker.appending.answers import AtOnce
+from aerobee.broker.appending.appending import Appending
+from aerobee.broker.broker_stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
 from aerobee.broker.registration.broker_address import Identity
-from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicTable, queues_of
+from aerobee.broker.tables.tables import Tables
+from aerobee.broker.tables.topics import queues_of
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.bodies.topics import MULTI_TAG
@@ -38,7 +39,6 @@ from aerobee.protocol.names import NO_SEND_TOPICS, WAITING_TOPICS, is_light
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.listening.server import Sockets
-from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.queue_reader import LEAST_ENTRIES
 from aerobee.store.segments.results import GetStatus
 
@@ -70,16 +70,11 @@ class CompiledRequests:
 
     def __init__(
         self,
+        appending: Appending,
+        tables: Tables,
+        *,
         form: CompiledForm,
-        settings: Settings,
-        identity: Identity,
-        store: MessageStore,
-        topics: TopicTable,
-        stats: BrokerStats,
         reply: SendReply,
-        appended: Callable[[], None],
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
         pull: PullProcessor,
         answers: AtOnce,
         access: AccessControl | None,
@@ -87,19 +82,19 @@ class CompiledRequests:
         """`access` says who may do what, None where everybody may."""
         self._form = form
         self._access = access
-        self._store = store
-        self._groups = groups
+        self._store = store = appending.store
+        self._groups = tables.groups
         self._answers = answers
         self._pull = pull
-        self._topics = topics
-        self._stats = stats
-        self._appended = appended
+        self._topics = tables.topics
+        self._stats = appending.stats
+        self._reput = appending.reput
         self._log = store.commit_log
         self._changes = self._now()
         self._sends: Sends | None = None
-        if sends_are_plain(settings, identity):
-            self._sends = self._made_sends(settings, identity, reply)
-        self._pulls = self._made_pulls(offsets)
+        if sends_are_plain(appending.settings, appending.identity):
+            self._sends = self._made_sends(appending.settings, appending.identity, reply)
+        self._pulls = self._made_pulls(tables.offsets)
         self._guard = None if access is None else self._made_guard(access)
         #: Serves what is plain of a read (`native/requests.pyx`).
         self.requests = form.requests(self._sends, self._pulls, answers.waits, self._guard)
@@ -107,9 +102,7 @@ class CompiledRequests:
     def _made_sends(self, settings: Settings, identity: Identity, reply: SendReply) -> Sends:
         return self._form.sends(
             self._log,
-            self._route,
-            self._log.known_queue,
-            self._stored,
+            self,
             cluster=f"{PROPERTY_CLUSTER}\x01{settings.cluster_name}".encode(),
             store_host=identity.store_host,
             json_parts=reply.json_parts(),
@@ -124,11 +117,10 @@ class CompiledRequests:
     def _made_pulls(self, offsets: ConsumerOffsets) -> Pulls:
         limits = self._store.read_limits
         return self._form.pulls(
-            self._log,
-            self._pull_route,
-            self._store.checked_below,
-            self._pull.plain_served,
-            offsets.try_commit,
+            self._store,
+            self,
+            self._pull,
+            offsets,
             json_parts=_PULL_REPLY.json_parts,
             binary_parts=_PULL_REPLY.binary_parts,
             memory_bytes=limits.memory_bytes,
@@ -158,7 +150,7 @@ class CompiledRequests:
     # --- rows of staged batches ---------------------------------------------------------------
 
     def plain_rows(self, body: bytes, most_body: int, most_properties: int) -> int:
-        """See `StagedRows` of broker/staging/rows.py."""
+        """How many messages a batch body holds; -1 if a message is not plain or too large."""
         if self._sends is None:
             return -1
         return self._sends.plain_rows(body, most_body, most_properties)
@@ -173,7 +165,8 @@ class CompiledRequests:
         born_ms: int,
         born_host: bytes,
     ) -> int:
-        """See `StagedRows` of broker/staging/rows.py."""
+        """Store up to `most` messages of a batch body, behind the first `skip`; how many, 0 if
+        nothing was done. `staging/publish.py` stores what is left, with the same bytes."""
         self.begin()
         if self._sends is None:
             return 0
@@ -209,7 +202,7 @@ class CompiledRequests:
     ) -> None:
         """Have answers that were made with the append wait until it is kept."""
         self._answers.wait_made(connection, answers)
-        self._appended()
+        self._reput.appended()
 
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
         """Count the requests of these codes that were answered, in `spent_s` altogether, and
@@ -220,11 +213,11 @@ class CompiledRequests:
             self._stats.requests_served(code, mean_s, times)
             stored = stored or code in _SENDS
         if stored:
-            self._appended()
+            self._reput.appended()
 
     # --- routes and counts --------------------------------------------------------------------
 
-    def _stored(
+    def count_stored(
         self, topic: str, queues: Iterable[tuple[int, int, int]], sizes: Iterable[int]
     ) -> None:
         """Count what sends to a topic have stored; as `BrokerStats.stored_many`."""
@@ -235,7 +228,7 @@ class CompiledRequests:
         accounts = 0 if self._access is None else self._access.changes
         return self._topics.state, self._groups.state, self._log.queues_removed, accounts
 
-    def _route(self, encoded: bytes) -> Route | None:
+    def send_route(self, encoded: bytes) -> Route | None:
         """Where sends to a topic go; None if each is to be looked at."""
         topic = self._topics.get(encoded.decode("utf-8", "replace"))
         if (
@@ -250,7 +243,7 @@ class CompiledRequests:
         kinds = len(MESSAGE_SIZE_BOUNDS) + 1
         return self._form.route(topic.name, queues_of(topic), sys_flag, kinds)
 
-    def _pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
+    def pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
         """The route of pulls with these fields; None if each is to be looked at."""
         plain = self._pull.plain_pull(ext)
         if plain is None:

@@ -2,10 +2,11 @@
 
 Checks the group, the topic, the queue and the subscription; asks the store; answers with messages,
 with "ask again from there", or not yet: an empty pull that asks to wait is handed to
-`held_pulls.py` and comes back to `_replay` when a message arrives or its time is over. The replay
-neither waits again nor commits the offset again. What it raises has the same answer as at the first
-try (`refusal` in `router.py`), so that the other pulls of a batch get theirs. A pull whose member
-has said something else since it came gets no messages: it is sent to pull again (`_is_restated`).
+`appending/held_pulls.py` and comes back to `_replay` when a message arrives or its time is over.
+The replay neither waits again nor commits the offset again. What it raises has the same answer as
+at the first try (`refusal` in `router.py`), so that the other pulls of a batch get theirs. A pull
+whose member has said something else since it came gets no messages: it is sent to pull again
+(`_is_restated`).
 
 A consumer with a SQL92 expression is served by the messages' properties, in steps; what is said
 here of a wrong expression differs from the reference on purpose (protocol/WIRE.md 3.2).
@@ -16,23 +17,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
-from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.appending.appending import Appending
+from aerobee.broker.appending.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.routing.router import refusal
-from aerobee.broker.tables.clients import ClientTable, ConsumerGroup
-from aerobee.broker.tables.expressions import Expressions
-from aerobee.broker.tables.filters import FilterTable
-from aerobee.broker.tables.groups import GroupConfig, GroupTable
-from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.clients import ConsumerGroup
+from aerobee.broker.tables.groups import GroupConfig
 from aerobee.broker.tables.statements import text_of
-from aerobee.broker.tables.topics import TopicTable
-from aerobee.config.model import Settings
+from aerobee.broker.tables.tables import Tables
 from aerobee.protocol.bodies.clients import BROADCASTING
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import PERM_READ
@@ -69,7 +65,6 @@ from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.connections.serving import Answer
 from aerobee.remoting.turns import Gate, Steps, StepsJob, Turns
 from aerobee.store.errors import StoreError
-from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.reading.queue_reader import ReadLimits
 from aerobee.store.segments.results import GetResult, GetStatus
@@ -122,22 +117,14 @@ class PullProcessor:
 
     def __init__(
         self,
-        settings: Settings,
-        identity: Identity,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        clients: ClientTable,
-        offsets: ConsumerOffsets,
+        appending: Appending,
+        tables: Tables,
         held: HeldPulls,
-        stats: BrokerStats,
-        appended: Callable[[], None],
         turns: Turns,
-        expressions: Expressions,
-        filters: FilterTable,
     ) -> None:
+        settings = appending.settings
         self._broker_name = settings.broker_name
-        self._identity = identity
+        self._identity = appending.identity
         self._settings = settings
         # How long a pull is held whatever it asks for; None leaves it to the client.
         self._hold_s = None if settings.long_polling else settings.short_polling_ms / 1000
@@ -146,18 +133,18 @@ class PullProcessor:
         self._bulk = ReadLimits.bulk(settings) if settings.transfer_bytes_bulk else None
         # How long the last read took; it is answered before there is another.
         self._spent_s = 0.0
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
+        self._store = appending.store
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._clients = tables.clients
+        self._offsets = tables.offsets
         self._held = held
-        self._stats = stats
-        self._appended = appended
+        self._stats = appending.stats
+        self._reput = appending.reput
         self._long_expressions = Gate(1)
         self._turns = turns
-        self._expressions = expressions
-        self._filters = filters
+        self._expressions = tables.expressions
+        self._filters = tables.filters
         self._serves_expressions = settings.property_filter
         self._judges_retries = settings.filter_retry
         self._judging = [Gate(1) for _ in range(_JUDGING)]
@@ -702,7 +689,7 @@ class PullProcessor:
         except StoreError as error:
             log.warning("offset moved event not stored why=%s", error)
             return
-        self._appended()
+        self._reput.appended()
 
 
 def offset_moved_message(

@@ -7,14 +7,11 @@ there: what has that id, topic and time will not be delivered. Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from aerobee.broker.appending.answers import AtOnce
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.answers import AtOnce
-from aerobee.broker.registration.broker_address import Identity
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -40,23 +37,20 @@ class RecallProcessor:
 
     def __init__(
         self,
-        settings: Settings,
-        identity: Identity,
-        timer: TimerService,
+        appending: Appending,
         topics: TopicTable,
+        timer: TimerService,
         answers: AtOnce,
         reply: SendReply,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
     ) -> None:
-        self._settings = settings
-        self._identity = identity
+        self._settings = appending.settings
+        self._identity = appending.identity
         self._timer = timer
         self._topics = topics
         self._answers = answers
         self._reply = reply.encode
-        self._appended = appended
-        self._clock_ms = clock_ms
+        self._reput = appending.reput
+        self._clock_ms = appending.clock_ms
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -75,7 +69,7 @@ class RecallProcessor:
             raise self._answers.overload()
         handle = self._handle(header)
         result = self._timer.put_at(self._record(connection, handle), handle.deliver_ms)
-        self._appended()
+        self._reput.appended()
         made = self._reply(command, 0, handle.unique_id, 0, result.queue_offset)
         return self._answers.when_kept(connection, command, result.end, made)
 

@@ -14,13 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.second_step.second_step import readable_queues
-from aerobee.broker.tables.groups import GroupConfig, GroupTable
+from aerobee.broker.tables.groups import GroupConfig
+from aerobee.broker.tables.tables import Tables
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.bodies.topics import UNIT_SUB
@@ -40,8 +42,6 @@ from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.names import UNDELIVERED_TOPICS, dlq_topic, retry_topic
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Steps
-from aerobee.store.message_store import MessageStore
-from aerobee.store.segments.results import PutResult
 from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.retry")
@@ -90,28 +90,23 @@ class FailedMessages:
 
 
 class RetryProcessor:
-    """Stores what consumers send back; `put` has messages with a delay level wait."""
+    """Stores what consumers send back; `delays` has those with a delay level wait."""
 
     def __init__(
         self,
-        store: MessageStore,
-        put: Callable[[StoreMessage], PutResult],
-        topics: TopicTable,
-        groups: GroupTable,
+        appending: Appending,
+        tables: Tables,
+        delays: ScheduleMessageService,
         failed: FailedMessages,
-        identity: Identity,
-        may_write: Callable[[], bool],
-        appended: Callable[[], None],
     ) -> None:
-        """`may_write`: whether the broker as a whole takes messages."""
-        self._store = store
-        self._put = put
-        self._topics = topics
-        self._groups = groups
+        self._settings = appending.settings
+        self._store = appending.store
+        self._delays = delays
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._failed = failed
-        self._identity = identity
-        self._may_write = may_write
-        self._appended = appended
+        self._identity = appending.identity
+        self._reput = appending.reput
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -122,7 +117,7 @@ class RetryProcessor:
         group = self._groups.get(header.group)
         if group is None:
             raise self._groups.missing(header.group)
-        if not self._may_write():
+        if not self._settings.broker_permission & PERM_WRITE:
             raise BadRequest.no_permission(
                 f"the broker[{self._identity.endpoint}] sending message is forbidden: its "
                 "brokerPermission does not allow writing"
@@ -146,8 +141,8 @@ class RetryProcessor:
         if creation is not None:
             return self._when_made(creation, connection, command)
         again = self._again(message, topic, self._writable(topic, is_dead=is_dead), header, group)
-        result = self._put(again)
-        self._appended()
+        result = self._delays.put(again)
+        self._reput.appended()
         self._failed.sent_back(header.group, message.topic, message.properties)
         if is_dead:
             known = {PROPERTY_ORIGIN_MESSAGE_ID: message.msg_id, **message.properties}

@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): protocol/WIRE.md 3.1.
 
 Checks the topic, the queue and what the message asks for; builds the record to store; appends; then
-leaves the answer to `answers.py`, which sends it at once, or when the message is kept (not with
-`WAIT=false`). Refusals change nothing in the store.
+leaves the answer to `appending/answers.py`, which sends it at once, or when the message is kept
+(not with `WAIT=false`). Refusals change nothing in the store.
 
 A message with a delay level or a time of its own is stored where it waits (`delay/`), under the
 checks of its own topic; the answer names its own queue, and its place in the one where it waits. So
@@ -14,24 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
+from aerobee.broker.appending.answers import AtOnce
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
+from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.messages.retry import FailedMessages, tries_text
 from aerobee.broker.messages.stored_properties import (
     StoredProperties,
     stored_properties,
     without_own,
 )
-from aerobee.broker.registration.broker_address import Identity
 from aerobee.broker.routing.router import Handler
-from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.topics import TopicTable
-from aerobee.config.model import Settings
+from aerobee.broker.tables.tables import Tables
+from aerobee.broker.transactions.transactions import Transactions
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.bodies.topics import MULTI_TAG, UNIT, UNIT_SUB, TopicConfig
 from aerobee.protocol.codes import ResponseCode
@@ -110,35 +110,31 @@ class SendProcessor:
 
     def __init__(
         self,
-        settings: Settings,
-        identity: Identity,
-        store: MessageStore,
-        put_delayed: Callable[[StoreMessage], PutResult],
-        put_half: Callable[[StoreMessage], PutResult],
+        appending: Appending,
+        tables: Tables,
+        *,
+        delays: ScheduleMessageService,
+        transactions: Transactions,
         timer: TimerService,
-        topics: TopicTable,
-        groups: GroupTable,
         answers: AtOnce,
         reply: SendReply,
-        stats: BrokerStats,
         failed: FailedMessages,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
     ) -> None:
+        settings, identity = appending.settings, appending.identity
         self._settings = settings
         self._advertised = identity.endpoint
-        self._clock_ms = clock_ms
-        self._store = store
-        self._put_delayed = put_delayed
-        self._put_half = put_half
+        self._clock_ms = appending.clock_ms
+        self._store = appending.store
+        self._delays = delays
+        self._transactions = transactions
         self._timer = timer
-        self._topics = topics
-        self._groups = groups
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._answers = answers
         self._reply = reply.encode
-        self._stats = stats
+        self._stats = appending.stats
         self._failed = failed
-        self._appended = appended
+        self._reput = appending.reput
         self._store_host = identity.store_host
         self._cluster = settings.cluster_name
         self._accept_from_ms = settings.start_accept_send_timestamp_ms
@@ -284,12 +280,12 @@ class SendProcessor:
         more: dict[str, str] | None = None
         if destination is not None and destination.delayed:
             if destination.deliver_ms is None:
-                result = self._put_delayed(message)
+                result = self._delays.put(message)
             else:
                 result = self._timer.put_at(message, destination.deliver_ms)
                 more = self._recall_handle(header, destination.deliver_ms)
         elif destination is not None and destination.half:
-            result = self._put_half(message)
+            result = self._transactions.prepare(message)
         else:
             result = self._store.put(message)
             kind = MESSAGE_FIFO if ORDER in demands else MESSAGE_NORMAL
@@ -433,7 +429,7 @@ class SendProcessor:
         wait: bool,
         more: dict[str, str] | None = None,
     ) -> bytes | None:
-        self._appended()
+        self._reput.appended()
         made = self._reply(command, 0, msg_id, queue_id, result.queue_offset, None, more)
         if self._answers.waits and wait:
             return self._answers.when_kept(connection, command, result.end, made)

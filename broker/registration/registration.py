@@ -71,6 +71,7 @@ class Registrar:
         identity: Identity,
         topics: TopicTable,
         servers: Sequence[str],
+        *,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:

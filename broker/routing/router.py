@@ -116,6 +116,7 @@ class Router(Serving):
     def __init__(
         self,
         handlers: Mapping[int, Handler],
+        *,
         stats: BrokerStats,
         on_closed: Callable[[Connection], None],
         turns: Turns,

@@ -1,7 +1,7 @@
 """Answers about staged batches: to intents when they are durable, to questions at the end of a
 batch or of their time.
 
-An intent waits for a mark of the store, with all other answers (`broker/messages/answers.py`). A
+An intent waits for a mark of the store, with all other answers (`broker/appending/answers.py`). A
 question waits for an event, the end of its batch: it is found by the batch when that comes, and by
 when its time is over. So an event costs the questions that it concerns, and those are answered some
 a turn, however many wait. A request that waits keeps what its answer needs, and nothing of what its
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
+from aerobee.broker.appending.answers import MAX_QUESTIONS, WhenDurable
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages.answers import MAX_QUESTIONS, WhenDurable
 from aerobee.broker.routing.router import refusal
 from aerobee.broker.staging.finished import BatchKey
 from aerobee.broker.staging.stage_table import StageTable

@@ -41,13 +41,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.delay.delay_service import ScheduleMessageService
+from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.second_step.second_step import SecondStep
-from aerobee.broker.staging.finished import BatchKey
+from aerobee.broker.staging.answers import StageAnswers
 from aerobee.broker.staging.rows import (
     DELAY_ENTRY,
-    StagedRows,
     has_entry,
     publish_form,
     rows_of,
@@ -142,36 +142,33 @@ class Publisher:
 
     def __init__(
         self,
+        appending: Appending,
+        *,
         loop: asyncio.AbstractEventLoop,
-        store: MessageStore,
         stages: StageLog,
         table: StageTable,
-        stats: BrokerStats,
-        appended: Callable[[], None],
-        cluster: str,
-        store_host: bytes,
-        finished: Callable[[BatchKey, int], None],
-        delays: ScheduleMessageService | None = None,
-        *,
+        answers: StageAnswers,
         second_step: SecondStep,
+        delays: ScheduleMessageService | None,
+        compiled: CompiledRequests | None,
     ) -> None:
         self._loop = loop
         self._second_step = second_step
-        self._store = store
+        self._store = appending.store
         self._stages = stages
         self._table = table
-        self._stats = stats
-        self._appended = appended
-        self._cluster = cluster
-        self._store_host = store_host
-        self._finished = finished
+        self._stats = appending.stats
+        self._reput = appending.reput
+        self._cluster = appending.settings.cluster_name
+        self._store_host = appending.identity.store_host
+        self._answers = answers
         # Without it no chunk with a delayed row was taken.
         self._delays = delays
         self._turns: dict[str, deque[Intent]] = {}
         self._chunk: _OpenChunk | None = None
         self._timer: asyncio.Handle | None = None
         self._running = False
-        self.staged_rows: StagedRows | None = None
+        self._compiled = compiled
         self.published_rows = 0
         self.lost_rows = 0
 
@@ -246,11 +243,11 @@ class Publisher:
                 self._put_missing(stage)
             else:
                 self._put_slice(stage)
-            self._appended()
+            self._reput.appended()
             return False
         result = self._stages.done(intent.key)
-        self._appended()
-        self._finished(intent.key, result.end)
+        self._reput.appended()
+        self._answers.finished(intent.key, result.end)
         log.info("batch published query=%s batch=%d rows=%d", *intent.key, intent.published)
         return True
 
@@ -309,10 +306,10 @@ class Publisher:
 
     def _put_plain(self, stage: Stage, chunk: _OpenChunk, piece: _Piece, queue_id: int) -> bool:
         """Put the rows of a piece by the compiled form; False: it does not take them."""
-        if self.staged_rows is None:
+        if self._compiled is None:
             return False
         run = piece.run
-        put = self.staged_rows.put_rows(
+        put = self._compiled.put_rows(
             run.topic,
             queue_id,
             run.body,
@@ -400,7 +397,7 @@ class Publisher:
 
     def _is_plain(self, chunk: _OpenChunk) -> bool:
         """Whether its rows are what its runs announce; if not, they are looked at singly."""
-        plain_rows = None if self.staged_rows is None else self.staged_rows.plain_rows
+        plain_rows = None if self._compiled is None else self._compiled.plain_rows
         return plain_rows is not None and all(
             plain_rows(run.body, len(run.body), len(run.body)) == run.rows for run in chunk.runs
         )

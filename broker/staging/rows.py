@@ -7,12 +7,14 @@ would be refused for is looked at when the chunk arrives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
+from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.messages.stored_properties import stored_properties
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -49,27 +51,6 @@ class Row(NamedTuple):
     topic: str
     queue_id: int
     item: BatchItem
-
-
-class StagedRows(Protocol):
-    """The compiled form's way with rows that ask for no more than to be stored; what it does not
-    take goes the way that is written here and in publish.py, with the same bytes."""
-
-    def plain_rows(self, body: bytes, most_body: int, most_properties: int) -> int:
-        """How many messages a batch body holds; -1 if one is not plain, or larger than that."""
-
-    def put_rows(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        skip: int,
-        most: int,
-        born_ms: int,
-        born_host: bytes,
-    ) -> int:
-        """Store up to `most` messages of a batch body, behind the first `skip`; how many, 0 if
-        nothing was done."""
 
 
 def rows_of(body: bytes) -> list[Row]:
@@ -115,17 +96,17 @@ class ChunkCheck:
 
     def __init__(
         self,
+        settings: Settings,
         topics: TopicTable,
-        max_message_bytes: int,
-        broker_writable: Callable[[], bool],
+        compiled: CompiledRequests | None,
         *,
         delays: bool,
     ) -> None:
         self._topics = topics
-        self._max_message_bytes = max_message_bytes
-        self._broker_writable = broker_writable
+        self._settings = settings
+        self._max_message_bytes = settings.max_message_bytes
         self._delays = delays
-        self.staged_rows: StagedRows | None = None
+        self._compiled = compiled
 
     def check(
         self, body: bytes, rows: int, topics: set[str]
@@ -163,7 +144,7 @@ class ChunkCheck:
 
     def _is_plain(self, run: Run) -> bool:
         """Whether all its rows are as announced, and there is nothing to say against one."""
-        rows = self.staged_rows
+        rows = self._compiled
         most = self._max_message_bytes, MAX_PROPERTIES_BYTES - _ADDED_BYTES
         return rows is not None and rows.plain_rows(run.body, *most) == run.rows
 
@@ -176,7 +157,7 @@ class ChunkCheck:
             creations[self._create(name)] = None
             topic = self._topics.expected_config(name)
             assert topic is not None, name
-        if not topic.perm & PERM_WRITE or not self._broker_writable():
+        if not topic.perm & PERM_WRITE or not self._settings.broker_permission & PERM_WRITE:
             raise BadRequest.no_permission(f"the topic[{name}] sending message is forbidden")
         if not 0 <= run.queue_id < max(topic.write_queues, topic.read_queues):
             raise BadRequest.system_error(

@@ -22,12 +22,14 @@ Loop thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from itertools import islice
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.background.loop_workers import BodyReader
 from aerobee.broker.routing.router import Handler
+from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.staging.answers import StageAnswers
 from aerobee.broker.staging.finished import BatchKey
 from aerobee.broker.staging.publish import Publisher
@@ -42,7 +44,6 @@ from aerobee.broker.staging.stage_table import (
     in_steps,
 )
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
@@ -74,36 +75,33 @@ class StageRequests:
 
     def __init__(
         self,
-        settings: Settings,
+        appending: Appending,
+        *,
         table: StageTable,
         stages: StageLog,
         check: ChunkCheck,
         publisher: Publisher,
         answers: StageAnswers,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
         bodies: BodyReader,
         topics: TopicTable,
         control: AccessControl | None,
-        *,
         delays: bool,
-        is_deleted: Callable[[str, int], bool],
+        second_step: SecondStep,
     ) -> None:
-        """Without `control` everybody may do everything. `is_deleted`: whether a topic was deleted
-        since a log offset."""
-        self._settings = settings
+        """Without `control` everybody may do everything."""
+        self._settings = appending.settings
         self._table = table
         self._log = stages
         self._check = check
         self._publisher = publisher
         self._answers = answers
-        self._appended = appended
-        self._clock_ms = clock_ms
+        self._reput = appending.reput
+        self._clock_ms = appending.clock_ms
         self._bodies = bodies
         self._topics = topics
         self._control = control
         self._delays = delays
-        self._is_deleted = is_deleted
+        self._second_step = second_step
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -146,7 +144,7 @@ class StageRequests:
             if checked:
                 born_ms = self._clock_ms()
                 self._log.chunk(header, command.body, topics, born_ms, connection.packed_peer)
-                self._appended()
+                self._reput.appended()
                 break
             creations = yield from self._check.check(command.body, header.rows, topics)
             for creation in creations:
@@ -252,7 +250,7 @@ class StageRequests:
                 continue  # what was found good has changed since: it is looked at again
             self._check_memory(decision.memory, OPEN_SHARE)
             self._log.intent(decision)
-            self._appended()
+            self._reput.appended()
             self._publisher.add(table.open[key])
             log.info("batch decided query=%s batch=%d stages=%d", *key, len(parts))
             yield from table.drop_unnamed(key)
@@ -282,7 +280,7 @@ class StageRequests:
             # The first that came is the oldest.
             for chunk in islice(stage.chunks.values(), 1):
                 for topic in stage.topics:
-                    if self._is_deleted(topic, chunk.log_offset):
+                    if self._second_step.is_deleted(topic, chunk.log_offset):
                         raise BadRequest(
                             ResponseCode.STAGE_INCOMPLETE,
                             f"stage {stage.name} of partition {stage.partition}: the "
@@ -335,7 +333,7 @@ class StageRequests:
                 known = self._known_of(key, some)
                 if known and table.state(key) == NONE:
                     self._log.drop(key, known)
-                    self._appended()
+                    self._reput.appended()
                 yield None
         return self._answers.answer(
             command, key, ResponseCode.SUCCESS, existed=table.state(key) != NONE
@@ -403,7 +401,7 @@ class StageRequests:
         if silent:
             key = silent[0].key
             self._log.drop(key, [stage.name for stage in silent])
-            self._appended()
+            self._reput.appended()
             log.warning("stages expired query=%s batch=%d stages=%d", *key, len(silent))
         return more or bool(silent)
 

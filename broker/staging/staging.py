@@ -9,33 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from concurrent.futures import Executor
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.appending.answers import WhenDurable
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.background.loop_workers import BodyReader
 from aerobee.broker.background.scheduler import Saver, Scheduler
-from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
-from aerobee.broker.messages.answers import WhenDurable
+from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.staging.answers import StageAnswers
 from aerobee.broker.staging.finished import FinishedBatches
 from aerobee.broker.staging.finished_batches import StageChanges, StageFile
 from aerobee.broker.staging.publish import Publisher
-from aerobee.broker.staging.rows import ChunkCheck, StagedRows
+from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.rows_waiting import StagedWaiting
 from aerobee.broker.staging.stage_log import StageLog
 from aerobee.broker.staging.stage_requests import StageRequests
 from aerobee.broker.staging.stage_table import FINISHED_SHARE, StageTable
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.config.model import Settings
-from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.errors import StoreError
-from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.stages")
@@ -50,76 +47,56 @@ class Staging:
 
     def __init__(
         self,
-        settings: Settings,
-        loop: asyncio.AbstractEventLoop,
-        store: MessageStore,
+        appending: Appending,
         topics: TopicTable,
-        stats: BrokerStats,
         file: JsonStateFile,
-        store_host: bytes,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
-        bodies: BodyReader,
-        turns: Turns,
-        intents: WhenDurable,
-        delays: ScheduleMessageService | None = None,
         *,
-        second_step: SecondStep,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        bodies: BodyReader,
         sums: SummedLog,
+        intents: WhenDurable,
+        second_step: SecondStep,
+        delays: ScheduleMessageService | None = None,
+        compiled: CompiledRequests | None = None,
         control: AccessControl | None = None,
         pool: Executor | None = None,
     ) -> None:
-        """Without `control` everybody may do everything; the file is written in `pool`."""
-        self._store = store
-        self._build_state(settings, file, store_host, clock_ms, sums)
+        """Without `control` everybody may do everything; `compiled` looks at plain rows and stores
+        them; the file is written in `pool`."""
+        settings = appending.settings
+        self._store = appending.store
+        self._build_state(appending, file, sums)
         self.saver: Saver[StageChanges] = Saver(loop, "staged batches", self.file, _SAVE_S, pool)
-        self.answers = StageAnswers(intents, self.table, stats, loop.time, turns)
+        self.answers = StageAnswers(intents, self.table, appending.stats, loop.time, turns)
         self.publisher = Publisher(
-            loop,
-            store,
-            self._log,
-            self.table,
-            stats,
-            appended,
-            settings.cluster_name,
-            store_host,
-            self.answers.finished,
-            delays,
+            appending,
+            loop=loop,
+            stages=self._log,
+            table=self.table,
+            answers=self.answers,
             second_step=second_step,
-        )
-        self._check = ChunkCheck(
-            topics,
-            settings.max_message_bytes,
-            lambda: bool(settings.broker_permission & PERM_WRITE),
-            delays=delays is not None,
+            delays=delays,
+            compiled=compiled,
         )
         self._requests = StageRequests(
-            settings,
-            self.table,
-            self._log,
-            self._check,
-            self.publisher,
-            self.answers,
-            appended,
-            clock_ms,
-            bodies,
-            topics,
-            control,
+            appending,
+            table=self.table,
+            stages=self._log,
+            check=ChunkCheck(settings, topics, compiled, delays=delays is not None),
+            publisher=self.publisher,
+            answers=self.answers,
+            bodies=bodies,
+            topics=topics,
+            control=control,
             delays=delays is not None,
-            is_deleted=second_step.is_deleted,
+            second_step=second_step,
         )
         self._expiring = Spread(turns, self._expire_some)
 
-    def _build_state(
-        self,
-        settings: Settings,
-        file: JsonStateFile,
-        store_host: bytes,
-        clock_ms: Callable[[], int],
-        sums: SummedLog,
-    ) -> None:
+    def _build_state(self, appending: Appending, file: JsonStateFile, sums: SummedLog) -> None:
         """Read staged rows and decisions from the file and the stage log."""
-        store = self._store
+        settings, store, clock_ms = appending.settings, appending.store, appending.clock_ms
         finished = FinishedBatches(
             lambda: int(settings.stage_state_bytes * FINISHED_SHARE),
             lambda: settings.stage_remember_ms,
@@ -127,7 +104,7 @@ class Staging:
             sums,
         )
         self.table = StageTable(settings.broker_name, finished)
-        self._log = StageLog(store, self.table, store_host, clock_ms)
+        self._log = StageLog(store, self.table, appending.identity.store_host, clock_ms)
         #: The saved part of the table.
         self.file = StageFile(
             file,
@@ -136,10 +113,6 @@ class Staging:
             store.marks,
         )
         self._log.replay(self.file.load(self._log.end))
-
-    def use(self, rows: StagedRows) -> None:
-        """Have plain rows looked at and stored by the compiled form."""
-        self._check.staged_rows = self.publisher.staged_rows = rows
 
     def waiting(self) -> StagedWaiting:
         """Where staged rows wait."""

@@ -28,8 +28,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from aerobee.broker.broker_stats import Tally
 from aerobee.broker.tables.client_sizes import stated_bytes, texts_bytes
 from aerobee.broker.tables.statements import Statements, stated_by, text_of
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import BROADCASTING, ConsumerData, HeartbeatData
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
@@ -170,19 +172,18 @@ class ClientTable:
 
     def __init__(
         self,
+        settings: Settings,
         clock: Callable[[], float],
-        expiry_s: float,
-        on_warning: Callable[[str], None],
+        warnings: Tally,
         *,
         limit: int = 200_000,
-        limit_bytes: Callable[[], int],
     ) -> None:
-        """`on_warning` counts groups that look set up wrongly, by kind; `limit_bytes` is asked for
-        at each heartbeat that adds some: it may change."""
+        """`warnings` counts groups that look set up wrongly, by kind."""
         self._clock = clock
-        self._expiry_s = expiry_s
+        self._expiry_s = settings.client_expiry_ms / 1000
         self._limit = limit
-        self._limit_bytes = limit_bytes
+        # Its limit of bytes may change.
+        self._settings = settings
         self._entries = 0
         #: Bytes held of ids, names and subscriptions.
         self.bytes = 0
@@ -192,7 +193,7 @@ class ClientTable:
         self._producers_by_id: dict[str, dict[GroupMember, None]] = {}
         # The groups of a connection, so that its end costs only what it had.
         self._groups_of: dict[Connection, _Groups] = {}
-        self._on_warning = on_warning
+        self._warnings = warnings
 
     # --- what clients say
 
@@ -221,7 +222,7 @@ class ClientTable:
         what fails stays with the clients. To be called before its `heartbeat`."""
         if data.group in self._consumers or data.message_model == BROADCASTING:
             return
-        self._on_warning(WITHOUT_RETRIES)
+        self._warnings.bump(WITHOUT_RETRIES)
         log.warning("group without retries and dead letters group=%s reason=%s", data.group, why)
 
     def unregister(
@@ -364,7 +365,7 @@ class ClientTable:
             before = mine.subscriptions if mine is not None else {}
             new = sizes[consumer.group] = {}
             added += statements.growth(before, stated, stated_by(consumer.subscriptions), new)
-        if added > 0 and self.bytes + added > (limit := self._limit_bytes()):
+        if added > 0 and self.bytes + added > (limit := self._settings.client_bytes):
             raise BadRequest.system_error(
                 f"ids and subscriptions of clients take {self.bytes} bytes, these {added} more, "
                 f"and the limit is {limit}: subscribe to fewer topics and tags, or raise "
@@ -480,7 +481,7 @@ class ClientTable:
                 and other.client_id == mine.client_id
                 and other.last_heartbeat > mine.last_heartbeat
             ):
-                self._on_warning(SHARED_CLIENT_ID)
+                self._warnings.bump(SHARED_CLIENT_ID)
                 log.warning(
                     "two clients share one id, their queues will be shared out wrongly; give each "
                     "an instance name of its own group=%s client=%s peers=%s,%s",
@@ -495,7 +496,7 @@ class ClientTable:
         # Those that differ among others have been warned of themselves.
         for other in islice(group.members.values(), _COMPARED):
             if other is not member and other.subscriptions != member.subscriptions:
-                self._on_warning(MIXED_SUBSCRIPTIONS)
+                self._warnings.bump(MIXED_SUBSCRIPTIONS)
                 log.warning(
                     "members of a group subscribe differently, messages will be missed; they must "
                     "all subscribe alike group=%s clients=%s,%s topics=%s",

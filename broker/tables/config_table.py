@@ -64,6 +64,7 @@ class ConfigTable(Generic[C]):
     def __init__(
         self,
         file: JsonStateFile,
+        *,
         key: str,
         built_in: Mapping[str, C],
         parse: Callable[[str, Mapping[str, Any]], C | None],

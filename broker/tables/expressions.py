@@ -13,9 +13,10 @@ Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, NamedTuple, TypeAlias
 
+from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.property_filter import CHAR_BYTES, FILTER_BYTES, PropertyFilter
@@ -24,15 +25,6 @@ from aerobee.remoting.turns import Gate
 
 #: Steps that end with what was compiled. They raise BadRequest, which says why it cannot be.
 Compiling: TypeAlias = Generator["asyncio.Future[Any] | None", None, PropertyFilter]
-
-
-class ExpressionLimits(NamedTuple):
-    """How long, deep and large an expression may be; what all that are remembered may take."""
-
-    chars: int
-    depth: int
-    nodes: int
-    bytes: int
 
 
 class Refused(NamedTuple):
@@ -47,12 +39,10 @@ class Refused(NamedTuple):
 class Expressions:
     """The compiled expressions of one broker."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, limits: Callable[[], ExpressionLimits]
-    ) -> None:
-        """`limits` are asked for at each use: they may change."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
         self._loop = loop
-        self._limits = limits
+        # Its limits may change.
+        self._settings = settings
         self._loading: asyncio.Future[None] | None = None
         self._one_at_a_time = Gate(1)
         # The newest question is last.
@@ -98,7 +88,7 @@ class Expressions:
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"the {SQL_TYPE} expression is empty; subscribe by TAG with * for all messages",
             )
-        if len(expression) > (most := self._limits().chars):
+        if len(expression) > (most := self._settings.max_sql_chars):
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"the {SQL_TYPE} expression has {len(expression)} characters, the limit is {most} "
@@ -131,25 +121,25 @@ class Expressions:
 
     def _why_not(self, found: PropertyFilter | Refused) -> str:
         """Why one is refused, "" if it is not; limits may have changed since it was compiled."""
-        limits = self._limits()
+        limits = self._settings
         if isinstance(found, Refused):
             if found.levels:
-                return _too_deep(f"more than {found.levels}", limits.depth)
+                return _too_deep(f"more than {found.levels}", limits.max_sql_depth)
             return found.remark
         sql = found.sql
-        if sql.depth > limits.depth:
-            return _too_deep(str(sql.depth), limits.depth)
-        if sql.nodes > limits.nodes:
+        if sql.depth > limits.max_sql_depth:
+            return _too_deep(str(sql.depth), limits.max_sql_depth)
+        if sql.nodes > limits.max_sql_nodes:
             return (
                 f"the {SQL_TYPE} expression has {sql.nodes} operands and operators, the limit is "
-                f"{limits.nodes} (limits.max_sql_nodes)"
+                f"{limits.max_sql_nodes} (limits.max_sql_nodes)"
             )
         return ""
 
     def _keep(self, expression: str, found: PropertyFilter | Refused) -> None:
         self._known[expression] = found
         self.bytes += found.size
-        most = self._limits().bytes
+        most = self._settings.sql_filter_bytes
         while self.bytes > most:
             self.bytes -= self._known.pop(next(iter(self._known))).size
 

@@ -31,6 +31,7 @@ import msgspec
 
 from aerobee.broker.tables.files.state_file import JsonStateFile, members, pretty, read_document
 from aerobee.broker.tables.offsets import PairIndex
+from aerobee.config.model import Settings
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.bloom import BloomFilter, map_mask
 from aerobee.protocol.filters.property_filter import (
@@ -47,7 +48,7 @@ from aerobee.protocol.message.properties import (
     chosen_properties,
     property_marks,
 )
-from aerobee.store.dispatch.bit_maps import FilterBitMaps
+from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.filters")
 
@@ -85,24 +86,20 @@ class FilterTable:
 
     def __init__(
         self,
+        settings: Settings,
         file: JsonStateFile,
-        bloom: BloomFilter,
         clock_ms: Callable[[], int],
-        keep_ms: int,
-        limit_bytes: Callable[[], int],
-        maps: FilterBitMaps | None = None,
-        log_end: Callable[[], int] = lambda: 0,
+        store: MessageStore | None = None,
     ) -> None:
-        """`limit_bytes` is asked for at each filter that is new: it may change. `maps` are the
-        store's, where it makes some, and `log_end` says where its log ends. Raises
-        StateFileError."""
+        """`store` has the bit maps, where it makes some. Raises StateFileError."""
+        # Its limit of bytes may change.
+        self._settings = settings
         self._file = file
-        self._bloom = bloom
+        self._bloom = BloomFilter(settings.filter_error_percent, settings.filter_groups)
         self._clock_ms = clock_ms
-        self._keep_ms = keep_ms
-        self._limit_bytes = limit_bytes
-        self._maps = maps
-        self._log_end = log_end
+        self._keep_ms = settings.filter_keep_ms
+        self._store = store
+        self._maps = None if store is None else store.bit_maps
         self._entries: dict[Pair, ConsumerFilter] = {}
         self._index = PairIndex(())
         # Those that are dead, in the order in which they died.
@@ -168,6 +165,9 @@ class FilterTable:
                 break
             log.info("filter forgotten topic=%s group=%s", *pair)
             self._remove(pair)
+
+    def _log_end(self) -> int:
+        return 0 if self._store is None else self._store.written
 
     # --- the file
 
@@ -272,7 +272,16 @@ class FilterTable:
                 # Maps are the new one's from now on, and someone may still be reading by the old.
                 known.compiled.map_test = None
             entry = ConsumerFilter(
-                topic, group, kind, text, one.version, born_ms, positions, None, 0, self._log_end()
+                topic,
+                group,
+                kind,
+                text,
+                one.version,
+                born_ms,
+                positions,
+                None,
+                0,
+                self._log_end(),
             )
             self._put(pair, msgspec.structs.replace(entry, compiled=self._mapped(entry, compiled)))
 
@@ -301,7 +310,7 @@ class FilterTable:
         known = self._entries.get(pair)
         added = _ENTRY_BYTES + compiled.size
         added -= _bytes(known) if known is not None else 0
-        most = self._limit_bytes()
+        most = self._settings.sql_filter_bytes
         while self.bytes + added > most and self._dead:
             oldest = next(iter(self._dead))
             if oldest == pair:

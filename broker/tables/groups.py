@@ -17,6 +17,7 @@ from typing import Any
 
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.files.state_file import JsonStateFile
+from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.names import (
@@ -99,26 +100,23 @@ class GroupTable(ConfigTable[GroupConfig]):
 
     def __init__(
         self,
+        settings: Settings,
         file: JsonStateFile,
-        *,
-        auto_create: bool,
-        limit: Callable[[], int],
         clock_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         pool: Executor | None = None,
     ) -> None:
-        """`limit` is asked for at each group: it may change."""
         super().__init__(
             file,
-            "subscriptionGroupTable",
-            {name: GroupConfig(name) for name in BUILT_IN_GROUPS},
-            _parse,
-            clock_ms,
-            loop,
-            pool,
+            key="subscriptionGroupTable",
+            built_in={name: GroupConfig(name) for name in BUILT_IN_GROUPS},
+            parse=_parse,
+            clock_ms=clock_ms,
+            loop=loop,
+            pool=pool,
         )
-        self._auto_create = auto_create
-        self._limit = limit
+        self._settings = settings
+        self._auto_create = settings.auto_create_group
 
     def get(self, name: str) -> GroupConfig | None:
         """The group's settings, made now when that is allowed; None when there is no such group,
@@ -152,7 +150,7 @@ class GroupTable(ConfigTable[GroupConfig]):
     def limit_reached(self, name: str) -> str | None:
         """The limit that keeps `get` from making the group, and what to do; None when there is
         room, or it would not be made anyway."""
-        limit = self._limit()
+        limit = self._settings.max_groups
         if self.expected < limit or not self._may_make(name):
             return None
         return (
@@ -182,7 +180,7 @@ class GroupTable(ConfigTable[GroupConfig]):
         if self._file.loaded_from != self._file.backup and not self._file.is_lost:
             return
         lost = sorted(name for name in set(named) if self._may_add(name))
-        lost = lost[: max(0, self._limit() - len(self._entries))]
+        lost = lost[: max(0, self._settings.max_groups - len(self._entries))]
         for name in lost:
             self._add_unsaved(GroupConfig(name))
         if lost:

@@ -69,12 +69,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
         super().__init__(
             file,
-            "topicConfigTable",
-            {topic.name: topic for topic in built_in},
-            partial(_parse, settings.auto_create_topic, self._system),
-            clock_ms,
-            loop,
-            pool,
+            key="topicConfigTable",
+            built_in={topic.name: topic for topic in built_in},
+            parse=partial(_parse, settings.auto_create_topic, self._system),
+            clock_ms=clock_ms,
+            loop=loop,
+            pool=pool,
         )
         self._ordered = {topic.name for topic in self._entries.values() if topic.order}
         # Topics that are out of the file, each with what is done when they are out of memory.

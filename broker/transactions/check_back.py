@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from aerobee.access.control import AccessControl
-from aerobee.broker.tables.clients import ClientTable
-from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.appending.appending import Appending
+from aerobee.broker.tables.offsets import NO_OFFSET
+from aerobee.broker.tables.tables import Tables
 from aerobee.broker.transactions.forms import QUEUE, Half, check_request
 from aerobee.broker.transactions.transaction_log import TransactionLog
 from aerobee.broker.transactions.transaction_table import Pending, TransactionTable
@@ -49,7 +49,6 @@ from aerobee.store.errors import (
     StoreClosed,
     StoreError,
 )
-from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.transactions")
 
@@ -87,31 +86,28 @@ class CheckService:
 
     def __init__(
         self,
+        appending: Appending,
+        tables: Tables,
+        *,
         rules: CheckRules,
         turns: Turns,
-        store: MessageStore,
         table: TransactionTable,
         transactions: TransactionLog,
-        clients: ClientTable,
-        offsets: ConsumerOffsets,
-        topics: TopicTable,
-        appended: Callable[[], None],
         clock: Callable[[], float],
-        clock_ms: Callable[[], int],
         access: AccessControl | None,
     ) -> None:
         self._access = access
         self._rules = rules
         self._turns = turns
-        self._store = store
+        self._store = appending.store
         self._table = table
         self._log = transactions
-        self._clients = clients
-        self._offsets = offsets
-        self._topics = topics
-        self._appended = appended
+        self._clients = tables.clients
+        self._offsets = tables.offsets
+        self._topics = tables.topics
+        self._reput = appending.reput
         self._clock = clock
-        self._clock_ms = clock_ms
+        self._clock_ms = appending.clock_ms
         self._round: Iterator[None] | None = None
         self._next_round = clock() + rules.interval_s
         self._crowded = False
@@ -159,7 +155,7 @@ class CheckService:
             if not more:
                 self._end_round()
             if self._store.written > written:
-                self._appended()
+                self._reput.appended()
         return more
 
     def _end_round(self) -> None:
@@ -301,7 +297,7 @@ class CheckService:
         written = self._store.written
         self._log.settle()
         if self._store.written > written:
-            self._appended()
+            self._reput.appended()
         if self._unsaved is not None:
             half, op, end = self._unsaved
             if end > self._store.durable:

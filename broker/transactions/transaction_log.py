@@ -16,10 +16,11 @@ Loop thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from aerobee.broker.broker_stats import MESSAGE_TRANSACTION, BrokerStats
+from aerobee.broker.appending.appending import Appending
+from aerobee.broker.broker_stats import MESSAGE_TRANSACTION
 from aerobee.broker.second_step.second_step import HALF, SecondStep
 from aerobee.broker.transactions.forms import (
     ASIDE,
@@ -93,21 +94,17 @@ class TransactionLog:
 
     def __init__(
         self,
-        store: MessageStore,
+        appending: Appending,
         table: TransactionTable,
-        stats: BrokerStats,
-        host: bytes,
-        clock_ms: Callable[[], int],
-        timeout_ms: int,
         second_step: SecondStep,
     ) -> None:
-        self._store = store
+        self._store = appending.store
         self._second_step = second_step
         self._table = table
-        self._stats = stats
-        self._host = host
-        self._clock_ms = clock_ms
-        self._timeout_ms = timeout_ms
+        self._stats = appending.stats
+        self._host = appending.identity.store_host
+        self._clock_ms = appending.clock_ms
+        self._timeout_ms = appending.settings.transaction_timeout_ms
         # Op messages that could not be put.
         self._owed: list[_Op] = []
 

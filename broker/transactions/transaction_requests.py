@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 from aerobee.access.control import AccessControl
-from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages.answers import AtOnce
+from aerobee.broker.appending.answers import AtOnce
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.forms import ASIDE, DECIDED, Half
@@ -47,7 +47,6 @@ from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.connections.serving import Answer
 from aerobee.remoting.turns import Steps
-from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.transactions")
 
@@ -87,27 +86,25 @@ class TransactionRequests:
 
     def __init__(
         self,
-        store: MessageStore,
+        appending: Appending,
+        *,
         table: TransactionTable,
         transactions: TransactionLog,
         topics: TopicTable,
         answers: AtOnce,
-        appended: Callable[[], None],
-        stats: BrokerStats,
         loop: asyncio.AbstractEventLoop,
-        clock_ms: Callable[[], int],
         access: AccessControl | None,
     ) -> None:
         self._access = access
-        self._store = store
+        self._store = appending.store
         self._table = table
         self._log = transactions
         self._topics = topics
         self._answers = answers
-        self._appended = appended
-        self._stats = stats
+        self._reput = appending.reput
+        self._stats = appending.stats
         self._loop = loop
-        self._clock_ms = clock_ms
+        self._clock_ms = appending.clock_ms
         self.counts = EndCounts()
 
     def handlers(self) -> dict[int, Handler]:
@@ -191,7 +188,7 @@ class TransactionRequests:
         else:
             self._log.roll_back(half, pending_at)
             self.counts.rolled_back += 1
-        self._appended()
+        self._reput.appended()
         # One that was decided before may not be durable yet either.
         return self._answers.when_kept(
             connection, command, self._store.written, encode_success(command)
@@ -247,7 +244,7 @@ class TransactionRequests:
         """Deliver the message. Raises `BadRequest` where its topic is not there, or is another
         topic of that name."""
         if self._log.drop_if_deleted(half, pending_at):
-            self._appended()
+            self._reput.appended()
             raise _deleted(half, "it is dropped")
         if self._topics.get(half.topic) is None:
             raise BadRequest(
@@ -283,7 +280,7 @@ class TransactionRequests:
         if self._log.is_of_deleted(half):
             raise _deleted(half, "it is not checked again")
         self._log.copy(half, pending_at, 0, self._clock_ms())
-        self._appended()
+        self._reput.appended()
         log.info(
             "checks of a half message begin anew msg_id=%s topic=%s group=%s",
             msg_id, half.topic, half.group,

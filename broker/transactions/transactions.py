@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.appending.answers import AtOnce
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.background.scheduler import Scheduler
-from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages.answers import AtOnce
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.second_step.second_step import SecondStep
-from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.tables.tables import Tables
 from aerobee.broker.transactions.check_back import CheckCounts, CheckRules, CheckService
 from aerobee.broker.transactions.forms import QUEUE
 from aerobee.broker.transactions.half_waiting import TransactionsWaiting
@@ -27,7 +25,6 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from aerobee.remoting.turns import Turns
-from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
 log = logging.getLogger("aerobee.broker.transactions")
@@ -44,57 +41,40 @@ class Transactions:
 
     def __init__(
         self,
-        settings: Settings,
+        appending: Appending,
+        tables: Tables,
+        *,
         loop: asyncio.AbstractEventLoop,
         turns: Turns,
-        store: MessageStore,
-        topics: TopicTable,
-        clients: ClientTable,
-        offsets: ConsumerOffsets,
-        stats: BrokerStats,
-        store_host: bytes,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
         answers: AtOnce,
-        access: AccessControl | None = None,
-        *,
         second_step: SecondStep,
+        access: AccessControl | None = None,
     ) -> None:
         """`access` says who may decide and be asked, where accounts are asked for."""
-        self._settings = settings
+        self._settings = appending.settings
         self._loop = loop
-        self._store = store
+        self._store = appending.store
         self._table = TransactionTable()
-        timeout_ms = settings.transaction_timeout_ms
-        self._log = TransactionLog(
-            store, self._table, stats, store_host, clock_ms, timeout_ms, second_step
-        )
-        self._load(offsets)
+        self._log = TransactionLog(appending, self._table, second_step)
+        self._load(tables.offsets)
         self._requests = TransactionRequests(
-            store,
-            self._table,
-            self._log,
-            topics,
-            answers,
-            appended,
-            stats,
-            loop,
-            clock_ms,
-            access,
+            appending,
+            table=self._table,
+            transactions=self._log,
+            topics=tables.topics,
+            answers=answers,
+            loop=loop,
+            access=access,
         )
         self._checks = CheckService(
-            _check_rules(settings),
-            turns,
-            store,
-            self._table,
-            self._log,
-            clients,
-            offsets,
-            topics,
-            appended,
-            loop.time,
-            clock_ms,
-            access,
+            appending,
+            tables,
+            rules=_check_rules(appending.settings),
+            turns=turns,
+            table=self._table,
+            transactions=self._log,
+            clock=loop.time,
+            access=access,
         )
 
     def _load(self, offsets: ConsumerOffsets) -> None:

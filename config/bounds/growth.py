@@ -62,9 +62,9 @@ BOUNDED: Final[Containers] = {
         "store/queues/consume_queue_ext.py": "ConsumeQueueExt._staged",
     },
     # The ends of transactions and the intents of staged batches too, each in a queue of its own.
-    "waiting sends": {"broker/messages/answers.py": "WhenKept._waiting"},
+    "waiting sends": {"broker/appending/answers.py": "WhenKept._waiting"},
     "limits.held_pulls": {
-        "broker/messages/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving "
+        "broker/appending/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving "
         "_Lane._restated",
     },
     "limits.sql_filter_bytes": {

@@ -136,6 +136,7 @@ class RemotingServer:
         handler: Handler,
         limits: RemotingLimits | None = None,
         name: str = "remoting",
+        *,
         turns: Turns | None = None,
         sockets: Callable[[ConnectionSet], Sockets] | None = None,
         encryption: Encryption | None = None,

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from aerobee import file_replacement
+from aerobee.broker.appending.answers import WhenKept
+from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.level_progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.answers import WhenKept
-from aerobee.broker.messages.reput_service import ReputService
 from aerobee.broker.transactions import transaction_log
 from aerobee.broker.transactions.check_back import CheckService
 from aerobee.broker.transactions.transaction_log import TransactionLog

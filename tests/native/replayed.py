@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from aerobee.broker import core
+from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.messages.compiled_requests import CompiledRequests
-from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.broker_address import Advertised, Identity
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
@@ -201,7 +201,13 @@ async def _replayed(
     stats = BrokerStats()
     identity = Identity(Advertised("127.0.0.1", "127.0.0.1", ()), 10911)
     broker = core.BrokerCore(
-        settings=settings, store=store, events=events, identity=identity, stats=stats, loop=loop
+        settings=settings,
+        store=store,
+        events=events,
+        identity=identity,
+        stats=stats,
+        loop=loop,
+        form=form,
     )
     try:
         broker.complete_tables()
@@ -209,7 +215,7 @@ async def _replayed(
         # No turn is ever over: the dispatch between two requests does not go by time.
         broker.turns.clock = lambda: 0.0
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)
-        compiled = None if form is None else broker.compiled_requests(form)
+        compiled = broker.compiled
         wires = [Wire() for _ in range(1 + max(read.connection for read in reads))]
         taken: list[int] = []
         connections = [

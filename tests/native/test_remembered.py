@@ -24,13 +24,13 @@ class _Pulls:
         self._queue = SimpleNamespace(topic="T", queue_id=0, min_offset=0, max_offset=0)
         parts = [b"", b""]
         pulls = form.pulls(
-            SimpleNamespace(marks=None), self._route, None, None, None,
+            SimpleNamespace(commit_log=SimpleNamespace(marks=None)), self, None, None,
             json_parts=parts, binary_parts=parts,
             memory_bytes=0, recent=(1, 1), old=(1, 1), most_messages=32, least_entries=1,
         )  # fmt: skip
         self._requests = form.requests(None, pulls, False, None)
 
-    def _route(self, fields: dict[str, str]) -> object:
+    def pull_route(self, fields: dict[str, str]) -> object:
         self.asked += 1
         first = int(fields["subVersion"])
         codes = frozenset(range(first, first + len(fields["subscription"])))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker import core
+from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.broker_address import Advertised, Identity
 from aerobee.broker.routing.router import Router
 from aerobee.broker.tables.topics import TopicTable
@@ -62,11 +62,18 @@ async def served(
         identity=identity,
         stats=BrokerStats(),
         loop=loop,
+        form=form,
     )
-    sockets = broker.compiled_requests(form).sockets
+    assert broker.compiled is not None
+    sockets = broker.compiled.sockets
     limits = RemotingLimits()
     server = RemotingServer(
-        broker.main_router, limits, "sockets", broker.turns, sockets, encryption
+        broker.main_router,
+        limits,
+        "sockets",
+        turns=broker.turns,
+        sockets=sockets,
+        encryption=encryption,
     )
     try:
         broker.complete_tables()

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.delay.delay_service import LevelStats
+from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import SETTINGS, Settings
@@ -51,7 +51,7 @@ class RuntimeRequests:
         topics: TopicTable,
         store: MessageStore,
         stats: BrokerStats,
-        delays: Callable[[], list[LevelStats]],
+        delays: ScheduleMessageService,
     ) -> None:
         self._settings = settings
         self._topics = topics
@@ -173,7 +173,7 @@ class RuntimeRequests:
         """How far each level with messages has been given out, and where it ends."""
         return {
             f"scheduleMessageOffset_{level.level}": f"{level.offset},{level.end}"
-            for level in self._delays()
+            for level in self._delays.level_stats()
         }
 
     def _earliest_ms(self) -> int:

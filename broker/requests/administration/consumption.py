@@ -10,11 +10,8 @@ from typing import Any, NamedTuple
 
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.routing.router import Handler
-from aerobee.broker.tables.clients import ClientTable, GroupMember
-from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.lag import ConsumerLag
-from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.tables.clients import GroupMember
+from aerobee.broker.tables.tables import Tables
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.statistics import (
     ConnectionData,
@@ -61,21 +58,17 @@ class StatsRequests:
         self,
         broker_name: str,
         endpoint: str,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        clients: ClientTable,
-        lag: ConsumerLag,
+        tables: Tables,
         stats: BrokerStats,
         store: MessageStore,
     ) -> None:
         self._broker_name = broker_name
         self._endpoint = endpoint
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._lag = lag
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._clients = tables.clients
+        self._lag = tables.lag
         self._rates = GroupRates(stats)
         self._store = store
         # An answer about all groups may take as much as fits in a frame: one such answer at a time.

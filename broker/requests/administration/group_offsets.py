@@ -16,10 +16,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from aerobee.broker.routing.router import Handler
-from aerobee.broker.tables.clients import ClientTable
-from aerobee.broker.tables.lag import ConsumerLag
-from aerobee.broker.tables.offsets import ConsumerOffsets, is_start_group
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.tables.offsets import is_start_group
+from aerobee.broker.tables.tables import Tables
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.queues import (
     UNKNOWN_TIME,
@@ -56,17 +54,14 @@ class ProgressRequests:
     def __init__(
         self,
         broker_name: str,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        clients: ClientTable,
-        lag: ConsumerLag,
+        tables: Tables,
         store: MessageStore,
     ) -> None:
         self._broker_name = broker_name
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
-        self._lag = lag
+        self._topics = tables.topics
+        self._offsets = tables.offsets
+        self._clients = tables.clients
+        self._lag = tables.lag
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:

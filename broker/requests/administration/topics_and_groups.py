@@ -29,10 +29,10 @@ from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import readable_queues
-from aerobee.broker.tables.groups import GroupConfig, GroupTable
-from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.groups import GroupConfig
 from aerobee.broker.tables.retries_waiting import RetriesWaiting
-from aerobee.broker.tables.topics import TopicTable, queues_of
+from aerobee.broker.tables.tables import Tables
+from aerobee.broker.tables.topics import queues_of
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import encode_topic_list, parse_body
 from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig
@@ -76,22 +76,20 @@ class TopicRequests:
     def __init__(
         self,
         limits: Settings,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
+        tables: Tables,
+        *,
         stats: BrokerStats,
         store: MessageStore,
         on_loop: OnOwner,
         later: AnswerLater,
         bodies: BodyReader,
         deleted: DeletedTopics,
-        *,
         retries: RetriesWaiting,
     ) -> None:
         self._limits = limits
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
         self._stats = stats
         self._store = store
         self._on_loop = on_loop

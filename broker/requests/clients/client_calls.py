@@ -18,12 +18,13 @@ Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.routing.router import refusal
 from aerobee.broker.tables.clients import GroupMember
+from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, make_request
@@ -53,14 +54,12 @@ class ClientCalls:
         self,
         turns: Turns,
         stats: BrokerStats,
-        limit: Callable[[], int],
-        limit_per_caller: Callable[[], int],
+        settings: Settings,
     ) -> None:
-        """The limits are asked for at each request: they may change."""
         self._turns = turns
         self._stats = stats
-        self._limit = limit
-        self._limit_per_caller = limit_per_caller
+        # Its limits may change.
+        self._settings = settings
         self._calls = 0
         self._requests = 0
         self._by_caller: dict[Connection, int] = {}
@@ -84,7 +83,7 @@ class ClientCalls:
 
     def check_room(self, calls: int) -> None:
         """Raises `BadRequest` (code 2) unless `calls` more calls may wait."""
-        limit = self._limit()
+        limit = self._settings.client_calls
         if self._calls + calls > limit:
             raise _busy(
                 f"{calls} clients would be asked, and {self._calls} others are being asked, the "
@@ -171,9 +170,9 @@ class ClientCalls:
     # --- inside
 
     def _enter(self, caller: Connection, request: Command) -> None:
-        waiting, limit = self._by_caller.get(caller, 0), self._limit()
+        waiting, limit = self._by_caller.get(caller, 0), self._settings.client_calls
         held = request_bytes(request)
-        if waiting >= self._limit_per_caller():
+        if waiting >= self._settings.client_calls_per_connection:
             raise _busy(
                 f"{waiting} requests of this connection wait for clients' answers, the limit "
                 "(limits.client_calls_per_connection): try again later"

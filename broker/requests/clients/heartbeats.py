@@ -9,7 +9,7 @@ served in steps, what it makes is saved together, and it is answered when the re
 there.
 
 The pulls of a member that now wants something else of a topic are held no longer
-(`messages/held_pulls.py`).
+(`appending/held_pulls.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.appending.held_pulls import HeldPulls
 from aerobee.broker.background.loop_workers import BodyReader
-from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.requests.clients.member_lists import MemberLists
 from aerobee.broker.requests.clients.member_notifications import Notifications
 from aerobee.broker.routing.router import Handler
-from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
-from aerobee.broker.tables.expressions import Expressions
-from aerobee.broker.tables.filters import FilterTable
-from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.tables.clients import ConsumerGroup, Heartbeat
+from aerobee.broker.tables.tables import Tables
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import (
     CheckClientConfig,
@@ -68,27 +65,24 @@ class ClientRequests:
     def __init__(
         self,
         settings: Settings,
-        clients: ClientTable,
-        topics: TopicTable,
-        groups: GroupTable,
+        tables: Tables,
+        held: HeldPulls,
+        *,
         turns: Turns,
         bodies: BodyReader,
-        expressions: Expressions,
-        filters: FilterTable,
-        held: HeldPulls,
         access: AccessControl | None = None,
     ) -> None:
         """`access` says whose heartbeats they are, where accounts are asked for."""
         self._settings = settings
         self._access = access
-        self._clients = clients
-        self._topics = topics
-        self._groups = groups
+        self._clients = tables.clients
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._bodies = bodies
-        self._expressions = expressions
-        self._filters = filters
+        self._expressions = tables.expressions
+        self._filters = tables.filters
         self._held = held
-        self._notifications = Notifications(clients, turns)
+        self._notifications = Notifications(tables.clients, turns)
         # A look at all connections that goes on; None: the next one begins anew.
         self._expiring: Iterator[ConsumerGroup | None] | None = None
         self._expiry = Spread(turns, self._expire_one)

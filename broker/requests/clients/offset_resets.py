@@ -23,10 +23,9 @@ from typing import Any
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.requests.clients.running_consumers import LEAST_VERSION, check_version
 from aerobee.broker.routing.router import Handler
-from aerobee.broker.tables.clients import ClientTable, GroupMember
-from aerobee.broker.tables.lag import ConsumerLag
-from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.tables.clients import GroupMember
+from aerobee.broker.tables.offsets import NO_OFFSET
+from aerobee.broker.tables.tables import Tables
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.offsets import reset_in_steps, reset_list_in_steps
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -57,18 +56,15 @@ class ResetRequests:
     def __init__(
         self,
         broker_name: str,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        clients: ClientTable,
-        lag: ConsumerLag,
+        tables: Tables,
         store: MessageStore,
         stats: BrokerStats,
     ) -> None:
         self._broker_name = broker_name
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
-        self._lag = lag
+        self._topics = tables.topics
+        self._offsets = tables.offsets
+        self._clients = tables.clients
+        self._lag = tables.lag
         self._store = store
         self._stats = stats
 

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.messages.send import SendProcessor
 from aerobee.broker.messages.stored_properties import stored_properties
-from aerobee.broker.registration.broker_address import Identity
 from aerobee.broker.requests.clients.client_calls import ClientCalls
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.clients import ClientTable, GroupMember
-from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
@@ -43,7 +41,6 @@ from aerobee.remoting.errors import RemotingError
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.turns import Steps
 from aerobee.store.errors import StoreError
-from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.reply")
@@ -57,28 +54,24 @@ class ReplyProcessor:
 
     def __init__(
         self,
-        settings: Settings,
-        identity: Identity,
-        store: MessageStore,
+        appending: Appending,
+        *,
         clients: ClientTable,
         calls: ClientCalls,
         send: SendProcessor,
         reply: SendReply,
-        stats: BrokerStats,
-        appended: Callable[[], None],
-        clock_ms: Callable[[], int],
         sums: SummedLog,
     ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._store = store
+        self._settings = appending.settings
+        self._identity = appending.identity
+        self._store = appending.store
         self._clients = clients
         self._calls = calls
         self._send = send
         self._reply = reply.encode
-        self._stats = stats
-        self._appended = appended
-        self._clock_ms = clock_ms
+        self._stats = appending.stats
+        self._reput = appending.reput
+        self._clock_ms = appending.clock_ms
         self._sums = sums
 
     def handlers(self) -> dict[int, Handler]:
@@ -236,7 +229,7 @@ class ReplyProcessor:
             self._stats.failed(self._stats.topic(header.topic))
             return "0", 0
         self._stats.stored(self._stats.topic(header.topic), 1, result.size)
-        self._appended()
+        self._reput.appended()
         return offset_msg_id(self._identity.store_host, result.log_offset), result.queue_offset
 
 

@@ -60,6 +60,7 @@ class ConsumerRequests:
         self,
         broker_name: str,
         clients: ClientTable,
+        *,
         store: MessageStore,
         calls: ClientCalls,
         bodies: BodyReader,

@@ -66,9 +66,7 @@ def _topic_table(root: Path) -> TopicTable:
 
 def _group_table(root: Path) -> GroupTable:
     file = _file(root / GROUPS)
-    return GroupTable(
-        file, auto_create=True, limit=lambda: 100, clock_ms=lambda: NOW_MS, loop=INLINE
-    )
+    return GroupTable(Settings.for_tests(max_groups=100), file, lambda: NOW_MS, INLINE)
 
 
 def _topics(root: Path) -> Contents:

@@ -24,8 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from aerobee.broker import core
+from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.broker.registration.broker_address import Advertised, Identity
 from aerobee.native.form import chosen
 from aerobee.protocol.bodies.topics import SINGLE_TAG, TopicConfig
@@ -174,15 +174,15 @@ async def write(directory: Path, flush: str) -> None:
         identity=identity,
         stats=BrokerStats(),
         loop=loop,
+        form=form,
     )
+    assert broker.compiled is not None
     try:
         broker.complete_tables()
         broker.topics.update(TopicConfig("Orders", QUEUES, QUEUES, 6, SINGLE_TAG, 0, False))
         shared = ConnectionSet(RemotingLimits(), "killed", turns=broker.turns)
         told = _Told()
-        connection = ByHand(
-            shared, broker.main_router, broker.compiled_requests(form), lambda _: None
-        )
+        connection = ByHand(shared, broker.main_router, broker.compiled, lambda _: None)
         connection.connection_made(told)
         number = 0
         for read in itertools.count():

@@ -45,7 +45,7 @@ FUNCTIONS = (
     "store.disk.checkpoint:Checkpoint.flush",
     "store.disk.offsets_file:OffsetsFile.save",
     "store.disk.lock:StoreLock.mark_clean",
-    "broker.tables.state_file:JsonStateFile.save",
+    "broker.tables.files.state_file:JsonStateFile.save",
 )
 RECOVERY_FUNCTIONS = (
     "store.recovery.recovery:Recovery.run",

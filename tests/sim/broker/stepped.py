@@ -12,12 +12,14 @@ import json
 import os
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from aerobee.broker.appending.answers import Answers
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.level_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.messages.answers import Answers
 from aerobee.broker.tables.files.state_file import JsonStateFile, Rescue
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.transactions.transactions import Transactions
@@ -33,10 +35,11 @@ from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
 from tests.sim.storage.recovered import ROOT
 from tests.sim.storage.stepped_store import SteppedStore
+from tests.unit.broker.appending.appending_support import appending
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
 from tests.unit.broker.second_step.second_step_support import second_step
 from tests.unit.broker.tables.clients_support import Endless, Peer, Producer, request
-from tests.unit.store.support import HOST, message
+from tests.unit.store.support import message
 
 T = TypeVar("T")
 
@@ -167,35 +170,36 @@ class SteppedBroker:
         )
         stats, loop = BrokerStats(), cast("asyncio.AbstractEventLoop", self.loop)
         self.timer = TimerService(
+            self._appending(_TimerSettings(), stats),
             loop=loop,
-            store=store,
             progress=self.timer_progress,
-            stats=stats,
-            appended=self.appended,
-            clock_ms=self.time.now_ms,
-            put_delayed=store.put,
-            settings=cast("Settings", _TimerSettings()),
+            delays=cast("Any", store),
             second_step=second_step(),
         )
         self.clients = _Clients()
         self.producer = Producer(1)
         self.answers = Answers(settings, loop, AtOnce(), store, stats)
         self.transactions = Transactions(
-            settings,
-            loop,
-            AtOnce(),
-            store,
-            cast("Any", _Topics()),
-            cast("Any", self.clients),
-            self.offsets,
-            stats,
-            HOST,
-            self.appended,
-            self.time.now_ms,
-            self.answers.decisions,
+            self._appending(settings, stats),
+            cast(
+                "Any",
+                SimpleNamespace(topics=_Topics(), clients=self.clients, offsets=self.offsets),
+            ),
+            loop=loop,
+            turns=AtOnce(),
+            answers=self.answers.decisions,
             second_step=second_step(),
         )
         self.timer.start()
+
+    def _appending(self, settings: object, stats: BrokerStats) -> Appending:
+        return appending(
+            self.store,
+            settings,
+            stats=stats,
+            clock_ms=self.time.now_ms,
+            appended=self.appended,
+        )
 
     def _put(self, stored: StoreMessage) -> PutResult:
         result = self._really_put(stored)

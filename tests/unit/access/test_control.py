@@ -200,7 +200,7 @@ def test_a_body_that_cannot_be_read_is_no_refusal_of_rights(control: AccessContr
 def test_other_rules_count_from_the_next_request(control: AccessControl) -> None:
     control.check(request(), PEER)
     assert control.changes == 0
-    control.use(rules(FILE.replace("orders=PUB", "orders=SUB")))
+    control.put_in_force(rules(FILE.replace("orders=PUB", "orders=SUB")))
     assert control.changes == 1
     assert refusal(control, request())[0] == RIGHT
 
@@ -249,7 +249,7 @@ def test_every_field_and_the_body_are_signed(control: AccessControl) -> None:
 def test_the_mark_of_unique_keys_is_signed_by_versions_since_4_9_4(
     control: AccessControl, version: int, is_signed: bool
 ) -> None:
-    control.use(rules(FILE.replace("orders=PUB", "orders=SUB")))
+    control.put_in_force(rules(FILE.replace("orders=PUB", "orders=SUB")))
     mark = {"_UNIQUE_KEY_QUERY": "true"}
     ext = {"topic": "orders", "key": "k"}
     ours = signed({**ext, **(mark if is_signed else {})}, b"body", "account-1", SECRET)

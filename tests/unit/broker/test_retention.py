@@ -194,15 +194,13 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
     handlers = {
         **TopicRequests(
             Settings.for_tests(),
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            stats,
-            store,
-            on_loop,
-            later,
-            BODIES,
-            deletions(tmp_path, store.written),
+            tables,
+            stats=stats,
+            store=store,
+            on_loop=on_loop,
+            later=later,
+            bodies=BODIES,
+            deleted=deletions(tmp_path, store.written),
             retries=tables.retries,
         ).handlers(),
     }

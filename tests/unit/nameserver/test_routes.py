@@ -354,10 +354,17 @@ def test_topics_of_a_broker_that_changes_meanwhile_come_no_further(table, what):
 # --- changes of all topics of a broker, in steps
 
 
+class ByHand(RouteTable):
+    """A table whose changes go on when the test says so."""
+
+    def _begun(self) -> None:
+        """Until then nothing is done."""
+
+
 @pytest.fixture
 def stepped(clock: Clock) -> RouteTable:
     """A table whose changes go on when the test says so."""
-    table = RouteTable(clock, changing=lambda: None)
+    table = ByHand(clock)
     table.register(broker(topics=MANY))
     return table
 
@@ -445,7 +452,7 @@ def test_a_broker_that_goes_while_its_permissions_change_is_gone(stepped):
 
 def test_room_is_there_as_soon_as_a_broker_has_gone(clock):
     limits = RouteLimits(queue_entries=2_000)
-    table = RouteTable(clock, limits, changing=lambda: None)
+    table = ByHand(clock, limits)
     table.register(broker("b-a", topics=MANY))
     with pytest.raises(RouteLimitReached):
         table.register(broker("b-b", topics={"T1": QUEUES}))
@@ -459,7 +466,7 @@ def test_a_change_in_steps_is_seen_as_one_at_once(clock, seed, monkeypatch):
     monkeypatch.setattr(routes, "_CHANGED_TOPICS", 1)
     source = random.Random(seed)
     limits = RouteLimits(brokers=8, queue_entries=25)
-    at_once, in_steps = RouteTable(clock, limits), RouteTable(clock, limits, lambda: None)
+    at_once, in_steps = RouteTable(clock, limits), ByHand(clock, limits)
     topics = [f"T{number}" for number in range(9)]
     pending = 0
     for _ in range(3_000):

@@ -53,4 +53,4 @@ def test_each_module_that_lets_requests_wait_lets_go_of_what_they_brought() -> N
             if fields:
                 tables.append(path.relative_to(ROOT).as_posix())
                 assert "keep_for_answer(" in path.read_text(encoding="utf-8"), path
-    assert "broker/messages/held_pulls.py" in tables
+    assert "broker/appending/held_pulls.py" in tables

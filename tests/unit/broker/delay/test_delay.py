@@ -17,6 +17,7 @@ from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.level_progress import DelayProgress
 from aerobee.broker.tables.files.state_file import JsonStateFile
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties
@@ -26,6 +27,7 @@ from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import PutResult
+from tests.unit.broker.appending.appending_support import appending
 from tests.unit.broker.second_step.second_step_support import no_deletions, retries_of, second_step
 from tests.unit.store.support import (
     FIRST_MS,
@@ -118,12 +120,15 @@ class Bench:
         self.progress = DelayProgress(self.file(), lambda: self.store.durable)
         self.retries = retries_of(self.store, self.deleted)
         self.delays = ScheduleMessageService(
+            appending(
+                self.store,
+                Settings.for_tests(),
+                stats=self.stats,
+                clock_ms=self.clock.now_ms,
+                appended=self.appended,
+            ),
             loop=cast(asyncio.AbstractEventLoop, self.loop),
-            store=self.store,
             progress=self.progress,
-            stats=self.stats,
-            appended=self.appended,
-            clock_ms=self.clock.now_ms,
             second_step=second_step(self.topics.get, self.deleted),
             retries=self.retries,
         )
@@ -397,12 +402,12 @@ def test_an_unforeseen_error_is_logged_and_other_levels_go_on(
             raise OSError("unforeseen")
         return put(one)
 
-    bench.delays._store_put = failing
+    bench.store.put = failing
     bench.pass_ms(6000)
     assert bodies(bench.store) == [b"good"]
     assert "Traceback" in caplog.text
     assert "unforeseen" in caplog.text
-    bench.delays._store_put = put
+    bench.store.put = put
     bench.pass_ms(10_000)
     assert bodies(bench.store, "Bad") == [b"bad"]
 

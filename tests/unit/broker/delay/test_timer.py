@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.level_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.tables.files.state_file import JsonStateFile
-from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -27,6 +27,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.reading.timed_messages import BUCKETS, HOUR_MS, bucket_of
 from aerobee.store.segments.results import PutResult
+from tests.unit.broker.appending.appending_support import appending
 from tests.unit.broker.delay.test_delay import ManualLoop, Wall
 from tests.unit.broker.second_step.second_step_support import no_deletions, second_step
 from tests.unit.store.support import (
@@ -78,14 +79,16 @@ class Bench:
         self.stats = BrokerStats()
         self.progress = TimerProgress(self.file(), lambda: self.store.durable)
         self.timer = TimerService(
+            appending(
+                self.store,
+                self,
+                stats=self.stats,
+                clock_ms=self.clock.now_ms,
+                appended=self.appended,
+            ),
             loop=cast(asyncio.AbstractEventLoop, self.loop),
-            store=self.store,
             progress=self.progress,
-            stats=self.stats,
-            appended=self.appended,
-            clock_ms=self.clock.now_ms,
-            put_delayed=self.store.put,
-            settings=cast(Settings, self),
+            delays=cast("ScheduleMessageService", self.store),
             second_step=second_step(self.topics.get, self.deleted),
         )
         self.timer.start()

@@ -11,7 +11,7 @@ import pytest
 from aerobee.access.account_service import AccessService
 from aerobee.access.control import AccessControl
 from aerobee.access.needs import BROKER_NEEDS
-from aerobee.broker.access.account_requests import AccessRequests
+from aerobee.broker.requests.administration.account_requests import AccessRequests
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest

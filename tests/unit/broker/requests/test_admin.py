@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -116,42 +117,36 @@ class Admin:
         )
         requests = ClientRequests(
             self.settings,
-            tables.clients,
-            tables.topics,
-            tables.groups,
-            Endless(),
-            BODIES,
-            tables.expressions,
-            tables.filters,
+            tables,
             no_pulls_held(),
+            turns=Endless(),
+            bodies=BODIES,
         )
         self.handlers = {
             **TopicRequests(
                 self.settings,
-                tables.topics,
-                tables.groups,
-                tables.offsets,
-                self.stats,
-                cast("MessageStore", QueueStore(tables.queues, self)),
-                here,
-                at_once,
-                BODIES,
-                self.deleted,
+                tables,
+                stats=self.stats,
+                store=cast("MessageStore", QueueStore(tables.queues, self)),
+                on_loop=here,
+                later=at_once,
+                bodies=BODIES,
+                deleted=self.deleted,
                 retries=tables.retries,
             ).handlers(),
             **StatsRequests(
                 "b-a",
                 "192.0.2.9:10911",
-                tables.topics,
-                tables.groups,
-                tables.offsets,
-                tables.clients,
-                tables.lag,
+                tables,
                 self.stats,
                 tables.queues,
             ).handlers(),
             **RuntimeRequests(
-                self.settings, tables.topics, self.store, self.stats, list
+                self.settings,
+                tables.topics,
+                self.store,
+                self.stats,
+                SimpleNamespace(level_stats=list),
             ).handlers(),
             **requests.handlers(),
         }

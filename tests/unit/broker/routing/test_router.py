@@ -126,7 +126,14 @@ async def test_a_large_body_is_read_beside_the_loop_before_it_is_judged(code: in
         Rules(file.accounts, file.white), BROKER_NEEDS, lambda _place: None, lambda: 0.0
     )
     router = Router(
-        {code: handle}, BrokerStats(), lambda _connection: None, Turns(), 1 << 20, {}, control, read
+        {code: handle},
+        stats=BrokerStats(),
+        on_closed=lambda _connection: None,
+        turns=Turns(),
+        max_request_bytes=1 << 20,
+        patience_s={},
+        access=control,
+        read_body=read,
     )
     steps = router.serve(CALLER, large(code, "own"))
     assert isinstance(steps, Generator)

@@ -39,11 +39,11 @@ def served(waited_s: float, code: int = RequestCode.SEND_MESSAGE_V2, **changes: 
     settings = Settings.for_tests(**changes)
     router = Router(
         {code: lambda _connection, command: encode_success(command)},
-        BrokerStats(),
-        lambda _connection: None,
-        Turns(clock),
-        settings.max_request_bytes,
-        _patience_s(settings),
+        stats=BrokerStats(),
+        on_closed=lambda _connection: None,
+        turns=Turns(clock),
+        max_request_bytes=settings.max_request_bytes,
+        patience_s=_patience_s(settings),
     )
     connection = Waiting(clock.now - waited_s if waited_s else 0.0)
     answer = router.serve(cast("Connection", connection), make_request(code))
@@ -101,11 +101,11 @@ def test_bodies_of_requests_without_messages_are_bounded() -> None:
     def served_body(code: int) -> Command | None:
         router = Router(
             {code: lambda _connection, command: encode_success(command)},
-            BrokerStats(),
-            lambda _connection: None,
-            Turns(),
-            1000,
-            {},
+            stats=BrokerStats(),
+            on_closed=lambda _connection: None,
+            turns=Turns(),
+            max_request_bytes=1000,
+            patience_s={},
         )
         request = make_request(code, body=bytes(1001))
         router.serve(cast("Connection", Waiting(0.0)), request)

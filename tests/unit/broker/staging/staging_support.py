@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from aerobee.access.control import AccessControl
+from aerobee.broker.appending.answers import Answers
+from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.level_progress import DelayProgress
-from aerobee.broker.messages.answers import Answers
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
@@ -40,6 +41,7 @@ from aerobee.remoting.turns import Steps, Turns
 from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 from tests.inline_loop import INLINE, drive
+from tests.unit.broker.appending.appending_support import appending
 from tests.unit.broker.second_step.second_step_support import deletions, retries_of, second_step
 from tests.unit.broker.tables.clients_support import BODIES, NOW_MS, Peer, request
 from tests.unit.store.support import HOST, read_all, small_settings
@@ -132,42 +134,40 @@ class Desk:
         loop = cast("asyncio.AbstractEventLoop", self.loop)
         self.answers = Answers(settings, loop, self.turns, self.store, self.stats)
         self.staging = Staging(
-            settings,
-            cast("asyncio.AbstractEventLoop", self.loop),
-            self.store,
+            self._appending(settings, self.stats),
             self.topics,
-            self.stats,
             JsonStateFile(path / "config" / "stages.json", sets_aside=sets_aside),
-            HOST,
-            lambda: None,
-            lambda: self.now_ms,
-            BODIES,
-            self.turns,
-            self.answers.intents,
-            self._delays() if delays else None,
-            second_step=self.second_step,
+            loop=loop,
+            turns=self.turns,
+            bodies=BODIES,
             sums=self.sums,
+            intents=self.answers.intents,
+            second_step=self.second_step,
+            delays=self._delays(settings) if delays else None,
             control=control,
         )
         self._handlers = self.staging.handlers()
         self.peer = Peer(1)
         self.peer.packed_peer = HOST  # type: ignore[attr-defined]
 
-    def _delays(self) -> ScheduleMessageService:
-        file = JsonStateFile(self.path / "config" / "delayOffset.json")
-        delays = ScheduleMessageService(
-            loop=cast("asyncio.AbstractEventLoop", self.loop),
-            store=self.store,
-            progress=DelayProgress(file, lambda: self.store.durable),
-            stats=BrokerStats(),
-            appended=lambda: None,
+    def _appending(self, settings: Settings, stats: BrokerStats) -> Appending:
+        return appending(
+            self.store,
+            settings,
+            stats=stats,
             clock_ms=lambda: self.now_ms,
+            appended=lambda: None,
+        )
+
+    def _delays(self, settings: Settings) -> ScheduleMessageService:
+        file = JsonStateFile(self.path / "config" / "delayOffset.json")
+        return ScheduleMessageService(
+            self._appending(settings, BrokerStats()),
+            loop=cast("asyncio.AbstractEventLoop", self.loop),
+            progress=DelayProgress(file, lambda: self.store.durable),
             second_step=self.second_step,
             retries=retries_of(self.store),
         )
-        # By way of the store, whose `put` tests replace.
-        delays._store_put = lambda message: self.store.put(message)
-        return delays
 
     def start(self) -> Desk:
         self.staging.publisher.start()

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from aerobee.broker.appending.held_pulls import HeldPulls
 from aerobee.broker.background.loop_workers import BodyReader
 from aerobee.broker.broker_stats import BrokerStats, Tally
-from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.tables.clients import ClientTable
-from aerobee.broker.tables.expressions import ExpressionLimits, Expressions
+from aerobee.broker.tables.expressions import Expressions
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
@@ -20,7 +20,6 @@ from aerobee.broker.tables.lag import ConsumerLag
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
-from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connections.connection import Connection
@@ -33,7 +32,9 @@ from tests.unit.broker.second_step.second_step_support import no_retries
 
 NOW_MS = 1_700_000_000_000
 BODIES = BodyReader(INLINE)
-SQL_LIMITS = ExpressionLimits(chars=8192, depth=64, nodes=512, bytes=1 << 20)
+SQL_LIMITS = Settings.for_tests(
+    max_sql_chars=8192, max_sql_depth=64, max_sql_nodes=512, sql_filter_bytes=1 << 20
+)
 
 
 class Peer:
@@ -171,18 +172,15 @@ class Tables:
             loop,
         )
         self.groups = GroupTable(
+            Settings.for_tests(auto_create_group=auto_create, max_groups=100),
             JsonStateFile(folder / "subscriptionGroup.json"),
-            auto_create=auto_create,
-            limit=lambda: 100,
-            clock_ms=lambda: NOW_MS,
-            loop=loop,
+            lambda: NOW_MS,
+            loop,
         )
         self.offsets = ConsumerOffsets(
             JsonStateFile(folder / "consumerOffset.json"), self.queues.max_offset
         )
-        self.clients = ClientTable(
-            self.clock, 120.0, self.warnings.bump, limit_bytes=lambda: 64 << 20
-        )
+        self.clients = ClientTable(Settings(), self.clock, self.warnings)
         self.stats = BrokerStats()
         self.retries = no_retries()
         self.lag = ConsumerLag(
@@ -194,19 +192,15 @@ class Tables:
             store=cast("MessageStore", self.queues),
             retries=self.retries,
         )
-        self.expressions = Expressions(loop, lambda: SQL_LIMITS)
+        self.expressions = Expressions(loop, SQL_LIMITS)
         self.filters = FilterTable(
-            JsonStateFile(folder / "consumerFilter.json"),
-            BloomFilter(20, 32),
-            lambda: NOW_MS,
-            86_400_000,
-            lambda: SQL_LIMITS.bytes,
+            SQL_LIMITS, JsonStateFile(folder / "consumerFilter.json"), lambda: NOW_MS
         )
 
 
 def no_pulls_held() -> HeldPulls:
     """A table of held pulls that stays empty."""
-    return HeldPulls(lambda: 0.0, lambda: 0, lambda: 0, Endless(), lambda *_: None)
+    return HeldPulls(Settings.for_tests(), lambda: 0.0, Endless(), cast("MessageStore", None))
 
 
 def heartbeat_body(

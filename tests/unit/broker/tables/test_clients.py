@@ -9,9 +9,11 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import pytest
 
+from aerobee.broker.broker_stats import Tally
 from aerobee.broker.requests.clients.heartbeats import ClientRequests
 from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, GroupMember, Heartbeat
@@ -53,14 +55,10 @@ class Broker:
         self.clients = self.tables.clients
         self.requests = ClientRequests(
             self.settings,
-            self.clients,
-            self.tables.topics,
-            self.tables.groups,
-            turns or Endless(),
-            BODIES,
-            self.tables.expressions,
-            self.tables.filters,
+            self.tables,
             no_pulls_held(),
+            turns=turns or Endless(),
+            bodies=BODIES,
         )
 
     def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:
@@ -546,7 +544,7 @@ def test_a_client_that_leaves_while_its_filters_are_noted_leaves_none_alive(
 
 
 def test_the_table_is_bounded() -> None:
-    table = ClientTable(Clock(), 120.0, lambda _kind: None, limit=3, limit_bytes=lambda: 1 << 20)
+    table = ClientTable(cast("Any", Counted(1 << 20)), Clock(), Tally(), limit=3)
 
     def beat(port: int, *groups: str) -> None:
         body = heartbeat_body("c", {name: {"T": "*"} for name in groups})
@@ -569,12 +567,12 @@ def test_the_table_is_bounded() -> None:
 class Counted:
     """A table with a limit of bytes, and its clients."""
 
+    client_expiry_ms = 120_000
+
     def __init__(self, limit: int) -> None:
         self.clock = Clock()
-        self.table = ClientTable(
-            self.clock, 120.0, lambda _kind: None, limit_bytes=lambda: self.limit
-        )
         self.limit = limit
+        self.table = ClientTable(cast("Any", self), self.clock, Tally())
         self.peers: dict[int, Peer] = {}
 
     def beat(
@@ -590,6 +588,10 @@ class Counted:
         peer = self.peers.setdefault(port, Peer(port))
         data = HeartbeatData.parse(body)
         drive(self.table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data)))
+
+    @property
+    def client_bytes(self) -> int:
+        return self.limit
 
     def close(self, port: int) -> None:
         list(self.table.connection_closed(self.peers.pop(port).connection))

@@ -34,7 +34,7 @@ def topics(file: JsonStateFile) -> Any:
 
 
 def groups(file: JsonStateFile) -> Any:
-    table = GroupTable(file, auto_create=False, limit=lambda: 100, clock_ms=lambda: 0, loop=INLINE)
+    table = GroupTable(OPTIONS.with_changes(auto_create_group=False), file, lambda: 0, INLINE)
     return table.find("billing")
 
 

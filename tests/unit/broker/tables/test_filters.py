@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.tables import expressions as module
-from aerobee.broker.tables.expressions import ExpressionLimits, Expressions
+from aerobee.broker.tables.expressions import Expressions
 from aerobee.broker.tables.files.state_file import JsonStateFile, StateFileError
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
+from aerobee.config.model import Settings
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import sql_filter
-from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.filters.property_filter import PropertyFilter
 from aerobee.protocol.filters.subscription import Subscription
 from tests.inline_loop import INLINE, drive
 
 KEEP_MS = 1_000
-LIMITS = ExpressionLimits(chars=200, depth=10, nodes=20, bytes=9_000)
+LIMITS = Settings.for_tests(
+    max_sql_chars=200, max_sql_depth=10, max_sql_nodes=20, sql_filter_bytes=9_000
+)
 
 
 class World:
@@ -28,11 +30,15 @@ class World:
 
     def __init__(self, folder: Path, limit_bytes: int = 1 << 21, now_ms: int = 10_000) -> None:
         self.now_ms = now_ms
-        self.expressions = Expressions(INLINE, lambda: LIMITS)
+        self.expressions = Expressions(INLINE, LIMITS)
         self.file = JsonStateFile(folder / "consumerFilter.json")
-        self.table = FilterTable(
-            self.file, BloomFilter(20, 32), lambda: self.now_ms, KEEP_MS, lambda: limit_bytes
+        settings = Settings.for_tests(
+            filter_error_percent=20,
+            filter_groups=32,
+            filter_keep_ms=KEEP_MS,
+            sql_filter_bytes=limit_bytes,
         )
+        self.table = FilterTable(settings, self.file, lambda: self.now_ms)
 
     def save(self) -> bool:
         """Whether there was something to save."""
@@ -315,7 +321,7 @@ def test_the_last_ones_are_remembered_as_far_as_there_is_room(
     for text in texts:
         drive(world.expressions.compiled("SQL92", "kept > 1"))
         drive(world.expressions.compiled("SQL92", text))
-    assert world.expressions.bytes <= LIMITS.bytes
+    assert world.expressions.bytes <= LIMITS.sql_filter_bytes
     assert seen == ["kept > 1", *texts]
     drive(world.expressions.compiled("SQL92", texts[0]))
     assert seen[-1] == texts[0]
@@ -349,7 +355,7 @@ async def test_who_asks_for_the_same_meanwhile_gets_that_one(
 ) -> None:
     seen = compiles(monkeypatch)
     loop = asyncio.get_running_loop()
-    expressions = Expressions(loop, lambda: ExpressionLimits(8192, 64, 512, 1 << 20))
+    expressions = Expressions(loop, Settings.for_tests(sql_filter_bytes=1 << 20))
     text = " OR ".join(f"a = {number}" for number in range(100))
 
     async def ask() -> PropertyFilter:

@@ -69,9 +69,7 @@ def test_light_topics_are_not_reported_as_lost(
 
 def test_a_light_group_has_the_default_settings_and_stands_in_no_table(tmp_path: Path) -> None:
     file = JsonStateFile(tmp_path / "groups.json")
-    table = LightGroupTable(
-        file, auto_create=False, limit=lambda: 0, clock_ms=lambda: 1, loop=INLINE
-    )
+    table = LightGroupTable(Settings.for_tests(auto_create_group=False), file, lambda: 1, INLINE)
     before = len(table)
     assert table.get("%LMQ%g") == table.find("%LMQ%g") == GroupConfig("%LMQ%g")
     table.update(GroupConfig("%LMQ%g", consume_enable=False)).result()

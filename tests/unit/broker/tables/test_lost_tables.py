@@ -12,6 +12,7 @@ from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.config.model import Settings
 from tests.inline_loop import INLINE
 
 
@@ -85,11 +86,10 @@ def test_groups_that_have_offsets_are_made_again(
     path = tmp_path / "groups.json"
     path.write_text("damaged")
     table = GroupTable(
+        Settings.for_tests(auto_create_group=False, max_groups=100),
         JsonStateFile(path, sets_aside=True),
-        auto_create=False,
-        limit=lambda: 100,
-        clock_ms=lambda: 0,
-        loop=INLINE,
+        lambda: 0,
+        INLINE,
     )
     table.complete(["billing"])
     assert table.find("billing") is not None

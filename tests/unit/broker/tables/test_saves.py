@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,20 +83,14 @@ class World:
             broker_name="b-a",
             cluster_name="C1",
             max_topics=20_000,
+            max_groups=20_000,
             max_queues=200_000,
             auto_create_per_minute=20_000,
         )
         self.topics_file = CountedFile(path / "topics.json")
         self.groups_file = CountedFile(path / "subscriptionGroup.json")
         self.topics = TopicTable(self.settings, self.topics_file, lambda: NOW_MS, loop, self.pool)
-        self.groups = GroupTable(
-            self.groups_file,
-            auto_create=True,
-            limit=lambda: 20_000,
-            clock_ms=lambda: NOW_MS,
-            loop=loop,
-            pool=self.pool,
-        )
+        self.groups = GroupTable(self.settings, self.groups_file, lambda: NOW_MS, loop, self.pool)
 
 
 @pytest.fixture
@@ -244,13 +239,13 @@ async def test_limits_count_what_is_being_made(tmp_path: Path) -> None:
     )
     requests = TopicRequests(
         settings,
-        world.topics,
-        world.groups,
-        *(None,) * 3,
-        lambda call: call(),
-        None,  # type: ignore[arg-type]
-        BODIES,
-        no_deletions(),
+        SimpleNamespace(topics=world.topics, groups=world.groups, offsets=None),
+        stats=None,  # type: ignore[arg-type]
+        store=None,  # type: ignore[arg-type]
+        on_loop=lambda call: call(),
+        later=None,  # type: ignore[arg-type]
+        bodies=BODIES,
+        deleted=no_deletions(),
         retries=no_retries(),
     )
 
@@ -325,16 +320,13 @@ async def test_a_group_that_is_being_configured_is_not_made_by_its_consumers(
 async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_path: Path) -> None:
     world = World(tmp_path)
     tables = Tables(tmp_path / "clients")
+    tables.topics, tables.groups = world.topics, world.groups
     requests = ClientRequests(
         world.settings,
-        tables.clients,
-        world.topics,
-        world.groups,
-        Endless(),
-        BODIES,
-        tables.expressions,
-        tables.filters,
+        tables,
         no_pulls_held(),
+        turns=Endless(),
+        bodies=BODIES,
     )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(500)})
     peer = Peer(1)
@@ -361,14 +353,10 @@ async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> 
     settings = Settings.for_tests()
     requests = ClientRequests(
         settings,
-        tables.clients,
-        tables.topics,
-        tables.groups,
-        Endless(),
-        BODIES,
-        tables.expressions,
-        tables.filters,
+        tables,
         no_pulls_held(),
+        turns=Endless(),
+        bodies=BODIES,
     )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(80)})
     members: list[int] = []
@@ -381,16 +369,13 @@ async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> 
 
 async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: World) -> None:
     tables = Tables(world.topics_file.path.parent / "c")
+    tables.topics, tables.groups = world.topics, world.groups
     requests = ClientRequests(
         world.settings,
-        tables.clients,
-        world.topics,
-        world.groups,
-        Endless(),
-        BODIES,
-        tables.expressions,
-        tables.filters,
+        tables,
         no_pulls_held(),
+        turns=Endless(),
+        bodies=BODIES,
     )
     peer = Peer(1)
     steps = requests.heartbeat(
@@ -585,15 +570,13 @@ async def test_a_topic_that_cannot_leave_the_file_stays(world: World) -> None:
 async def test_a_change_of_a_topic_waits_for_its_deletion(world: World) -> None:
     requests = TopicRequests(
         world.settings,
-        world.topics,
-        world.groups,
-        None,  # type: ignore[arg-type]
-        BrokerStats(),
-        None,  # type: ignore[arg-type]
-        lambda call: call(),
-        None,  # type: ignore[arg-type]
-        BODIES,
-        no_deletions(),
+        SimpleNamespace(topics=world.topics, groups=world.groups, offsets=None),
+        stats=BrokerStats(),
+        store=None,  # type: ignore[arg-type]
+        on_loop=lambda call: call(),
+        later=None,  # type: ignore[arg-type]
+        bodies=BODIES,
+        deleted=no_deletions(),
         retries=no_retries(),
     )
     await world.topics.update(TopicConfig("T", 4, 4))

@@ -38,9 +38,8 @@ def create(topics: TopicTable, name: str, queues: int) -> TopicConfig | None:
 
 def group_table(tmp_path: Path, *, auto_create: bool = True, limit: int = 100) -> GroupTable:
     file = JsonStateFile(tmp_path / "subscriptionGroup.json")
-    return GroupTable(
-        file, auto_create=auto_create, limit=lambda: limit, clock_ms=lambda: NOW_MS, loop=INLINE
-    )
+    settings = Settings.for_tests(auto_create_group=auto_create, max_groups=limit)
+    return GroupTable(settings, file, lambda: NOW_MS, INLINE)
 
 
 @contextmanager

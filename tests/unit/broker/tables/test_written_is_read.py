@@ -12,7 +12,7 @@ from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatc
 from aerobee.broker.staging.finished_batches import StageFile
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
-from aerobee.protocol.filters.bloom import BloomFilter
+from aerobee.config.model import Settings
 from aerobee.protocol.frames import fastjson
 from aerobee.protocol.headers.stages import StagePart
 from aerobee.summed_log import SummedLog
@@ -42,7 +42,8 @@ def test_tables_of_topics_groups_offsets_and_keys(tmp_path: Path) -> None:
 def test_filters(tmp_path: Path) -> None:
     def opened() -> FilterTable:
         file = JsonStateFile(tmp_path / "consumerFilter.json")
-        return FilterTable(file, BloomFilter(20, 32), lambda: 10, 1000, lambda: 1 << 30)
+        settings = Settings.for_tests(filter_keep_ms=1000, sql_filter_bytes=1 << 30)
+        return FilterTable(settings, file, lambda: 10)
 
     table = opened()
     for number in range(5):

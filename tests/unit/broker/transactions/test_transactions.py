@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,8 +16,8 @@ from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccessDenied
 from aerobee.access.files.account_file import parse_account_file
 from aerobee.access.needs import BROKER_NEEDS
+from aerobee.broker.appending.answers import _LOOK, MAX_DECISIONS, Answers
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages.answers import _LOOK, MAX_DECISIONS, Answers
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.offsets import Admission, ConsumerOffsets
@@ -43,6 +44,7 @@ from aerobee.store.errors import StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 from tests.inline_loop import drive
+from tests.unit.broker.appending.appending_support import appending
 from tests.unit.broker.second_step.second_step_support import no_deletions, second_step
 from tests.unit.broker.tables.clients_support import NOW_MS, Endless, Producer, Tables, request
 from tests.unit.remoting.conftest import StepClock
@@ -119,19 +121,18 @@ class Bench:
             self.settings, cast("Any", self.time), AtOnce(), self.store, self.stats
         )
         self.transactions = Transactions(
-            self.settings,
-            cast("Any", self.time),
-            AtOnce(),
-            self.store,
-            self.topics,
-            self.clients,
-            self.offsets,
-            self.stats,
-            HOST,
-            self.store.dispatch,
-            self.clock.now_ms,
-            self.answers.decisions,
-            self.access,
+            appending(
+                self.store,
+                self.settings,
+                stats=self.stats,
+                clock_ms=self.clock.now_ms,
+                appended=self.store.dispatch,
+            ),
+            SimpleNamespace(topics=self.topics, clients=self.clients, offsets=self.offsets),
+            loop=cast("Any", self.time),
+            turns=AtOnce(),
+            answers=self.answers.decisions,
+            access=self.access,
             second_step=second_step(self.topics.get, self.deleted),
         )
         self.peer = Producer(1)

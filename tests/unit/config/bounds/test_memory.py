@@ -10,10 +10,10 @@ import pytest
 
 import aerobee.testing
 from aerobee.access import accounts
-from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.appending.answers import MAX_DECISIONS, MAX_QUESTIONS, MAX_SENDS
+from aerobee.broker.broker_stats import BrokerStats, Tally
 from aerobee.broker.delay import backlog
 from aerobee.broker.lifecycle import daemon
-from aerobee.broker.messages.answers import MAX_DECISIONS, MAX_QUESTIONS, MAX_SENDS
 from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.requests.administration.consumption import _MOST_RATES
 from aerobee.broker.requests.clients.member_lists import KEPT_BYTES
@@ -80,7 +80,7 @@ def test_every_metric_of_the_page_is_one_of_the_broker() -> None:
 
 def test_constants_are_those_of_their_modules() -> None:
     values = {fixed.name: fixed.value for fixed in FIXED}
-    table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None, limit_bytes=lambda: 0)
+    table = ClientTable(Settings(), lambda: 0.0, Tally())
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_SENDS
     assert values["order locks"] == MAX_LOCKS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aerobee.broker.messages.held_pulls import HeldPulls
+from aerobee.broker.appending.held_pulls import HeldPulls
 from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
 

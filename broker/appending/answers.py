@@ -15,7 +15,7 @@ Answers wait in append order, so that one reading of the mark releases every ans
 one hand-over per flushed batch, one write per connection.
 
 Guarantees
-- Loop thread only; `broker/messages/store_events.py` brings here what the store's threads see.
+- Loop thread only; `broker/appending/store_events.py` brings here what the store's threads see.
 - An answer of success leaves only after the mark has passed the message's end.
 - Three different answers: kept (SUCCESS), not yet (FLUSH_DISK_TIMEOUT after the time-out; the
   message is stored and may become durable), failed (SERVICE_NOT_AVAILABLE: the store is broken).

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from aerobee.broker.messages.held_pulls import _MOST_RESTATED, HeldPull, HeldPulls
+from aerobee.broker.appending.held_pulls import _MOST_RESTATED, HeldPull, HeldPulls
 from aerobee.protocol.filters.property_filter import MessageFilter, PropertyFilter
 from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.frames.command import make_request
@@ -40,9 +41,9 @@ class Held:
         self.clock = Clock()
         self.turns = turns or Endless()
         self.stored: dict[tuple[str, int, int], bytes] = {}
-        self.table = HeldPulls(
-            self.clock, lambda: limit, lambda: limit_bytes, self.turns, self._properties_at
-        )
+        limits = SimpleNamespace(held_pulls=limit, held_pull_bytes=limit_bytes)
+        store = SimpleNamespace(properties_at=self._properties_at)
+        self.table = HeldPulls(limits, self.clock, self.turns, store)  # type: ignore[arg-type]
         self.left: list[str] = []
         self.times: list[float] = []
 

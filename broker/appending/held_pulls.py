@@ -25,6 +25,7 @@ from collections.abc import Callable, Container, Generator, Iterable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from aerobee.config.model import Settings
 from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command
@@ -32,6 +33,7 @@ from aerobee.protocol.frames.pending_request import keep_for_answer, text_bytes
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Spread, Turns
+from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import Arrival
 
 MAX_HOLD_S = 120.0
@@ -90,19 +92,17 @@ class HeldPulls:
 
     def __init__(
         self,
+        settings: Settings,
         clock: Callable[[], float],
-        limit: Callable[[], int],
-        limit_bytes: Callable[[], int],
         turns: Turns,
-        properties_at: Callable[[str, int, int], bytes | None],
+        store: MessageStore,
     ) -> None:
-        """The limits are asked for at each hold: they may change. `properties_at` gives the stored
-        properties of a message by topic, queue id and queue offset, None if they cannot be had."""
+        """`store` has the properties that a pull by expression is judged by."""
         self._clock = clock
-        self._limit = limit
-        self._limit_bytes = limit_bytes
+        # Its limits may change.
+        self._settings = settings
         self._by_tags = _Lane(turns, _by_tags)
-        self._by_properties = _Lane(turns, partial(_by_properties, properties_at))
+        self._by_properties = _Lane(turns, partial(_by_properties, store))
         self._lanes = (self._by_tags, self._by_properties)
         #: How often a pull found no room.
         self.refused = 0
@@ -132,7 +132,10 @@ class HeldPulls:
         left the table already. `request` and what is held of `header` keep only what that needs.
         """
         cost = _cost(header, codes, wanted)
-        if len(self) >= self._limit() or self.bytes + cost > self._limit_bytes():
+        if (
+            len(self) >= self._settings.held_pulls
+            or self.bytes + cost > self._settings.held_pull_bytes
+        ):
             self.refused += 1
             return False
         now = self._clock()
@@ -381,7 +384,7 @@ def _answered_by(messages: _Arrived, pull: HeldPull) -> bool:
 
 
 def _by_properties(
-    properties_at: Callable[[str, int, int], bytes | None],
+    store: MessageStore,
     key: _Key,
     arrived: _Arrived,
     pulls: list[HeldPull],
@@ -394,7 +397,7 @@ def _by_properties(
     left = _DEAR if len(arrived) <= _MOST_ARRIVED else 0
     properties: list[bytes | None] = []
     for queue_offset, _ in reversed(arrived if left else []):
-        properties.append(properties_at(*key, queue_offset))
+        properties.append(store.properties_at(*key, queue_offset))
         left -= _LOOK_COST
         if len(properties) % _LOOKS == 0:
             yield

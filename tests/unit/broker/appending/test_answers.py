@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
+from aerobee.broker.appending import answers as answers_module
+from aerobee.broker.appending.answers import Answers, AtOnce, WhenKept
+from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.messages import answers as answers_module
-from aerobee.broker.messages.answers import Answers, AtOnce, WhenKept
-from aerobee.broker.messages.store_events import StoreEvents
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import encode_success, make_request
