@@ -175,7 +175,7 @@ class BrokerCore:
 
     def _topic_at(self, log_offset: int) -> str | None:
         """The topic that the message at a place of the log was sent to; None where none is."""
-        record = self.store.record_at(log_offset)
+        record = self.store.reader.record_at(log_offset)
         if record is None:
             return None
         message = decode_record(record)
@@ -251,7 +251,7 @@ class BrokerCore:
         )
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
         self.retries = RetriesWaiting(
-            self.store.delays, self.store.record_at, self.deleted_topics.offset_of
+            self.store.delays, self.store.reader.record_at, self.deleted_topics.offset_of
         )
 
     def _build_filters(self) -> None:
@@ -291,7 +291,7 @@ class BrokerCore:
             lambda: settings.held_pulls,
             lambda: settings.held_pull_bytes,
             self.turns,
-            store.properties_at,
+            store.reader.properties_at,
         )
         self._reput = ReputService(
             loop, store, self.held, self.turns, flush_timed=settings.flush_timed

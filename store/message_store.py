@@ -108,28 +108,12 @@ class MessageStore:
             settings.disk_warning_ratio,
         )
         self._place = self._watch_place()
-        self._log = self.commit_log = self._make_log(settings)
+        #: Appends: `put`, `put_batch`, and what the compiled form writes.
+        self.log = self._make_log(settings)
         self._reput = self._make_reput(settings)
         self._build_flushing(settings)
         self._build_reading(settings)
         self._build_deletion(settings)
-        # What callers ask of the parts themselves, each of which says how.
-        self.put, self.put_batch = self._log.put, self._log.put_batch
-        self.prepare_batch, self.put_prepared = self._log.prepare_batch, self._log.put_prepared
-        self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
-        self.wait_durable = self._sync.wait
-        reader, search = self._reader, self._search
-        #: For who reads what is plain by himself (`aerobee/native`).
-        self.known_queue, self.checked_below = self._log.known_queue, reader.checked_below
-        self.read_limits = reader.limits
-        self.get, self.get_steps = reader.get, reader.get_steps
-        self.get_judged, self.properties_at = reader.get_judged, reader.properties_at
-        self.is_in_memory = reader.is_in_memory
-        self.record_at, self.records_from = reader.record_at, reader.records_from
-        self.query, self.query_steps = search.query, search.query_steps
-        self.offset_by_time = search.offset_by_time
-        self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
-        self.queue_entries, self.has_queue = search.entries, search.has_queue
         self._health.watch(self._before_breaking, self._listener.broken, self._place.look)
 
     @classmethod
@@ -218,7 +202,7 @@ class MessageStore:
     def _make_reput(self, settings: Settings) -> Reput:
         parts = self._parts
         given = (
-            self._log,
+            self.log,
             parts.dispatcher,
             parts.index,
             self._health,
@@ -272,7 +256,8 @@ class MessageStore:
             self._offsets.add_gap,
             self._scrub_segment if scrubs else None,
         )
-        self._reader = QueueReader(
+        #: Reads messages of a queue and records of the log.
+        self.reader = QueueReader(
             self.marks,
             parts.segments,
             parts.queues,
@@ -285,9 +270,10 @@ class MessageStore:
             0 if parts.maps is None else parts.maps.map_bytes,
             self._compiled,
         )
-        self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
-        self.delays = DelayQueues(self._queues, self._reader, parts.levels)
-        self.timers = TimerQueues(self._queues, self._reader)
+        #: Finds by key and by time.
+        self.search = Search(self._queues, parts.index, self.reader, settings.query_max_messages)
+        self.delays = DelayQueues(self._queues, self.reader, parts.levels)
+        self.timers = TimerQueues(self._queues, self.reader)
         self._queue_repair = QueueRepair(
             parts.segments,
             parts.queues,
@@ -343,11 +329,11 @@ class MessageStore:
             ),
         )
         self.cleaning = QueueCleaner(
-            self.retention, self._log, self._offsets, self._dispatch_now, self._reput.count_again
+            self.retention, self.log, self._offsets, self._dispatch_now, self._reput.count_again
         )
 
     def _start(self) -> None:
-        error = self._log.prepare()
+        error = self.log.prepare()
         if error is not None:
             log.error("the last segment cannot be written now reason=%s", error)
         self._disk.look()
@@ -383,11 +369,16 @@ class MessageStore:
     @property
     def min_log_offset(self) -> int:
         """First log offset there is."""
-        return self._log.min_offset
+        return self.log.min_offset
 
     def request_flush(self) -> None:
         """Something was appended: have it committed, or synced, as soon as the settings say."""
         (self._commits or self._flusher).wake()
+
+    def wait_durable(self, log_offset: int, timeout_s: float) -> bool:
+        """Wait until the durable mark has reached `log_offset`; False after the time-out or a
+        failure. Any thread."""
+        return self._sync.wait(log_offset, timeout_s)
 
     def sync_soon(self) -> None:
         """Somebody waits for what is in the files now: sync without waiting for the interval."""
@@ -484,7 +475,7 @@ class MessageStore:
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
         """Log offsets [start, end) known to hold no usable record, found now or before."""
-        first = self._log.min_offset
+        first = self.log.min_offset
         return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
 
     def _scrub_segment(self, log_offset: int) -> None:
@@ -526,7 +517,7 @@ class MessageStore:
 
     def not_writable_reason(self) -> str | None:
         """Why puts are refused now, None when they are not."""
-        return self._health.reason() or self._log.problem
+        return self._health.reason() or self.log.problem
 
     def threads_alive(self) -> bool:
         """Whether the flush threads run as they should; a broken store has stopped its own."""

@@ -93,7 +93,7 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         super().__init__(loop, clock_ms, progress, log, "delayed")
         self._second_step = second_step
         self._retries = retries
-        self._store_put = store.put
+        self._commit_log = store.log
         self._queues = store.delays
         self._stats = stats
         self._appended = appended
@@ -114,8 +114,8 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         """
         waiting = waiting_form(message, self._queues.levels.highest)
         if waiting is None:
-            return self._store_put(message)
-        result = self._store_put(waiting)
+            return self._commit_log.put(message)
+        result = self._commit_log.put(waiting)
         self._stats.stored(
             self._stats.topic(SCHEDULE_TOPIC, MESSAGE_DELAY), 1, result.size, waiting.queue_id
         )
@@ -251,7 +251,7 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         can never be stored, or not any more."""
         message = due.message
         try:
-            result = self._second_step.put(DELAYED, message, due.log_offset, self._store_put)
+            result = self._second_step.put(DELAYED, message, due.log_offset, self._commit_log.put)
         except (MessageIllegal, PropertiesTooLarge) as error:
             level.passed_over += 1
             log.error(

@@ -94,7 +94,7 @@ class CompiledRequests:
         self._topics = topics
         self._stats = stats
         self._appended = appended
-        self._log = store.commit_log
+        self._log = store.log
         self._changes = self._now()
         self._sends: Sends | None = None
         if sends_are_plain(settings, identity):
@@ -122,11 +122,11 @@ class CompiledRequests:
         )
 
     def _made_pulls(self, offsets: ConsumerOffsets) -> Pulls:
-        limits = self._store.read_limits
+        limits = self._store.reader.limits
         return self._form.pulls(
             self._log,
             self._pull_route,
-            self._store.checked_below,
+            self._store.reader.checked_below,
             self._pull.plain_served,
             offsets.try_commit,
             json_parts=_PULL_REPLY.json_parts,

@@ -63,11 +63,11 @@ class Life:
         for key, given in self.given.items():
             desk.stage(key, 9, rows("zombie", 3))
             self.parts[key] = [desk.stage(key, n, given[n::2]) for n in range(2)]
-            desk.store.put(message(b"foreign", queue_id=3))
+            desk.store.log.put(message(b"foreign", queue_id=3))
         for key, parts in self.parts.items():
             desk.intent(key, parts)
         while desk.loop.turn():
-            desk.store.put(message(b"foreign", queue_id=3))
+            desk.store.log.put(message(b"foreign", queue_id=3))
             if self.save:
                 desk.save()
         desk.sync()
@@ -129,7 +129,7 @@ def again(found: Message) -> StoreMessage:
 
 
 def log_of(store: MessageStore) -> list[Message]:
-    return [decode_record(record) for record in store.records_from(0, ())]
+    return [decode_record(record) for record in store.reader.records_from(0, ())]
 
 
 def test_each_beginning_of_the_log_leads_to_each_row_once(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_each_beginning_of_the_log_leads_to_each_row_once(tmp_path: Path) -> Non
     for count in range(len(log) + 1):
         desk = Desk(tmp_path / "cut", delays=True)
         for found in log[:count]:
-            desk.store.put(again(found))
+            desk.store.log.put(again(found))
         desk.store.dispatch()
         desk.close()
         seen[check(tmp_path / "cut", life)] += 1
@@ -188,7 +188,7 @@ def half_published(tmp_path: Path) -> Iterator[tuple[Life, list[Message], int, i
     open_until = kinds.index("done")
     half = Desk(tmp_path / "half", delays=True)
     for one in records[:open_until]:
-        half.store.put(again(one))
+        half.store.log.put(again(one))
     yield life, records, len(kinds) - kinds[::-1].index("intent"), open_until
     half.close()
 

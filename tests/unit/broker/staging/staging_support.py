@@ -155,7 +155,7 @@ class Desk:
 
     def _delays(self) -> ScheduleMessageService:
         file = JsonStateFile(self.path / "config" / "delayOffset.json")
-        delays = ScheduleMessageService(
+        return ScheduleMessageService(
             loop=cast("asyncio.AbstractEventLoop", self.loop),
             store=self.store,
             progress=DelayProgress(file, lambda: self.store.durable),
@@ -165,9 +165,6 @@ class Desk:
             second_step=self.second_step,
             retries=retries_of(self.store),
         )
-        # By way of the store, whose `put` tests replace.
-        delays._store_put = lambda message: self.store.put(message)
-        return delays
 
     def start(self) -> Desk:
         self.staging.publisher.start()
