@@ -61,6 +61,7 @@ class Logging:
         level: str = "INFO",
         form: str = "auto",
         stream: TextIO | None = None,
+        *,
         queue_events: int = 10_000,
         environ: Mapping[str, str] | None = None,
         part: str = "",

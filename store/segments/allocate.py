@@ -56,6 +56,7 @@ class AllocateMappedFileService:
 
     def __init__(
         self,
+        *,
         files: Files,
         clock: Clock,
         segment_bytes: int,

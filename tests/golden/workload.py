@@ -346,9 +346,9 @@ def start(name: str, root: Path, clock: ManualClock, **changes: object) -> None:
     worker, repairs = store._scrub, store._queue_repair
     assert worker is not None
     while True:
-        quiet = worker.idle and store.stats.scrub_passes > 0
+        quiet = worker.requests.idle and store.stats.scrub_passes > 0
         store.repair_queues()
-        if quiet and worker.idle and repairs._work is None and not repairs._findings:
+        if quiet and worker.requests.idle and repairs._work is None and not repairs._findings:
             break
         time.sleep(0.001)
     say(name, root, store.stats.repaired_entries, store.stats.damage_found, store.known_gaps)

@@ -82,7 +82,7 @@ def scrub_once(store: MessageStore) -> None:
     # Its own thread would take a part of the pass, and go on with it after this.
     scrub.stop()
     scrub._stopping.clear()
-    scrub._pass_asked = True
+    scrub.requests.pass_asked = True
     while (segment := scrub._next()) is not None or repair._findings or repair._work is not None:
         if segment is not None:
             scrub._scrub(segment)

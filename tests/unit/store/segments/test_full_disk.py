@@ -55,12 +55,12 @@ def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> Allocat
     for changed in files.make_directories(str(tmp_path / "log")):
         files.sync_directory(changed)
     return AllocateMappedFileService(
-        files,
-        clock or Clock(),
-        SEGMENT,
-        lambda start: str(tmp_path / "log" / segment_name(start)),
-        lambda path, start: MappedFile(files, path, start, SEGMENT).make(),
-        Health(),
+        files=files,
+        clock=clock or Clock(),
+        segment_bytes=SEGMENT,
+        path_for=lambda start: str(tmp_path / "log" / segment_name(start)),
+        make=lambda path, start: MappedFile(files, path, start, SEGMENT).make(),
+        health=Health(),
     )
 
 

@@ -84,9 +84,9 @@ def settle(store: MessageStore) -> None:
     assert worker is not None
 
     def done() -> bool:
-        quiet = worker.idle
+        quiet = worker.requests.idle
         store.repair_queues()
-        return quiet and worker.idle and repair._work is None and not repair._findings
+        return quiet and worker.requests.idle and repair._work is None and not repair._findings
 
     until(done, "findings settled")
 
@@ -261,7 +261,7 @@ def test_segment_that_is_read_again_is_not_reported_again(
     with opened(stopped.root) as store:
         scrub = store._scrub
         assert scrub is not None
-        scrub.ask_pass()
+        scrub.requests.ask_pass()
         scrubbed(store, store.stats.scrub_passes + 1)
         lines = [m for m in caplog.messages if m.startswith("damage in a log segment")]
         assert len(lines) == 1
@@ -541,7 +541,7 @@ def test_without_an_interval_there_is_one_pass(stopped: Stopped) -> None:
     store = MessageStore.open(settings, clock=clock)
     scrubbed(store, 1)
     clock.step_s = 1e9
-    store._scrub.ask(0)  # type: ignore[union-attr]
+    store._scrub.requests.ask(0)  # type: ignore[union-attr]
     settle(store)
     assert store.stats.scrub_passes == 1
     store.close()
@@ -630,7 +630,7 @@ def test_puts_and_reads_go_on_while_it_scrubs(tmp_path: Path) -> None:
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert bodies(store) == made
         store._sync.sync()
-        store._scrub.ask_pass()  # type: ignore[union-attr]
+        store._scrub.requests.ask_pass()  # type: ignore[union-attr]
         scrubbed(store, 2)
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert store.unchecked_bytes == 0
@@ -804,8 +804,8 @@ def test_store_that_broke_is_not_scrubbed(stopped: Stopped) -> None:
     worker = store._scrub
     assert worker is not None
     for _ in range(2):  # the second look begins when the first has ended
-        worker.ask(0)
-        until(lambda: not worker._wake.is_set(), "a look for work")
+        worker.requests.ask(0)
+        until(lambda: not worker.requests.woken.is_set(), "a look for work")
     assert store.stats.scrub_bytes == read
     store.close()
 

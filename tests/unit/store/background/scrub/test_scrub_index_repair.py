@@ -92,7 +92,7 @@ def test_keys_put_between_damage_and_repair_are_found_too(tmp_path: Path) -> Non
     store = opened(tmp_path)
     scrub = store._scrub
     assert scrub is not None
-    scrub._pass_asked = True
+    scrub.requests.pass_asked = True
     while (segment := scrub._next()) is not None:
         scrub._scrub(segment)
     for number in range(90, COUNT):
