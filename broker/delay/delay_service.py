@@ -48,7 +48,7 @@ _CHECK_S = 0.1
 
 class LevelStats(NamedTuple):
     """One level for /metrics and administrators; `end` counts what is stored, visible or not.
-    `late_s`: for how long the first one that waits has been due."""
+    `late_s`: for how long the first waiting message has been due."""
 
     level: int
     offset: int
@@ -212,7 +212,7 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         ]
         if not ready:
             return None
-        # In turns: the first level behind the one that was served last.
+        # In turns: the first level after the level that was served last.
         level = min(ready, key=lambda one: (one.number <= self._last_served, one.number))
         self._last_served = level.number
         return level
@@ -247,8 +247,8 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
                 self._appended()
 
     def _put_due(self, level: _Level, due: Due) -> int | None:
-        """Store a message where it was sent to. Returns the log offset behind it, None for one that
-        can never be stored, or not any more."""
+        """Store a message where it was sent to. Returns the log offset after it, None for a message
+        that can never be stored, or not any more."""
         message = due.message
         try:
             result = self._second_step.put(DELAYED, message, due.log_offset, self._commit_log.put)

@@ -14,9 +14,9 @@ than what is durable: a position is written when the log is synced behind the la
 delivered before it. RocketMQ writes it at once, and a power cut then loses the messages that the
 file calls delivered. A stop or kill in between delivers the last ones twice; none gets lost.
 
-There are two earlier positions beside the present one: the last that is known to be durable, and
-one that waits for the durable mark. The present position takes the waiting one's turn when that has
-become durable.
+There are two earlier positions beside the present position: the last that is known to be durable,
+and another that waits for the durable mark. The present position is the next to wait when the
+waiting position has become durable.
 
 Under ASYNC_FLUSH a few messages may wait seconds for their sync, and a broker that is killed before
 would deliver them again in each of its lives. So asking for changes has the log synced, where
@@ -82,7 +82,7 @@ class DurableProgress(Generic[V]):
         self._positions = {number: Position(value) for number, value in self._stored.items()}
         # The end of what the last sync was asked for.
         self._asked_end = 0
-        # The newest text; an older one that still waits for its turn is not written.
+        # The newest text; an older text that still waits for its turn is not written.
         self._newest = ""
         self._saving = threading.Lock()
 

@@ -188,9 +188,9 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         return max(asked, self._progress.done.cursor.action_ms)
 
     def put(self, message: StoreMessage) -> PutResult:
-        """Store a message where it waits, by a delay level or a time of its own; one that asks for
-        neither, or for a time that has passed, where it goes. Raises a StoreError; then nothing was
-        changed."""
+        """Store a message where it waits, by a delay level or a time of its own; a message that
+        asks for neither, or for a time that has passed, goes to its topic. Raises a StoreError;
+        then nothing was changed."""
         is_half = message.sys_flag & SYS_TRANSACTION_PREPARED
         deliver_ms = None if is_half else self.deliver_at(message.properties)
         if deliver_ms is None:
@@ -198,8 +198,8 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         return self.put_at(message, deliver_ms)
 
     def put_at(self, message: StoreMessage, deliver_ms: int) -> PutResult:
-        """Store a message, or a recall of one, that waits for the time that `deliver_at` gave.
-        Raises a StoreError."""
+        """Store a message, or the recall of a message, that waits for the time that `deliver_at`
+        gave. Raises a StoreError."""
         action_ms = next_action_ms(deliver_ms, self._clock_ms(), roll_window_ms(self._settings))
         held, most = self._queues.readable(bucket_of(action_ms)), self._settings.timer_messages
         if held >= most:
@@ -374,7 +374,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
 
     @property
     def _hour(self) -> _Hour:
-        """The one that is delivered."""
+        """The hour that is delivered."""
         return next(iter(self._hours.values()))
 
     def _open(self, number: int) -> None:
@@ -503,7 +503,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
 
     def _is_dropped(self, message: Message) -> bool:
         """Whether its topic was deleted meanwhile. A recall is no message, and is dropped in
-        silence with the one that it means."""
+        silence with the message that it means."""
         topic, _ = real_queue(message.properties)
         if PROPERTY_TIMER_DEL_UNIQUE_KEY in message.properties:
             return self._second_step.is_deleted(topic, message.log_offset)

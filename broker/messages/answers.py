@@ -211,7 +211,7 @@ class WhenKept(AtOnce):
                 or self._expire_some(until)
             )
         finally:
-            # What raised ends this round; the next mark begins another.
+            # An error ends this round; the next mark begins another.
             self._going = self._going and more
         return more
 

@@ -158,7 +158,7 @@ class CompiledRequests:
     # --- rows of staged batches ---------------------------------------------------------------
 
     def plain_rows(self, body: bytes, most_body: int, most_properties: int) -> int:
-        """As `StagedRows` of broker/staging/rows.py."""
+        """See `StagedRows` of broker/staging/rows.py."""
         if self._sends is None:
             return -1
         return self._sends.plain_rows(body, most_body, most_properties)
@@ -173,7 +173,7 @@ class CompiledRequests:
         born_ms: int,
         born_host: bytes,
     ) -> int:
-        """The same."""
+        """See `StagedRows` of broker/staging/rows.py."""
         self.begin()
         if self._sends is None:
             return 0
@@ -212,8 +212,8 @@ class CompiledRequests:
         self._appended()
 
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
-        """So many requests of these codes were answered, in so much time altogether: they are
-        counted, and what was stored is dispatched."""
+        """Count the requests of these codes that were answered, in `spent_s` altogether, and
+        dispatch the messages that they stored."""
         mean_s = spent_s / sum([times for _, times in served])
         stored = False
         for code, times in served:
@@ -231,7 +231,7 @@ class CompiledRequests:
         self._stats.stored_many(self._stats.topic(topic, MESSAGE_NORMAL), queues, sizes)
 
     def _now(self) -> tuple[int, int, int, int]:
-        """What moves when a route may lead elsewhere, or other accounts count."""
+        """The versions that move when a route may lead elsewhere, or other accounts count."""
         accounts = 0 if self._access is None else self._access.changes
         return self._topics.state, self._groups.state, self._log.queues_removed, accounts
 
@@ -251,7 +251,7 @@ class CompiledRequests:
         return self._form.route(topic.name, queues_of(topic), sys_flag, kinds)
 
     def _pull_route(self, ext: Mapping[str, str]) -> PullRoute | None:
-        """What a pull with these fields gets; None if each is to be looked at."""
+        """The route of pulls with these fields; None if each is to be looked at."""
         plain = self._pull.plain_pull(ext)
         if plain is None:
             return None

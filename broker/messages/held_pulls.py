@@ -36,15 +36,15 @@ from aerobee.store.segments.results import Arrival
 
 MAX_HOLD_S = 120.0
 
-# What a held pull costs beside its names and its filter: request, header, the place in the table.
+# Memory of a held pull beside its names and its filter: request, header, the place in the table.
 _PULL_BYTES = 1024
 # A tag's hash, beside its place in the set.
 _CODE_BYTES = 32
 # Pulls that are looked at in one step: some tenths of a millisecond.
 _STEP = 256
-# Of judging by properties, in tenths of a microsecond: what one step may take, and what all that
-# has arrived in a queue may, before it is left to the pulls themselves; likewise the most messages.
-# A message that is looked up takes some 5 us, and so many are in a step.
+# Bounds of judging by properties, in tenths of a microsecond: for a step, and for all arrivals of a
+# queue, before they are left to the pulls themselves; likewise the most messages. A message that is
+# looked up takes some 5 us.
 _STEP_COST = 3_000
 _DEAR = 100_000
 _MOST_ARRIVED = 512
@@ -64,9 +64,9 @@ _Arrived = list[tuple[int, int]]
 
 
 class HeldPull(NamedTuple):
-    """One waiting pull: `codes` is its tag filter, None for all, and `wanted` the filter over
-    properties of one that has such instead; `stated` is what its member had said of the topic,
-    if anything, when it came; times are the table's clock's."""
+    """A waiting pull. `codes` is its tag filter, None for all; `wanted` is the filter over
+    properties of a pull that has such a filter instead; `stated` is its member's statement about
+    the topic, if any, when it came; times are those of the table's clock."""
 
     since: float
     deadline: float
@@ -197,7 +197,7 @@ class _Lane:
         self._held: dict[_Key, list[HeldPull]] = {}
         self.count = 0
         self.bytes = 0
-        # What has arrived for queues whose pulls are still to be looked at.
+        # Arrivals for queues whose pulls are still to be looked at.
         self._arrived: dict[_Key, _Arrived] = {}
         # The queue whose pulls are being looked at; those that were not yet are in nobody's list.
         self._judged: _Key | None = None

@@ -102,10 +102,10 @@ _FINDS = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
 
 
 class PlainPull(NamedTuple):
-    """What a pull by tags gets: messages of a queue with tags of these codes (None: all).
+    """A pull by tags: messages of a queue with tags of these codes (None: all).
 
-    `live` and `subscription`: the group and what it wants of the topic, where that decides. Then
-    the broker's id that the answer names, and the one for a consumer that is far behind.
+    `live` and `subscription`: the group and its subscription to the topic, where that decides.
+    Then the broker's id that the answer names, and the id for a consumer that is far behind.
     """
 
     queue: ConsumeQueue
@@ -193,8 +193,8 @@ class PullProcessor:
     # --- the short way (`compiled_requests.py`)
 
     def plain_pull(self, ext: Mapping[str, str]) -> PlainPull | None:
-        """What a pull with these fields gets, as long as topics and groups stay as they are; None
-        for one that is refused, or does not go by tags."""
+        """The route of pulls with these fields, as long as topics and groups stay as they are; None
+        for a pull that is refused, or does not go by tags."""
         try:
             header = PullMessageHeader.from_ext(ext)
             group = self._check(header)
@@ -357,8 +357,8 @@ class PullProcessor:
     def _stated_filter(
         self, header: PullMessageHeader, subscription: Subscription
     ) -> Generator[asyncio.Future[Any] | None, None, MessageFilter]:
-        """What a member wants of the topic, as its heartbeat says. The table has one filter of the
-        group, the one stated last; that of a member which differs is found by its text."""
+        """The filter of a member for the topic, by its heartbeat. The table has one filter of the
+        group, the last stated; the filter of a member which differs is found by its text."""
         found = self._filters.get(header.topic, header.consumer_group)
         if found is None or found.expression == subscription.expression:
             return self._group_filter(header, subscription)
@@ -368,7 +368,7 @@ class PullProcessor:
         return self._retry_filter(header) or own
 
     def _group_filter(self, header: PullMessageHeader, subscription: Subscription) -> MessageFilter:
-        """What the group wants of the topic, as its members' heartbeats say."""
+        """The filter of the group for the topic, by its members' heartbeats."""
         self._check_serves_expressions(subscription.type)
         group, topic = header.consumer_group, header.topic
         found = self._filters.get(topic, group)
@@ -449,8 +449,8 @@ class PullProcessor:
     # --- pulls whose member has said something else since they came
 
     def _stated_now(self, connection: Connection, header: PullMessageHeader) -> Subscription | None:
-        """What the member that pulls says of the topic, if anything. For a pull that brings its own
-        expression that is a sign of change and nothing else."""
+        """The statement about the topic of the member that pulls, if any. For a pull that brings
+        its own expression it only tells that something has changed."""
         live = self._clients.consumer_group(header.consumer_group)
         if live is None:
             return None
@@ -459,12 +459,13 @@ class PullProcessor:
         return live.wanted_by(connection, header.topic)
 
     def _is_restated(self, pull: HeldPull) -> bool:
-        """Whether the member wants something else by now than what it had stated before the pull.
+        """Whether the member has another statement by now than it had before the pull.
 
-        Whatever the pull has found since then must not be the answer: by the new expression the
-        client drops it, because it chooses by the one that it pulled with, and goes on behind it;
-        by the old one what is wanted now is passed over. Versions do not matter, so that no pull of
-        a client which has none, or always the same, is sent back twice.
+        Messages that the pull has found since then must not be the answer: the client chooses by
+        the expression that it pulled with, so it drops those that only the new expression wants,
+        and goes on after them; by the old expression, wanted messages would be passed over.
+        Versions do not matter, so that no pull of a client which has none, or always the same, is
+        sent back twice.
         """
         if pull.stated is None:
             return False
@@ -516,7 +517,7 @@ class PullProcessor:
     def _filter_now(
         self, pull: HeldPull
     ) -> Generator[asyncio.Future[Any] | None, None, MessageFilter]:
-        """As `_codes_now`, of a pull by an expression."""
+        """Return the filter that holds now for a pull by an expression (see `_codes_now`)."""
         assert pull.wanted is not None
         subscription = self._judged_by(pull)
         if subscription is None:
@@ -530,7 +531,7 @@ class PullProcessor:
         return self._stated_now(pull.connection, pull.header)
 
     def _replay_judged(self, pull: HeldPull) -> None:
-        """As `_replay`, in steps: the first ones at once. Does not raise."""
+        """Replay a pull (see `_replay`) in steps, the first of them at once. Does not raise."""
         code, steps = pull.request.code, self._judged_again(pull)
         job = StepsJob(self._turns, steps, partial(self._judged_held, pull), code, pull.connection)
         if job():
@@ -632,8 +633,8 @@ class PullProcessor:
     def _live_subscription(
         self, header: PullMessageHeader, group: GroupConfig, connection: Connection | None = None
     ) -> Subscription:
-        """What the group wants of the topic; where its members differ, what the one at this
-        connection does."""
+        """The subscription of the group to the topic; where its members differ, that of the member
+        at this connection."""
         live = self._clients.consumer_group(header.consumer_group)
         if live is None:
             raise BadRequest(

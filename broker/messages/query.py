@@ -36,7 +36,7 @@ class QueryProcessor:
         }
 
     def query(self, connection: Connection, command: Command) -> Steps:
-        """Messages of a topic with a key, between two times. QUERY_NOT_FOUND when there is none."""
+        """Messages of a topic with a key, between two times. QUERY_NOT_FOUND without any."""
         header = QueryMessageHeader.from_ext(command.ext)
         limit = header.max_num
         if command.ext.get(UNIQUE_KEY_QUERY, "").lower() == "true":

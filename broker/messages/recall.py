@@ -80,7 +80,7 @@ class RecallProcessor:
         return self._answers.when_kept(connection, command, result.end, made)
 
     def _handle(self, header: RecallMessageHeader) -> RecallHandle:
-        """What is to be recalled, if it can be here and now. Raises BadRequest."""
+        """The handle of the message, if it can be recalled here and now. Raises BadRequest."""
         if self._topics.get(header.topic) is None:
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,

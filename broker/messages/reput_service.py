@@ -1,4 +1,4 @@
-"""What follows an append: dispatch to consume queues and index, and the pulls that wait for it.
+"""The work after an append: dispatch to consume queues and index, and the pulls that wait for it.
 
 The store does the work; this decides when: after the turn of the loop in which messages were
 appended, or, where dispatch ends at a mark that a thread of the store moves (SYNC_FLUSH, a

@@ -78,7 +78,7 @@ from aerobee.store.segments.results import PutResult
 
 # Looking an enumeration's member up costs a quarter of a microsecond a send.
 _SINGLE, _RETRY = Carrier.SINGLE, Carrier.RETRY
-# What the copies of a half message may add to its properties, besides its topic.
+# Bytes that the copies of a half message may add to its properties, besides its topic.
 ADDED_BYTES = 192
 # Messages from which on a batch is taken in steps, and those of a step: a millisecond's worth.
 _LARGE_BATCH = 128
@@ -302,7 +302,7 @@ class SendProcessor:
         return self._answer(connection, command, result, msg_id, queue_id, properties.wait, more)
 
     def _recall_handle(self, header: SendMessageHeader, deliver_ms: int) -> dict[str, str] | None:
-        """What the answer to a timed message says of how to recall it, as RocketMQ 5 does."""
+        """The fields by which a timed message can be recalled, as RocketMQ 5 answers them."""
         unique_id = decode_properties(header.properties).get(PROPERTY_UNIQUE_KEY, "")
         if not is_recallable_id(unique_id):
             return None
@@ -404,7 +404,7 @@ class SendProcessor:
             stored = join_properties(without_own(own), shared.encoded)
             tags_code, keys = properties.tags_code, properties.keys
             if shared.tags_code or shared.keys:
-                # Of two properties with one name readers of the record take the request's.
+                # If two properties have the same name, readers of the record take the request's.
                 values = decode_properties(stored)
                 tags_code, keys = tag_code(values.get(PROPERTY_TAGS, "")), index_keys(values)
             yield StoreMessage(
@@ -460,12 +460,13 @@ class SendProcessor:
         waits = deliver_ms is not None or DELAY_LEVEL in demands
         delayed = waits and not header.sys_flag & SYS_TRANSACTION_PREPARED
         if delayed:
-            # As the reference: the text is made again from all properties, WAIT among them.
+            # Like the reference: the text is made again from all properties, WAIT among them.
             properties = stored_properties(header.properties, self._cluster, carrier)
         return Destination(topic, queue_id, properties, delayed, dead=False, deliver_ms=deliver_ms)
 
     def _half_properties(self, header: SendMessageHeader) -> StoredProperties:
-        """What is kept with a half message: all of it. Raises `BadRequest` where none may be."""
+        """The properties kept with a half message: all of them. Raises `BadRequest` where no half
+        message may be."""
         if self._settings.reject_transactions:
             raise BadRequest.no_permission(
                 f"the broker[{self._advertised}] sending transaction message is forbidden "

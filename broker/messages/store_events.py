@@ -54,7 +54,7 @@ class StoreEvents(StoreListener):
             self._loop.call_soon_threadsafe(callback)
 
     def _tell_moved(self) -> None:
-        # Cleared before the marks are read: one that moves from here on calls again.
+        # Cleared before the marks are read: a mark that moves from here on calls again.
         self._moved = False
         if self._follower is not None:
             self._follower.marks_moved()

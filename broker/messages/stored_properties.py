@@ -1,4 +1,4 @@
-"""What a client's property text becomes before it is stored.
+"""Turns a client's property text into the text that is stored.
 
 A send carries its properties as one text (protocol/WIRE.md 6.3). The broker keeps the client's
 entries in the client's order and bytes, takes out what it owns (the table of
@@ -34,8 +34,8 @@ class StoredProperties(msgspec.Struct, gc=False):
     tags_code: int
     keys: tuple[str, ...]
     wait: bool
-    #: What the message asks for besides being stored; empty for replies and staged rows, of which
-    #: nobody asks it here.
+    #: Demands of the message besides being stored; empty for replies and staged rows, whose
+    #: demands nobody reads here.
     demands: tuple[Demand, ...] = ()
 
 

@@ -1,14 +1,15 @@
-"""What is remembered of batches that are done: of each query its last one.
+"""Finished batches that are remembered: the last batch of each query.
 
-Remembered whole it has the stages that its intent named on other brokers, by which a driver that
-was killed between two brokers can go on. After `stage.remember_ms`, or where there is no more room,
-a batch is forgotten but for its number. Of a batch that is forgotten for its age nothing can be
-written any more, nor told: whoever repeats it is refused, with the reason, instead of having it
-written twice. So is whoever repeats one that was forgotten for want of room with stages elsewhere.
+Remembered whole, a batch has the stages that its intent named on other brokers, by which a driver
+that was killed between two brokers can go on. After `stage.remember_ms`, or where there is no more
+room, a batch is forgotten but for its number. A batch that is forgotten for its age can neither be
+written any more nor described: a driver that repeats it is refused, with the reason, instead of
+having it written twice. So is a driver that repeats a batch which was forgotten for want of room
+and had stages elsewhere.
 
-Room is half of `limits.stage_state_bytes`. The dearest go first, so that who names many stages
-elsewhere takes what he has himself; then numbers go for good, those of the longest silent queries
-first.
+Room is half of `limits.stage_state_bytes`. The dearest batches go first, so
+that a driver that names many stages elsewhere takes room from itself; then numbers go for good,
+those of the longest silent queries first.
 
 Loop thread only.
 """
@@ -30,8 +31,8 @@ log = logging.getLogger("aerobee.broker.stages")
 
 BatchKey = tuple[str, int]
 
-# What a stage that an intent names takes in memory, and a query of which a batch is remembered or a
-# number, besides the texts.
+# Memory of a stage that an intent names, and of a query whose batch or number is remembered,
+# besides the texts.
 PART_BYTES = 300
 QUERY_BYTES = 600
 NUMBER_BYTES = 400
@@ -40,12 +41,12 @@ _STEP = 100
 
 
 def part_bytes(broker: str) -> int:
-    """What a stage of that broker that an intent names takes in memory."""
+    """Memory of a stage of that broker in an intent."""
     return PART_BYTES + len(broker)
 
 
 def parts_bytes(parts: Iterable[StagePart]) -> int:
-    """What stages that an intent names take in memory."""
+    """Memory of the stages that an intent names."""
     return sum([part_bytes(part.broker) for part in parts])
 
 
@@ -56,7 +57,7 @@ class LastBatch:
     batch: int
     at_ms: int
     others: tuple[StagePart, ...] = ()
-    #: What those take in memory.
+    #: Memory of those.
     others_bytes: int = 0
 
 
@@ -87,7 +88,7 @@ class FinishedBatches:
         self.queries: dict[str, LastBatch] = {}
         self.forgotten: dict[str, Forgotten] = {}
         self.changed: dict[str, None] = {}
-        #: What all of it takes in memory.
+        #: Memory of all of it.
         self.bytes = 0
         # (less than 0 by what it takes, number, query, batch) of those with stages elsewhere.
         self._dear: list[tuple[int, int, str, LastBatch]] = []
@@ -140,7 +141,7 @@ class FinishedBatches:
         self.changed[query] = None
 
     def load(self, query: str, last: LastBatch | Forgotten | None) -> None:
-        """As a file has it, whatever was known; None where nothing is known any more."""
+        """Take the state that a file has in the place of the known one; None forgets the query."""
         self._take_out(query)
         if isinstance(last, Forgotten):
             self.put_forgotten(query, last)
@@ -159,7 +160,7 @@ class FinishedBatches:
         return len(old) == _STEP
 
     def get(self, query: str) -> LastBatch | Forgotten | None:
-        """What is known of a query's last batch."""
+        """The last batch of a query, as far as it is remembered."""
         return self.queries.get(query) or self.forgotten.get(query)
 
     def _take_out(self, query: str) -> None:

@@ -1,13 +1,13 @@
-"""What is known of finished batches, on the disk: `config/stages.json` and the changes beside it.
+"""The finished batches on the disk: `config/stages.json` and the changes beside it.
 
 The stage log forgets with its segments. That a batch was published must be remembered for longer,
-because a stream that was stopped begins by committing its last batch again. So the file has what
-`finished.py` remembers, and from where a start reads the stage log. Like the progress of delayed
-delivery it says nothing that is not durable: what is to be saved is taken as it is now, and written
-when the durable mark has passed it. Without the file, with one of another store, or where some of
-what the files held is damaged, a start reads all of the stage log that there is.
+because a stream that was stopped begins by committing its last batch again. So the file has the
+batches that `finished.py` remembers, and from where a start reads the stage log. Like the progress
+of delayed delivery it says nothing that is not durable: the state is taken as it is now, and
+written when the durable mark has passed it. Without the file, with a file of another store, or
+where parts of the files are damaged, a start reads all of the stage log that there is.
 
-A save writes what has changed (broker/tables/files/change_log.py). The worker that saves keeps all
+A save writes the changes (broker/tables/files/change_log.py). The worker that saves keeps all
 values of its own, and writes the table from them when the log of changes has grown long.
 
 `take_changes` and `mark_unsaved` are of the loop; `save` is of one worker.
@@ -33,13 +33,13 @@ log = logging.getLogger("aerobee.broker.stages")
 
 _LINE_BEGINS = b'{"generation":'
 
-#: What is known of a query's last batch; None: nothing any more.
+#: The last batch of a query as far as it is remembered; None: it is forgotten.
 Known = LastBatch | Forgotten | None
 
 
 @dataclass(frozen=True, slots=True)
 class StageChanges:
-    """What a save has to write."""
+    """The changes that a save has to write."""
 
     replay_from: int
     queries: Mapping[str, Known]
@@ -107,7 +107,7 @@ class StageFile:
         for query, known in self._saved.items():
             self._finished.load(query, known)
         self._finished.changed.clear()
-        # What was put together from a backup, or from what is left, is written at once.
+        # A table that was put together from a backup or from remains is written at once.
         self._replay_from = -1 if self._starts_over else replay_from
         if is_damaged:
             return 0
@@ -120,7 +120,7 @@ class StageFile:
         return replay_from
 
     def take_changes(self) -> StageChanges | None:
-        """What is to be saved now, if anything: taken when less was durable than it says."""
+        """The changes to be saved now, if any: taken earlier, and durable by now."""
         if self._taken is None:
             replay_from, changed = self._oldest_offset(), self._finished.changed
             if not changed and replay_from == self._replay_from:
@@ -195,7 +195,7 @@ def _line(generation: int, replay_from: int, queries: Mapping[str, Any]) -> byte
 
 
 def _generation_of(line: bytes) -> int:
-    """What a line begins with; it may be long."""
+    """The generation with which a line begins; the line may be long."""
     digits = line[len(_LINE_BEGINS) :].partition(b",")[0]
     return int(digits) if line.startswith(_LINE_BEGINS) and digits.isdigit() else 0
 

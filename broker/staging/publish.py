@@ -5,9 +5,9 @@ follow") and its rows right behind it, all in one turn of the loop, so that no o
 between. That makes progress exact without a second write: a start counts what is in the log and
 goes on.
 
-One slice is one turn; queries take turns, batches of one query go in order. What the store does not
-take now (a full disk) is tried again; a row it will never take (the limits were lowered since it
-was staged) and a chunk that is damaged are passed over, named in the log and counted.
+One slice is one turn; queries take turns, batches of one query go in order. A row that the store
+does not take now (a full disk) is tried again; a row it will never take (the limits were lowered
+since it was staged) and a damaged chunk are passed over, named in the log and counted.
 
 At a start, how far publishing has got follows from the log alone. A kill or a power cut leaves a
 beginning of what was put: the records behind a stage's last slice mark are the rows that were put
@@ -20,11 +20,11 @@ consumer can have got a damaged record. Recovery begins where all was synced, so
 log is checked once more. The store remembers its gaps, so the next start does the same, and nothing
 has to be noted meanwhile.
 
-The queues of a run, and whether its topic is the one that was staged for, are asked again when its
-rows are put (second_step/second_step.py). So a row's record is known again by what it holds; of
-rows that hold the same each takes one of its own queue first, and one of another queue only where
-its own has fallen away and no other row took that. Rows that are dropped have no record, as those
-that are passed over.
+The queues of a run, and whether its topic is still the topic that was staged for, are asked again
+when its rows are put (second_step/second_step.py). So a row's record is known again by what it
+holds; of rows that hold the same, each takes a record of its own queue first, and a record of
+another queue only where its own has fallen away and no other row took that record. Rows that are
+dropped have no record, as those that are passed over.
 
 Loop thread only.
 """
@@ -97,7 +97,7 @@ class _Piece(NamedTuple):
 
 
 class _OpenChunk:
-    """The chunk that rows are taken from. BadRequest for one that is broken."""
+    """The chunk that rows are taken from. Raises BadRequest for a broken chunk."""
 
     def __init__(self, log_offset: int, chunk: Message, cluster: str, store_host: bytes) -> None:
         self.log_offset = log_offset
@@ -215,7 +215,7 @@ class Publisher:
         self._timer = None
         query, waiting = next(iter(self._turns.items()))
         intent = waiting[0]
-        # Behind the others, whether it has got on or not.
+        # After the others, whether it has got on or not.
         del self._turns[query]
         self._turns[query] = waiting
         pause_s = 0.0
@@ -267,7 +267,7 @@ class Publisher:
         if not alive:
             self._drop_rows(stage, chunk, pieces[0])
             return
-        # What is dropped ends a slice, as what is passed over does (`_put_run`).
+        # Dropped rows end a slice, as rows that are passed over do (`_put_run`).
         self._stages.slice(stage, stage.published, sum(piece.rows for piece in alive))
         for piece in alive:
             if not self._put_piece(stage, chunk, piece):
@@ -282,7 +282,8 @@ class Publisher:
                 stage, chunk, piece, queue_id
             )
         finally:
-            # Not those that were passed over; and those before one that the store did not take.
+            # The rows before the row that the store did not take, without those that were passed
+            # over.
             put = stage.published - published - (stage.lost - lost)
             self._second_step.rows_stored(run.topic, run.queue_id, queue_id, put, stage.name)
 
@@ -400,7 +401,7 @@ class Publisher:
         return found if rows == place.rows else None
 
     def _is_plain(self, chunk: _OpenChunk) -> bool:
-        """Whether its rows are what its runs announce; if not, they are looked at one by one."""
+        """Whether its rows are what its runs announce; if not, they are looked at singly."""
         plain_rows = None if self.staged_rows is None else self.staged_rows.plain_rows
         return plain_rows is not None and all(
             plain_rows(run.body, len(run.body), len(run.body)) == run.rows for run in chunk.runs
@@ -447,7 +448,7 @@ QueueNow = Callable[[str, int], int]
 
 #: Whether it waits, topic, flag, body, unique id.
 RowIdentity = tuple[bool, str, int, bytes, str | None]
-# The hash of one, and a queue.
+# The hash of a content, and a queue.
 _Place = tuple[int, str]
 
 
@@ -469,7 +470,7 @@ def count_published(
         _place_of(decode_record(record)) for record in store.reader.records_from(begin, gaps)
     )
     found = [_own_rows(stage, there, load, queue_now) for stage in stages]
-    # What is left of records is in other queues than its rows were staged for.
+    # Records that are left are in other queues than their rows were staged for.
     elsewhere: Counter[int] = Counter()
     for (identity, _), count in there.items():
         elsewhere[identity] += count
@@ -545,20 +546,20 @@ def _take_stock(stage: Stage, absent: dict[int, int | None], elsewhere: Counter[
 
 
 def _place(row: StoreMessage) -> _Place:
-    """What a row holds, as a hash, and the queue that it was staged for."""
+    """The hash of a row's content, and the queue that it was staged for."""
     return hash(_identity(row)), str(row.queue_id)
 
 
 def _identity(message: StoreMessage) -> RowIdentity:
-    """What identifies a row's record. For a delayed row it holds where the row goes, not its level:
-    the settings may have had other levels when it was put. Nor does it hold the queue: its topic
-    may have had another number of them."""
+    """The values that identify a row's record. For a delayed row they tell where the row goes, not
+    its level: the settings may have had other levels when it was put. They leave the queue out:
+    its topic may have had another number of queues."""
     unique = decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY)
     return is_delayed(message), message.topic, message.flag, message.body, unique
 
 
 def _place_of(message: Message) -> _Place:
-    """What a record holds, as a hash, and the queue that it is in or waits for."""
+    """The hash of a record's content, and the queue that it is in or waits for."""
     queue_id = str(message.queue_id)
     if message.topic == SCHEDULE_TOPIC:
         queue_id = message.properties.get(PROPERTY_REAL_QUEUE_ID, "")

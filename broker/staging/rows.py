@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 # Runs, or rows, that are looked at in one step: 2 us each.
 _STEP = 128
-# What the broker adds to a message's properties: its cluster's name and perhaps a seal.
+# Bytes that the broker adds to a message's properties: its cluster's name and perhaps a seal.
 _ADDED_BYTES = 256 + SEAL_BYTES
 _TEMPLATE_QUEUES = 4
 #: How a message's properties say that it is to be held back.
@@ -73,7 +73,7 @@ class StagedRows(Protocol):
 
 
 def rows_of(body: bytes) -> list[Row]:
-    """The rows of a chunk, in order. Raises BadRequest for bytes that are none."""
+    """The rows of a chunk, in order. Raises BadRequest for other bytes."""
     return [
         Row(run.topic, run.queue_id, item)
         for run in decode_chunk(body)

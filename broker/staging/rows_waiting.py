@@ -26,7 +26,7 @@ class StagedWaiting:
         self._record_at = store.reader.record_at
 
     def oldest(self) -> Iterator[int | None]:
-        """As `Waits.oldest`."""
+        """See `Waits.oldest`."""
         for number, stage in enumerate(list(self._table.stages.values())):
             # The first that came is the oldest.
             found = next(iter(stage.chunks.values()), None)
@@ -34,16 +34,16 @@ class StagedWaiting:
                 yield None if found is None else found.log_offset
 
     def places(self) -> Iterator[int | None]:
-        """As `Waits.places`."""
+        """See `Waits.places`."""
         for stage in list(self._table.stages.values()):
             yield from _unpublished(stage)
 
     def sizes(self) -> Iterator[int]:
-        """As `Waits.sizes`."""
+        """See `Waits.sizes`."""
         yield self._table.chunks
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
-        """As `Waits.found`."""
+        """See `Waits.found`."""
         record = self._record_at(log_offset)
         if record is None or topic.encode() not in record:
             return ()

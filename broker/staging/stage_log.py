@@ -51,7 +51,7 @@ log = logging.getLogger("aerobee.broker.stages")
 CHUNK, INTENT, SLICE, DONE, DROP = "chunk", "intent", "slice", "done", "drop"
 _QUEUE = 0
 _AT_ONCE = 256
-# Of the names of topics in a chunk's properties, of which there may be 32,767 bytes in all.
+# The characters of topics' names in a chunk's properties, which may have 32,767 bytes in all.
 _TOPICS_CHARS = 8_000
 _BETWEEN_TOPICS = " "
 # A record may have no body, but readers do not expect that.
@@ -265,7 +265,7 @@ def _events_in(result: GetResult) -> Iterator[Event]:
 
 
 def _topics_of(event: Event) -> Iterable[str]:
-    """Of a chunk's rows. Raises BadRequest for a body that is none."""
+    """The topics of a chunk's rows. Raises BadRequest for another body."""
     named = event.properties.get("topics")
     if named is not None:
         return named.split(_BETWEEN_TOPICS)

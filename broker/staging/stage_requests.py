@@ -115,7 +115,7 @@ class StageRequests:
         }
 
     def capability(self, _connection: Connection, command: Command) -> bytes:
-        """What this broker takes."""
+        """Answer with the limits of this broker."""
         settings = self._settings
         capability = StageCapability(
             STAGE_PROTOCOL,
@@ -408,8 +408,8 @@ class StageRequests:
         return more or bool(silent)
 
     def _key_of(self, command: Command) -> BatchKey:
-        """The batch that a request is about. Raises BadRequest for a name that is none, or a batch
-        that is forgotten."""
+        """The batch that a request is about. Raises BadRequest for an illegal name, or a batch that
+        is forgotten."""
         header = StageBatchHeader.from_ext(command.ext)
         check_batch(header.query, header.batch)
         self._table.finished.check_remembered(header.query, header.batch)

@@ -1,21 +1,21 @@
-"""What is staged and what was decided: the state that the stage log's records lead to, and what of
-it is remembered for longer than the log.
+"""Staged rows and decisions: the state that the stage log's records lead to, and the part of it
+that is remembered for longer than the log.
 
 Each change is one record of the log (`staging/stage_log.py`) and one method here, called with the
 same arguments when the record is put and when it is read again at a start. So the state after a
 start is that of before, as far as the log has got. Nothing here asks whether a change is wise:
 requests are judged before their record is put.
 
-An intent may name many thousand stages. What it is to decide is therefore looked at in steps
-(`Decision`, `look`); whether that still stands, and the decision itself, are a few native calls.
+An intent may name many thousand stages, so its decision is prepared in steps (`Decision`, `look`);
+the question whether it still stands, and the decision itself, are a few native calls.
 
     chunks -> stage ---- intent names it ----> published slice by slice -> done
                  `------ nobody does --------> dropped (abort, another intent, expiry)
 
-Of a batch that is done there remains the number, per query: a batch is committed again only as the
-query's last one. What an intent named on other brokers is kept with it, for a driver that was
-killed between two brokers. `finished.py` has what is remembered of them, and `finished_batches.py`
-keeps that for longer than the log has its segments.
+The number of a finished batch remains, per query: only the query's last batch is committed again.
+The stages that an intent named on other brokers are kept with it, for a driver that was killed
+between two brokers. `finished.py` remembers finished batches, and `finished_batches.py` keeps them
+for longer than the log has its segments.
 
 All of it is bounded by bytes: half of what `limits.stage_state_bytes` allows is for stages and open
 intents, which are refused beyond it, half for finished batches, of which the dearest are forgotten
@@ -46,11 +46,11 @@ from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_c
 
 #: Stages given up that are remembered, so that an intent on its way can no longer name them.
 DROPPED_KEPT = 100_000
-# Of them those that were never here: whoever may send to some topic can name any number of them.
+# Those among them that were never here: any account with PUB on some topic can name many of them.
 _UNSEEN_KEPT = DROPPED_KEPT // 2
 # Stages that are looked at in one step.
 _STEP = 500
-# What a chunk, a stage and an intent take, in memory, besides their texts.
+# Memory of a chunk, a stage and an intent, besides their texts.
 CHUNK_BYTES = 320
 STAGE_BYTES = 1_200
 INTENT_BYTES = 800
@@ -83,8 +83,8 @@ class Slice(NamedTuple):
 
 @dataclass(slots=True)
 class Stage:
-    """What one task has sent. `published` rows are in their queues, but for those `missing`, which
-    a gap of the log has taken (their numbers, in order)."""
+    """The rows that a task has sent. `published` rows are in their queues, but for those `missing`,
+    which a gap of the log has taken (their numbers, in order)."""
 
     key: BatchKey
     partition: int
@@ -101,9 +101,9 @@ class Stage:
     # The chunk that publishing has come to, and the number of its first row.
     at_chunk: int = 0
     at_first: int = 0
-    #: Of its rows.
+    #: The topics of its rows.
     topics: frozenset[str] = frozenset()
-    #: What it takes in memory, its part of an intent included.
+    #: Its memory, its part of an intent included.
     memory: int = STAGE_BYTES
 
     def chunk_at(self, row: int) -> tuple[Chunk, int]:
@@ -129,9 +129,9 @@ class Stage:
 
 @dataclass(slots=True)
 class Decision:
-    """What an intent is about to decide. `StageTable.look` fills in what it means here: the names
-    of all its stages, how many it says are of this broker and their rows, those that are here and
-    their bytes."""
+    """The decision that an intent is about to make. `StageTable.look` fills in its meaning here:
+    the names of all its stages, the number and rows of those that it places on this broker, those
+    that are here and their bytes."""
 
     key: BatchKey
     parts: tuple[StagePart, ...]
@@ -140,12 +140,12 @@ class Decision:
     expected: int = 0
     rows: int = 0
     size: int = 0
-    #: Of the rows of its stages that are here.
+    #: The topics of the rows of its stages that are here.
     topics: set[str] = field(default_factory=set)
-    #: Of its stages those on other brokers, and what they take in memory.
+    #: Its stages on other brokers, and their memory.
     others: list[StagePart] = field(default_factory=list)
     others_bytes: int = 0
-    #: What it takes in memory when it is decided, besides what its stages were charged for.
+    #: Its memory when it is decided, besides the share that its stages were charged for.
     memory: int = INTENT_BYTES
 
 
@@ -161,11 +161,11 @@ class Intent:
     queue_offset: int
     end: int
     rows: int
-    #: Of `parts` those on other brokers, and what they take in memory.
+    #: Those of `parts` on other brokers, and their memory.
     others: tuple[StagePart, ...]
     others_bytes: int
     memory: int = INTENT_BYTES
-    # The stages before `at` are published, with so many rows.
+    # The stages before `at` are published, with `rows` rows.
     at: int = 0
     published_before: int = 0
 
@@ -205,7 +205,7 @@ class StageTable:
         self._touched: dict[str, None] = {}
         self.staged_bytes = 0
         self.chunks = 0
-        #: What stages and open intents take in memory.
+        #: Memory of stages and open intents.
         self.bytes = 0
 
     # --- changes, each one a record ---------------------------------------------------------
@@ -317,8 +317,8 @@ class StageTable:
     # --- questions --------------------------------------------------------------------------
 
     def chunk_memory(self, name: str, topics: Iterable[str]) -> int:
-        """What a chunk with rows for these topics takes in memory at most, and its stage where that
-        begins with it."""
+        """The most memory of a chunk with rows for these topics, and of its stage where that begins
+        with it."""
         began = 0 if name in self.stages else self._stage_bytes
         return CHUNK_BYTES + topics_bytes(topics) + began
 
@@ -380,8 +380,8 @@ class StageTable:
         return last.others if last is not None and last.batch == key[1] else ()
 
     def silent(self, before_ms: int) -> list[Stage]:
-        """Some stages of one batch that no intent names and that nothing was added to since; none
-        when there are none left."""
+        """Some stages of a batch that no intent names and that nothing was added to since; an empty
+        list at the end."""
         found: list[Stage] = []
         for name in list(islice(self._touched, _STEP)):
             stage = self.stages[name]
@@ -404,7 +404,7 @@ def _forget_oldest(names: dict[str, None], kept: int) -> None:
 
 
 def topics_bytes(topics: Iterable[str]) -> int:
-    """What the names of a stage's topics take in memory."""
+    """Memory of the names of a stage's topics."""
     return sum([_TOPIC_BYTES + len(topic) for topic in topics])
 
 

@@ -118,7 +118,7 @@ class Staging:
         clock_ms: Callable[[], int],
         sums: SummedLog,
     ) -> None:
-        """What is staged and was decided, as the file and the stage log have it."""
+        """Read staged rows and decisions from the file and the stage log."""
         store = self._store
         finished = FinishedBatches(
             lambda: int(settings.stage_state_bytes * FINISHED_SHARE),
@@ -128,7 +128,7 @@ class Staging:
         )
         self.table = StageTable(settings.broker_name, finished)
         self._log = StageLog(store, self.table, store_host, clock_ms)
-        #: What is saved of it.
+        #: The saved part of the table.
         self.file = StageFile(
             file,
             finished,

@@ -55,7 +55,7 @@ log = logging.getLogger("aerobee.broker.transactions")
 
 # Between two passes of one round, where producers had no room for questions.
 _PASS_S = 0.2
-# Of one step: undecided messages whose time has not come.
+# Undecided messages whose time has not come, in a step.
 _YOUNG_STEP = 64
 # Decisions that one undecided message keeps remembered, some 40 bytes each; beyond it is stored
 # again behind them, so that progress passes.
@@ -71,7 +71,7 @@ class CheckRules(NamedTuple):
 
 
 class CheckCounts:
-    """What became of undecided half messages, counted for /metrics."""
+    """Counts of the fates of undecided half messages, for /metrics."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -197,7 +197,7 @@ class CheckService:
 
     @property
     def _is_long(self) -> bool:
-        """Whether too many decisions are remembered for one that is missing."""
+        """Whether a missing decision makes too many decisions be remembered."""
         return self._table.ops > MOST_OPS
 
     def _store_again(self, offset: int, half: Half, pending: Pending, now_ms: int | None) -> None:
@@ -295,9 +295,9 @@ class CheckService:
     # --- progress ---------------------------------------------------------------------------
 
     def save_progress(self) -> int | None:
-        """Commit the progress that is durable, and take the next one; the log offset up to which
-        the log has to be synced for that, None if there is none. Before, op messages that are owed
-        are put."""
+        """Commit the progress that is durable, and take the next progress. Returns the log offset
+        up to which the log has to be synced for it, None without any. Op messages that are owed are
+        put before."""
         written = self._store.written
         self._log.settle()
         if self._store.written > written:

@@ -65,12 +65,12 @@ _OP_NAMES = {PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}
 _OP_PROPERTIES = encode_properties(_OP_NAMES)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
-#: What all copies of one half message share: group, unique key, birth.
+#: The values that all copies of a half message share: group, unique key, birth.
 Fingerprint = tuple[str, str, int]
 
 
 class Half(NamedTuple):
-    """A half message, or one that was put aside, as it was read."""
+    """A half message, also a half message that was put aside, as it was read."""
 
     message: Message
     # Where it would be delivered.
@@ -79,12 +79,12 @@ class Half(NamedTuple):
 
     @classmethod
     def read(cls, record: bytes) -> Half:
-        """Raises CorruptRecord if the record is none of a transaction."""
+        """Raises CorruptRecord if the record belongs to no transaction."""
         return cls.of(decode_record(record))
 
     @classmethod
     def of(cls, message: Message) -> Half:
-        """As `read`."""
+        """Make it from a decoded record (see `read`)."""
         if message.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):
             raise CorruptRecord(f"it is of topic {message.topic}, and no half message")
         return cls(message, *real_queue(message.properties))
@@ -166,7 +166,7 @@ def half_form(message: StoreMessage) -> StoreMessage:
 def copy_form(half: Half, checks: int | None) -> StoreMessage:
     """The half message stored again; `checks` is how often its producer was asked, None: as before.
 
-    Of one that was put aside it is a half message again.
+    A message that was put aside becomes a half message again.
     """
     properties = dict(half.message.properties)
     if half.origin is not None:

@@ -25,7 +25,7 @@ class TransactionsWaiting(WaitingRecords):
         self._store = store
 
     def oldest(self) -> Iterator[int | None]:
-        """As `Waits.oldest`."""
+        """See `Waits.oldest`."""
         pending = self._table.get(self._table.first_pending)
         yield None if pending is None else pending.log_offset
         first = self._store.min_offset(CHECK_MAX_TIME_TOPIC, QUEUE)
@@ -33,9 +33,9 @@ class TransactionsWaiting(WaitingRecords):
             yield log_offset_at(result.views[0]) if result.views else None
 
     def places(self) -> Iterator[int]:
-        """As `Waits.places`, without those that were put aside."""
+        """See `Waits.places`; messages that were put aside are left out."""
         return (pending.log_offset for pending in self._table.all_pending())
 
     def sizes(self) -> Iterator[int]:
-        """As `Waits.sizes`."""
+        """See `Waits.sizes`."""
         yield len(self._table)

@@ -49,8 +49,8 @@ from aerobee.store.segments.results import PutResult
 log = logging.getLogger("aerobee.broker.transactions")
 
 _AT_ONCE = 256
-# Final messages without op messages are looked for among so many of a queue. A kill of ours leaves
-# one at most; threads of a Java broker that was killed were perhaps at several.
+# Final messages without op messages are looked for among this number of a queue's last messages. A
+# kill of ours leaves a single one; threads of a killed Java broker were perhaps at several.
 _LAST = 32
 _KNOWN = frozenset({COMMIT, ROLLBACK, ASIDE})
 
@@ -126,8 +126,8 @@ class TransactionLog:
     def copy(
         self, half: Half, pending_at: int | None, checks: int | None, not_before_ms: int
     ) -> tuple[StoreMessage, PutResult]:
-        """Store a half message again: it takes the place of the one that is pending at that queue
-        offset. Its producer is not asked about it before that time."""
+        """Store a half message again: it takes the place of the message that is pending at that
+        queue offset. Its producer is not asked about it before that time."""
         copy = copy_form(half, checks)
         result = self._put(copy)
         if pending_at is not None:
@@ -232,8 +232,8 @@ class TransactionLog:
     # --- reading ----------------------------------------------------------------------------
 
     def read(self, log_offset: int) -> Half | None:
-        """The half message there, or the one that was put aside; None if there is no message.
-        Raises CorruptRecord for another one."""
+        """The half message there, in force or put aside; None if there is no message. Raises
+        CorruptRecord for any other message."""
         record = self._store.reader.record_at(log_offset)
         return None if record is None else Half.read(record)
 

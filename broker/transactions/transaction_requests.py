@@ -54,14 +54,15 @@ log = logging.getLogger("aerobee.broker.transactions")
 # How often a record is looked for that a transient pool has not written yet, and how long.
 _LOOK_S = 0.005
 _LOOKS = 200
-# A message with so many is read in one step and stored again in the next; 0.2 us each, twice.
+# A message with this number of them is read in a step and stored again in the next; 0.2 us each,
+# twice.
 _MANY_PROPERTIES = 64
 
 _WORDS = {COMMIT: "committed", ROLLBACK: "rolled back"}
 
 
 class EndCounts:
-    """What became of decisions, counted for /metrics."""
+    """Counts of the fates of decisions, for /metrics."""
 
     def __init__(self) -> None:
         self.committed = 0
@@ -149,7 +150,7 @@ class TransactionRequests:
             yield written
         try:
             if self._access is not None:
-                # Whose topic it is about could not be read before.
+                # Its topic could not be read before.
                 self._access.check(command, connection.peer[0])
             answer = self._end(connection, command, header)
         except Exception:
@@ -243,8 +244,8 @@ class TransactionRequests:
         )
 
     def _commit(self, half: Half, pending_at: int | None) -> None:
-        """Deliver the message. Raises `BadRequest` where its topic is not there, or not the one
-        that it was sent to."""
+        """Deliver the message. Raises `BadRequest` where its topic is not there, or is another
+        topic of that name."""
         if self._log.drop_if_deleted(half, pending_at):
             self._appended()
             raise _deleted(half, "it is dropped")
@@ -259,9 +260,9 @@ class TransactionRequests:
     # --- RESUME_CHECK_HALF_MESSAGE ----------------------------------------------------------
 
     def resume(self, _connection: Connection, command: Command) -> Steps:
-        """Have a message checked from the beginning: one that is undecided, or was put aside.
+        """Have a message that is undecided or was put aside checked from the beginning.
 
-        Raises `BadRequest` for one that is decided: it would be delivered twice.
+        Raises `BadRequest` for a decided message: it would be delivered twice.
         """
         msg_id = ResumeCheckHalfMessageHeader.from_ext(command.ext).msg_id or ""
         at = parse_offset_msg_id(msg_id)[2]

@@ -154,12 +154,12 @@ class Transactions:
 
     @property
     def ends(self) -> EndCounts:
-        """What became of decisions."""
+        """Counts of the fates of decisions."""
         return self._requests.counts
 
     @property
     def checks(self) -> CheckCounts:
-        """What became of undecided half messages."""
+        """Counts of the fates of undecided half messages."""
         return self._checks.counts
 
 
