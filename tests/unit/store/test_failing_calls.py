@@ -25,7 +25,7 @@ def started(root: Path, files: FaultyFiles | FailingFiles) -> SteppedStore:
 
 def later(store: SteppedStore) -> None:
     """Let the pauses between two tries pass."""
-    clock = store._clock
+    clock = store._parts.clock
     assert isinstance(clock, SteppedClock)
     clock.passed_s += 20
 

@@ -237,9 +237,7 @@ def test_breaking_is_on_the_disk_before_anybody_is_refused(tmp_path: Path) -> No
     and keep what stands behind it, although acknowledged messages may be lost only from the end."""
     files = FaultyFiles(tmp_path)
     store = MessageStore.open(small_settings(tmp_path), files)
-    note, broken = store._health._breaking_watcher, store._health._broken_watcher
-    assert note is not None
-    assert broken is not None
+    note = store._breaking.note
     seen: list[tuple[bool, bool]] = []
 
     def noting() -> None:
@@ -248,7 +246,7 @@ def test_breaking_is_on_the_disk_before_anybody_is_refused(tmp_path: Path) -> No
         assert stored is not None
         seen.append((stored.poisoned, store._health.refusing))
 
-    store._health.watch(noting, broken)
+    store._breaking.note = noting  # type: ignore[method-assign]
     files.fail("data_sync", errno.EIO, "commitlog")
     fill(store, 3)
     store._sync.sync()
