@@ -69,7 +69,7 @@ class Bench:
             self._add(backlog.rows(stored))
 
     def notes(self) -> Iterator[str]:
-        """What has to be known beside the rows."""
+        """Facts that a reader of the rows has to know."""
         if self._options.turns != TURNS:
             yield f"Of each load {self._options.turns} turns, not {TURNS}."
         if self._unlevel:
@@ -103,7 +103,7 @@ def wanted_of(names: str) -> list[str]:
 
 
 def kinds_of(only: str | None) -> list[str]:
-    """Whom to measure: without the Java broker, ours alone."""
+    """The brokers to measure: without the Java broker, ours alone."""
     kinds = [only] if only else list(KINDS)
     lack = missing("java-broker")
     if "java" in kinds and lack is not None:

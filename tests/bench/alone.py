@@ -1,7 +1,7 @@
 """A measurement that has its folder for itself, and is interrupted only where it may be.
 
-measured() is what the commands have in common: what keeps them from measuring and what ends a
-measurement are said in a line, with a status of its own.
+measured() is common to the commands: obstacles to measuring and ends of a measurement are printed
+in a line, with a status of its own.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def alone(cache: Path, free_bytes_min: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
-    """An interrupt that comes inside is raised at the end: what runs inside is done whole."""
+    """An interrupt that comes inside is raised at the end: the work inside is done whole."""
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _frame: came.append(number))

@@ -1,4 +1,4 @@
-"""The loads of the benchmark: what the generator is told, and what the result must be by then."""
+"""The loads of the benchmark: the generator's options, and the result wanted at this time."""
 
 import json
 import subprocess
@@ -146,7 +146,7 @@ def compile_program(program: str, name: str, *flags: str) -> None:
 
 
 def calibrate() -> dict[str, float]:
-    """What this machine gives at the moment: the figures of calibrate.c, and Python's own pace."""
+    """The machine's speed at the moment: the figures of calibrate.c, and Python's own pace."""
     run = subprocess.run(
         [str(CACHE / "calibrate"), str(CACHE)], check=True, capture_output=True, text=True
     )
@@ -174,8 +174,8 @@ def generate(
 ) -> dict[str, Any]:
     """Runs the generator with `words`, the first of them its mode, and returns what it counted.
 
-    `options` are further ones of loop.h. Raises LoadFailed when it could not do its work; what
-    the broker refused is in the figure `errors`, which is the caller's to look at.
+    `options` are further ones of loop.h. Raises LoadFailed when it could not do its work; requests
+    that the broker refused are in the figure `errors`, which is the caller's to look at.
     """
     words += f" --port {port} --topic {topic} --queues {QUEUES}"
     words += "".join(f" --{name} {value}" for name, value in options.items())

@@ -10,8 +10,8 @@ hold the same messages after each pair, and what is compared is what the same wo
 and the processor time of the server until it is idle again. Both servers and stores are replaced
 every three pairs. turns.py has what this shares with `make bench`.
 
-Every answer is checked, and after each turn the messages stored are counted; what is missing or
-refused ends the run with status 1. The ratios decide nothing: the status is 0 whatever they are.
+Every answer is checked, and after each turn the messages stored are counted; a missing or refused
+message ends the run with status 1. The ratios decide nothing: the status is 0 whatever they are.
 ratios.py says how they are judged.
 """
 
@@ -37,8 +37,8 @@ ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "pair"
 PAIRS = 15
 DEFAULT_LOADS = "P1,P2,P5,P6,P11"
-#: After so many pairs both servers are started anew on empty stores: where a process happens to
-#: have its memory makes it dearer or cheaper by a per cent or two for all its life.
+#: After this number of pairs both servers are started anew on empty stores: the place of its memory
+#: makes a process dearer or cheaper by a per cent or two for all its life.
 PAIRS_A_LIFE = 3
 #: Two stores with what some eight turns write at 200 MB/s, and the segments made ahead.
 FREE_BYTES_MIN = 6 << 30
@@ -81,7 +81,7 @@ def measure(
 
 
 def summary(load: Load, found: Rounds, requests: int) -> str:
-    """What the pairs of a load come to, in three lines."""
+    """The result of the pairs of a load, in three lines."""
     cpu = ratio_of([this.cpu_us / base.cpu_us for this, base in found])
     rate = ratio_of([this.messages_per_s / base.messages_per_s for this, base in found])
     cpu_us = middles([(this.cpu_us, base.cpu_us) for this, base in found])

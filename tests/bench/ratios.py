@@ -1,11 +1,11 @@
-"""What the ratios of pairs of runs say, in figures and in words.
+"""The verdict from the ratios of pairs of runs, in figures and in words.
 
-A pair is a run of this state of the code and one of the other, one right after the other, and its
+A pair is a run of this state of the code and a run of the other, one right after the other, and its
 ratio is this / base. Pairs of a shared machine are not distributed by any law that a formula could
 use: a neighbour's work hits one run of one pair and doubles its figure. So nothing is assumed but
-that a pair's ratio lies above the true one as often as below. Then how many of n ratios lie below
-it is a toss of n coins, and the true one lies between the k-th smallest and the k-th largest ratio
-but for the chance that fewer than k coins of n fell on one side. The largest k for which that
+that a pair's ratio lies above the true ratio as often as below. Then the number of n ratios below
+it is a toss of n coins, and the true ratio lies between the k-th smallest and the k-th largest
+ratio but for the chance that fewer than k coins of n fell on one side. The largest k for which that
 chance is at most 1 % gives the interval: the outermost of nine ratios, the second of twelve from
 either end, the third of fifteen. The range, smallest to largest, is printed beside it, and decides
 nothing. One per cent and not five, because a run of five loads gives ten verdicts, and one wrong

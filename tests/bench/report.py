@@ -1,4 +1,4 @@
-"""What the pages say: medians, spreads, ratios, goals, and the state of the machine."""
+"""The text of the pages: medians, spreads, ratios, goals, and the state of the machine."""
 
 import datetime
 import sys
@@ -13,8 +13,8 @@ from .loads import Goal, Load
 from .turns import AT_MOST, RATIOS, Rounds, Turn
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
-# Of the fixed loop, in milliseconds: what it takes on a machine of the usual kind that has nothing
-# else to do, and what it takes where others share the processors' caches.
+# Milliseconds of the fixed loop on a usual machine that has nothing else to do, and on a machine
+# where others share the processors' caches.
 _QUICK_MS, _SLOW_MS = 16.0, 24.0
 _PACE_TOLERANCE, _BUSY = 1.1, 1.3
 
@@ -163,7 +163,7 @@ def pace(state: dict[str, float]) -> str:
 
 
 def remarks(before: dict[str, float], after: dict[str, float]) -> Iterator[str]:
-    """What the calibrations say against the figures between them."""
+    """The objections of the calibrations to the figures between them."""
     if any(one["python_loop_ms"] > _BUSY * one["python_loop_cpu_ms"] for one in (before, after)):
         yield "Others wanted the processors too: the rates say little."
     change = after["python_loop_cpu_ms"] / before["python_loop_cpu_ms"]

@@ -17,9 +17,9 @@ from .loads import QUEUES, Load, StartFailed, generate, stored
 from .turns import TakesTurns
 
 SEGMENT_BYTES = 256 << 20
-#: Nothing is deleted for its age or for want of room: what was acknowledged is counted.
+#: Nothing is deleted for its age or for want of room: acknowledged messages are counted.
 RETENTION = {"fileReservedTime": "720", "diskSpaceCleanForciblyRatio": "0.97"}
-#: What pulls read: 128 B each, more than a processor caches.
+#: The messages that pulls read: 128 B each, more than a processor caches.
 FILL = Load("fill", "not counted", BATCH)
 FILL_REQUESTS = 10_000
 _START_TRIES, _PORT_TAKEN = 5, "a port is in use"

@@ -91,7 +91,8 @@ def _title(root: Path, revision: str) -> str:
 def _check_out(root: Path, full: str, tree: Path) -> None:
     """Puts the files of a commit into `tree`, which appears only when all of them are there.
 
-    As files alone: a `git worktree` would stay in the repository's list when .cache is removed.
+    They are files alone: a `git worktree` would stay in the repository's list when .cache is
+    removed.
     """
     tree.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tree.parent, prefix="new-") as folder:

@@ -1,4 +1,4 @@
-"""What `make bench` has its generators do, on a broker of ours, in tenths of a second."""
+"""The generators of `make bench` run on a broker of ours, in tenths of a second."""
 
 import socket
 import threading

@@ -5,8 +5,8 @@ until it is idle again, so that what a turn leaves to be done is in its processo
 the other's turn. Which server begins alternates, so that a pace of the machine that rises or falls
 cancels out. After each turn the messages stored are compared with all that were ever acknowledged.
 
-`make bench`, `make pair`, the neighbours and the shards all measure in this way; what they differ
-in is what a server is (TakesTurns), and whether a turn ends by the clock or by its requests.
+`make bench`, `make pair`, the neighbours and the shards all measure in this way; they differ in the
+kind of server (TakesTurns), and whether a turn ends by the clock or by its requests.
 """
 
 import argparse
@@ -27,15 +27,15 @@ TURNS = 9
 TURNS_MIN = 5
 _IDLE_S, _IDLE_SHARE, _IDLE_WAIT_S = 0.05, 0.1, 2.0
 _FIRST_REQUESTS = 512
-#: A rate is level when the median of three turns is that of the three before, but for so much.
+#: A rate is level when the median of three turns is that of the three before, within a tolerance.
 _LEVEL_TURNS, _LEVEL_TOLERANCE = 3, 1.05
-#: A warm-up ends after so many times its length, level or not.
+#: A warm-up ends after this multiple of its length, level or not.
 WARM_UP_BOUND = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn of a server came to."""
+    """The figures of one turn of a server."""
 
     messages_per_s: float
     cpu_us: float  # a message
@@ -48,7 +48,7 @@ class Turn:
 #: A round has a turn of each server, in the servers' order.
 Rounds = list[tuple[Turn, ...]]
 
-#: Of a turn of ours and one of the other's: more than 1 is better for ours, but for latencies.
+#: Ratios of a turn of ours to a turn of the other's: above 1 is better for ours, but for latencies.
 RATIOS: dict[str, Callable[[Turn, Turn], float]] = {
     "rate": lambda ours, theirs: ours.messages_per_s / theirs.messages_per_s,
     "out": lambda ours, theirs: ours.out_per_s / theirs.out_per_s,
@@ -84,7 +84,7 @@ class TakesTurns(ABC):
 
     @abstractmethod
     def work(self, load: Load, **size: float) -> list[dict[str, Any]]:
-        """What each generator counted; `size` are options of loop.h."""
+        """The counts of each generator; `size` are options of loop.h."""
 
     def turn(self, load: Load, requests: int = 0, secs: float = TURN_LIMIT_S) -> Turn:
         """A turn of that many requests, or of `secs` without. Raises Lost and LoadFailed."""
@@ -122,7 +122,7 @@ class TakesTurns(ABC):
         return sum(map(cpu_seconds, self.pids()))
 
     def _wait_idle(self) -> None:
-        """Returns when the work that the load left behind, flushing for one, is done."""
+        """Returns when the work that the load left behind, such as flushing, is done."""
         deadline = time.monotonic() + _IDLE_WAIT_S
         while time.monotonic() < deadline:
             before = self._cpu_s()

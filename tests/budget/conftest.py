@@ -1,6 +1,7 @@
-"""The plain form alone: what is counted are calls of Python, and the compiled form makes none. What
-a large request is, is for the plain form in either case (docs/native.md); what each costs others
-with the compiled form in place, tests/crash/crowds/test_largest_inputs.py measures."""
+"""The plain form alone: calls of Python are counted, and the compiled form makes none. The plain
+form serves large requests in either case (docs/native.md);
+tests/crash/crowds/test_largest_inputs.py measures the cost of each to others with the compiled form
+in place."""
 
 from collections.abc import Iterator
 

@@ -71,8 +71,8 @@ SETTINGS: dict[str, int] = {
     "query_max_messages": 64,
     "transfer_count_bulk": 32_768,
 }
-# What fits one answer of 16 MiB, all producers or all progress, is less than there may be: 200,000
-# entries of clients, 500,000 offsets.
+# The entries that fit one answer of 16 MiB, all producers or all progress, are fewer than the
+# limits allow: 200,000 entries of clients, 500,000 offsets.
 CLIENT_ENTRIES = 140_000
 WIDE_GROUPS = 20
 # Groups and subscriptions of a client, tags of a subscription.
@@ -87,7 +87,7 @@ BROKERS, ROUTE_ENTRIES, TOPICS_OF_BROKER = 1_000, 200_000, 50_000
 TOPIC, WIDE, ONE, GROUP, PRODUCERS = "Orders", "Wide", "One", "CG", "PG"
 _UNIQUE = "A" * 255
 _LATER = 9_223_372_036_854_775_807
-#: Who stored the messages.
+#: The host that stored the messages.
 HOST = bytes((127, 0, 0, 1, 0, 0, 0, 7))
 
 
@@ -111,7 +111,7 @@ class Full:
         self._members = Members(self.most(MAX_ANSWER_BYTES))
 
     def most(self, limit: int) -> int:
-        """So many at this share."""
+        """The limit at this share."""
         return max(2, int(limit * self._share))
 
     async def fill(self) -> None:
@@ -232,8 +232,8 @@ class Full:
 
 
 def member_answer(code: int, opaque: int, large: bytes) -> tuple[bytes, bytes]:
-    """What a member answers, its header and its body: about its queues, of which it has one, or
-    with something `large`."""
+    """A member's answer, its header and its body: about its only queue, or with something
+    `large`."""
     body = large
     if code == Code.GET_CONSUMER_STATUS_FROM_CLIENT:
         body = b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:1}}'
@@ -244,7 +244,7 @@ def member_answer(code: int, opaque: int, large: bytes) -> tuple[bytes, bytes]:
 
 class Members:
     """Members of groups, whose largest answers fit a frame. An answer comes in a turn of its own.
-    What is counted is the broker's work, so none of its code is used for that."""
+    The broker's work is counted, so none of its code is used for that."""
 
     def __init__(self, most: int) -> None:
         self._large = b"x" * most
@@ -288,7 +288,7 @@ Inputs: TypeAlias = Callable[[Full], list[list[Request]]]
 
 
 def _plain(code: int, answer: int = 0) -> Inputs:
-    """What a peer says has no size that matters."""
+    """Inputs of a code whose requests have no size that matters."""
     seeds = [one for one in (*BROKER_SEEDS, *NAME_SERVER_SEEDS) if one.code == code]
     assert seeds, code
     return lambda _full: [[Request(*one, answer)] for one in seeds]
@@ -314,7 +314,7 @@ def _json(value: Any) -> bytes:
 
 
 def _many(full: Full, limit: int, each: int) -> range:
-    """As many of `each` bytes as fit."""
+    """A range over the items of `each` bytes that fit."""
     return range((full.most(limit) - 128) // each)
 
 
@@ -397,7 +397,7 @@ def _resumed(full: Full) -> list[list[Request]]:
 
 
 def _expression(full: Full, number: int = 0) -> str:
-    """As many comparisons as may be, none of which any message meets; `number` tells it from
+    """The most comparisons allowed, none of which any message meets; `number` tells it from
     others."""
     count = (full.most(SETTINGS["max_sql_nodes"]) - 1) // 3
     text = " OR ".join([f"k{one} = {number}" for one in range(count)])
@@ -405,7 +405,7 @@ def _expression(full: Full, number: int = 0) -> str:
 
 
 def _listed(full: Full) -> str:
-    """As many values as have room."""
+    """An expression with all the values that have room."""
     values = ",".join(["''"] * ((full.most(SETTINGS["max_sql_chars"]) - len("k IN ()")) // 3))
     return f"k IN ({values})"
 
@@ -446,7 +446,7 @@ def consumer(group: str, subscriptions: list[Any]) -> dict[str, Any]:
 
 
 def subscription(topic: str, tags: int) -> dict[str, Any]:
-    """Of a group to a topic, by so many tags; 0: to all."""
+    """A group's subscription to a topic, by this number of tags; 0: to all."""
     names = [f"t{number}" for number in range(tags)]
     return {
         "topic": topic, "subString": "||".join(names) or "*", "tagsSet": names, "codeSet": [],
@@ -455,7 +455,7 @@ def subscription(topic: str, tags: int) -> dict[str, Any]:
 
 
 def _cut(full: Full, entries: list[Any]) -> list[Any]:
-    """So many of them as a body has room for, and may have values."""
+    """The entries that fit a body's room, and its limit of values."""
     room = full.most(SETTINGS["max_request_bytes"]) - KIB
     size = len(_json(entries)) // len(entries) + 1
     values = full.most(MAX_REQUEST_VALUES) - 64
@@ -469,11 +469,12 @@ def _values(value: Any) -> int:
 
 
 def _heartbeats(full: Full) -> list[list[Request]]:
-    """Of many producers; of many groups, each with some topics; with many tags; with many
-    expressions."""
+    """Heartbeats with many producers; with many groups, each with some topics; with many tags; with
+    many expressions."""
     most = full.most(LIST)
     producers = [{"groupName": f"P{number}"} for number in range(most)]
-    # So many topics of each, and tags of each topic, that a body has room for as many as may be.
+    # Each group has few topics, and each topic few tags, so a body has room for the most groups and
+    # topics.
     few = [subscription(topic, 0) for topic in full.topics[:11]]
     groups = [consumer(name, few) for name in full.groups[:most]]
     tagged = [subscription(name, 80) for name in full.topics[:most]]
@@ -508,7 +509,7 @@ def _filters(full: Full) -> int:
 
 
 def _odd(full: Full) -> bytes:
-    """What is no standard JSON is read by Python: escapes, of which eight count as a value."""
+    """Python reads JSON that is not standard: escapes, of which eight count as a value."""
     text = b"\\n" * full.most(8 * (MAX_DIALECT_VALUES - 64))
     return b"{'clientID':'c4','producerDataSet':[],'others':'" + text + b"'}"
 
@@ -556,8 +557,8 @@ def _asked(code: int, *exts: dict[str, str]) -> Inputs:
 
 
 def _of_a_member(code: int) -> Inputs:
-    """Of the member that is found last, with as many fields as a header may have, about the largest
-    message, which is answered with as much as an answer holds."""
+    """Requests to the member that is found last, with the largest header, about the largest
+    message; the answer is as large as an answer may be."""
 
     def inputs(full: Full) -> list[list[Request]]:
         ext = {

@@ -1,18 +1,18 @@
 """No request takes more of the loop than its budget, and of memory than is stated, however large it
 is (docs/decisions/0014, docs/limits.md).
 
-The tests are made from the tables of handlers that the daemon and the name server build: a new
-code without an input in `largest_inputs.py` fails, one with an input is measured like all others.
+The tests are made from the tables of handlers that the daemon and the name server build: a new code
+without an input in `largest_inputs.py` fails, a code with an input is measured like all others.
 
-What is counted (`turn_meter.py`): the lines of Python that run between two looks at the clock of
+The tests count (`turn_meter.py`): the lines of Python that run between two looks at the clock of
 the turns, in which all visits of table entries, records and messages are; the same for a whole
 turn; the bytes that are held, worker threads included; the saves of tables. No time is measured.
 
 Limits of the real size would make this slow, so a broker and a name server are filled to a share of
-all limits, and so is each input; then once more to twice that share. What a step costs at the real
-limits follows from how it grows: not at all, if the work is cut; with the input, if it is done in
-one go. The same holds for memory. `EXCEPTIONS` has what cannot be cut, or is not yet, with the
-figure that it has at the real limits; one that has become better has to leave it.
+all limits, and so is each input; then once more to twice that share. The cost of a step at the real
+limits follows from its growth: not at all, if the work is cut; with the input, if it is done in one
+go. Memory follows in the same way. `EXCEPTIONS` has the codes that cannot be cut, or are not yet,
+with their figures at the real limits; a code that has become better has to leave it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from tests.fuzz.target import PIECE, Heard, Target
 from tests.inline_loop import drive
 from tests.parts import begin_watch_anew
 
-#: Of the real limits. The larger is twice the smaller.
+#: Shares of the real limits. The larger is twice the smaller.
 SHARES = (1 / 64, 1 / 32)
-#: So many clients ask the same at a time.
+#: This number of clients ask the same at a time.
 PEERS = 1
 # Two tables, and of each the save that is under way and the next one.
 SAVES = 4
@@ -69,7 +69,7 @@ CODES = [(port, code) for port, table in INPUTS.items() for code in table]
 
 
 class Known(NamedTuple):
-    """A code with a step that is longer than a slice: at most so many milliseconds, at the real
+    """A code with a step that is longer than a slice: at most `ms` milliseconds, at the real
     limits."""
 
     ms: float
@@ -78,7 +78,8 @@ class Known(NamedTuple):
 
 _KEYS = "one message of 6,400 keys is one round of the dispatch to the index"
 
-#: What is not cut into steps. Its figures are those of today and a tenth: none may grow.
+#: Codes whose work is not cut into steps. Their figures are those of today and a tenth: none may
+#: grow.
 EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.HEART_BEAT): Known(3, "a group's subscriptions, 1,000 here, are noted at once"),
     ("broker", Code.SEND_MESSAGE): Known(28, _KEYS),
@@ -137,7 +138,7 @@ class Rig:
     async def measured(
         cls, share: float, ports: Mapping[str, Mapping[int, Inputs]], change: Callable[[Rig], None]
     ) -> dict[tuple[str, int], list[Measured]]:
-        """What was counted of each code's inputs at that share of the limits."""
+        """The counts of each code's inputs at that share of the limits."""
         settings: dict[str, Any] = {name: int(limit * share) for name, limit in SETTINGS.items()}
         settings["commit_log_segment_bytes"] = 1 << 24
         # The counted clock says nothing about how long somebody has waited.
@@ -209,7 +210,7 @@ class Rig:
 
 
 def _large_bodies_from(share: float) -> AbstractContextManager[object]:
-    """What is a large body to a worker is one at that share too."""
+    """The limit of large bodies for workers, at that share."""
     return patch(
         "aerobee.broker.background.loop_workers.SMALL_BODY", int(loop_workers.SMALL_BODY * share)
     )
@@ -217,8 +218,8 @@ def _large_bodies_from(share: float) -> AbstractContextManager[object]:
 
 @contextmanager
 def _by_themselves() -> Iterator[None]:
-    """What runs again and again by itself is of no request, and would be counted by chance. Events
-    are logged as in a daemon, but not once more for pytest."""
+    """Stop repeated work: it belongs to no request, and would be counted by chance. Events are
+    logged as in a daemon, but not once more for pytest."""
     log = logging.getLogger("aerobee")
     with (
         patch.object(log, "propagate", False),
@@ -234,11 +235,11 @@ def _by_themselves() -> Iterator[None]:
 
 
 class Figures(NamedTuple):
-    """What one input costs at the real limits."""
+    """The cost of one input at the real limits."""
 
     step_ms: float
     held: float
-    # As measured, at the larger share; what the longest step was doing.
+    # The turn, the saves and the work of the longest step, as measured at the larger share.
     turn_s: float
     saves: int
     most: str
@@ -261,8 +262,10 @@ def figures(
     ports: Mapping[str, Mapping[int, Inputs]] = INPUTS,
     change: Callable[[Rig], None] = lambda _: None,
 ) -> dict[tuple[str, int], list[Figures]]:
-    """Of each input of each code. All inputs are legal ones: their answers are as they should."""
-    # First without looking: what is made once, and then remembered, is no growth.
+    """The figures of each input of each code. All inputs are legal: their answers are as they
+    should be."""
+    # The first run is not looked at: objects that are made once, and then remembered, are no
+    # growth.
     _, small, large = (
         asyncio.run(Rig.measured(share, ports, change)) for share in (SHARES[0], *SHARES)
     )
@@ -280,7 +283,7 @@ def figures(
 
 
 def stated_bytes(code: int = 0) -> int:
-    """What docs/limits.md says of requests that are being served."""
+    """The bytes that docs/limits.md states for requests that are being served."""
     rows = {one.name: one.bytes for one in worst_cases(Settings())}
     batch = rows["store.max_message_bytes"] if code == Code.SEND_BATCH_MESSAGE else 0
     return PEERS * rows["limits.max_frame_bytes"] + batch
@@ -290,7 +293,7 @@ _BUDGET = Known(SLICE_S * 1_000, "a slice")
 
 
 def beyond_budget(code: int, of_inputs: list[Figures], budget: Known = _BUDGET) -> list[str]:
-    """What is wrong with the figures of one code."""
+    """The faults in the figures of one code."""
     wrong = []
     slice_ms, held = budget.ms, stated_bytes(code)
     for number, one in enumerate(of_inputs):
@@ -339,7 +342,7 @@ def test_the_largest_request_keeps_to_the_budget(
     known = EXCEPTIONS.get((port, code))
     found = counted[port, code]
     if beyond_budget(code, found, known or _BUDGET):
-        # What the loop did by itself in the same step was counted too; it is seldom there twice.
+        # The loop's own work in the same step was counted too; it is seldom there twice.
         again = figures({port: {code: INPUTS[port][code]}})[port, code]
         found = [min(both) for both in zip(found, again, strict=True)]
     for one in found:
@@ -355,7 +358,7 @@ def test_the_largest_request_keeps_to_the_budget(
 
 
 def _in_one_go(handler: Handler) -> Handler:
-    """As one that forgets to yield."""
+    """A handler that forgets to yield."""
 
     def handle(connection: Connection, command: Command) -> bytes | None:
         return drive(handler(connection, command))

@@ -1,9 +1,9 @@
 """Counts the work of each turn of the loop: lines of Python, bytes of memory, saves of tables.
 
 Time is not measured: a line that is run counts `LINE_S`, so the figures are the same on each
-machine and at any load. Loops written in C are one line, whatever they do; what they make is seen
-in the memory. `Meter.clock` takes the place of the clock of the turns, which therefore end when the
-counted time is over, as they do by the real one.
+machine and at any load. Loops written in C are one line, whatever they do; the objects they make
+are seen in the memory. `Meter.clock` takes the place of the clock of the turns, which therefore end
+when the counted time is over, as they do by the real one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _NOT_COUNTED = (str(Path(asyncio.__file__).parent), str(Path(__file__).parents[1
 
 
 class Counted(NamedTuple):
-    """What was counted from the beginning to the end of a measurement."""
+    """The counts from the beginning to the end of a measurement."""
 
     # The longest piece of work between two looks at the clock, and the work of the longest turn.
     step_s: float
     turn_s: float
-    # What was held at most, in bytes, above what was held at the beginning.
+    # The most bytes held above those at the beginning.
     held: int
     # The functions in which most of the longest step was.
     most: str
@@ -44,7 +44,7 @@ class Meter:
     def __init__(self, *turns: Turns) -> None:
         """`turns` go by the counted time from now on."""
         self._lines = 0
-        # By function: since the last look, and of the longest step so far.
+        # Lines by function: since the last look, and of the longest step so far.
         self._by: Counter[str] = Counter()
         self._of_longest: dict[str, int] = {}
         self._looked = self._turn_began = 0
@@ -57,7 +57,7 @@ class Meter:
             one.clock = self.clock
 
     def clock(self) -> float:
-        """Seconds, as counted; what was done since the last look is a step."""
+        """Seconds, as counted; the work since the last look is a step."""
         if self._lines - self._looked > self._step:
             self._step = self._lines - self._looked
             self._of_longest = dict(self._by)

@@ -17,7 +17,7 @@ from aerobee.testing import RunningBroker
 from tests.ports import free_port
 
 TIMEOUT_S = 10.0
-# Of the hot path: what the environment asks for, and the plain one.
+# Forms of the hot path: the form that the environment asks for, and the plain form.
 FORMS = ("asked for", "off")
 
 
@@ -75,7 +75,7 @@ class Wire:
         return await self.call(RequestCode.PULL_MESSAGE, values)
 
     async def await_message(self, topic: str, offset: int = 0, **fields: Any) -> Command:
-        """A pull that waits until there is a message, for one that comes after a delay."""
+        """A pull that waits for a message that comes after a delay."""
         held = {"sysFlag": 4 | 2, "suspendTimeoutMillis": 8000}
         return await self.pull(topic, offset, **{**held, **fields})
 

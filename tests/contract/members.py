@@ -14,7 +14,7 @@ from aerobee.remoting.calling.caller import Caller
 
 TIMEOUT_S = 10.0
 
-#: What a member answers; None is no answer.
+#: Makes a member's answer; None is no answer.
 Answers: TypeAlias = Callable[[Command], Command | None]
 
 
@@ -35,7 +35,7 @@ class Member:
         self.client_id = client_id
         self.answers = answers
         self.caller: Caller
-        #: What the broker has asked, but for news of the group.
+        #: The broker's requests, but for news of the group.
         self.asked: list[Command] = []
         self._came = asyncio.Event()
 
@@ -71,7 +71,7 @@ class Member:
         return member
 
     async def wait_asked(self, count: int = 1) -> list[Command]:
-        """What was asked, when it is so many requests."""
+        """The requests, once there are `count`."""
         async with asyncio.timeout(TIMEOUT_S):
             while len(self.asked) < count:
                 self._came.clear()

@@ -259,7 +259,7 @@ async def test_a_delay_level_that_is_no_number_is_refused_as_java_does(wire: Wir
     outer = await wire.send("Delays", item, batch=True, properties="DELAY\x01soon")
     refused(outer, 1, "DELAY", "'soon'")
     assert await stored(wire) == before
-    # Of the messages in a batch nobody asks it.
+    # Nobody asks it of the messages in a batch.
     assert (await wire.send("Delays", item, batch=True)).code == ResponseCode.SUCCESS
 
 

@@ -57,7 +57,7 @@ class Reads:
             raise self.faults.pop(0)
 
     async def reach(self, count: int) -> None:
-        """Wait until there were so many reads."""
+        """Wait until there were `count` reads."""
 
         def wait() -> bool:
             with self._moved:
@@ -103,7 +103,7 @@ class Pulls:
         await self._reads.reach(before + 1)
 
     async def answers(self) -> list[Command]:
-        """What they are answered, well before the longest of them is over."""
+        """The answers to them, well before the longest of them is over."""
         async with asyncio.timeout(WAIT_MS / 2_000):
             return [await task for task in self._tasks]
 

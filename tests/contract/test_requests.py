@@ -75,7 +75,7 @@ async def test_a_batch_is_stored_as_single_messages_side_by_side(wire: Wire) -> 
 
 
 async def test_of_a_batch_s_double_properties_the_request_s_counts_everywhere(wire: Wire) -> None:
-    """What the queue's filter goes by is what the record says, as a rebuild would find it."""
+    """The queue's filter goes by the record, as a rebuild would find it."""
     own = b"TAGS\x01own\x02KEYS\x01mine"
     body = encode_batch([BatchItem(0, b"x", own), BatchItem(0, b"y", b"")])
     await wire.send("BatchTags", body, batch=True, properties="TAGS\x01shared\x02UNIQ_KEY\x01U")

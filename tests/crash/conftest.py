@@ -20,5 +20,5 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def recorded_disks() -> None:
-    """What the recorder needs of the machine."""
+    """Needs of the recorder on the machine."""
     need("mount", "fuse", "loop", "mkfs.ext4")

@@ -2,8 +2,8 @@
 
 A small store in five states (stopped, killed, after a power cut, RocketMQ's, with extension files)
 is made in memory, one file of it damaged, and the store started in this process' children, scrubbed
-once, read through, started again, and its queues and index made again. What has to come of it says
-one table (damage/outcomes.py), which docs/reliability.md shows; damage/judge.py compares.
+once, read through, started again, and its queues and index made again. One table
+(damage/outcomes.py), which docs/reliability.md shows, states the outcome; damage/judge.py compares.
 
 One case again: the command is printed with what is wrong with it.
 """
@@ -30,7 +30,8 @@ LEAST_CASES = {
     "foreign": 2_100,
     "ext": 800,
 }
-#: Of some rules four of 150 cases show that they are broken, and so once in a hundred times none.
+#: Four of 150 cases show that some rules are broken, so a sample shows no such case once in a
+#: hundred times.
 SAMPLES = 3
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 

@@ -91,7 +91,7 @@ class Sound:
         return {one.rule for one in judge(self.history, self.log, RULES)}
 
     def place(self, topic: str) -> int:
-        """Of the topic's last record in the log."""
+        """The place of the topic's last record in the log."""
         return max(number for number, one in enumerate(self.log) if one.topic == topic)
 
     def change(self, topic: str, **values: object) -> None:

@@ -1,9 +1,9 @@
 """Says by itself whether a request may pass: the oracle of the runs against a broker with accounts.
 
 Nothing of `access/control.py` and of `protocol/frames/signature.py` is used, so that a fault there
-is seen. What a request reaches is the product's table (`access/needs.py`), which
-tests/contract/access/test_access.py has once more, by hand; what accounts and addresses mean is
-taken from the rules in force.
+is seen. The reach of a request comes from the product's table (`access/needs.py`), which
+tests/contract/access/test_access.py has once more, by hand; the meaning of accounts and addresses
+comes from the rules in force.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Doorman:
             return "" if account.admin else f"{account.access_key} is no administrator"
         if account.admin and not account.topics and not account.groups:
             return ""
-        # One by one: behind the first that is missing a body may be what cannot be read.
+        # Check the needs singly: after the first missing right, a body may be unreadable.
         for need in needs(command, self._topic_at):
             if need is not None and not _has(account, need):
                 return f"{account.access_key} has no right {need}"

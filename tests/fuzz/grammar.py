@@ -23,13 +23,13 @@ from tests.fuzz.seeds import CLIENT, GROUP, TOPIC, Seed
 #: Names and values in the order in which they are sent; a name may be there twice.
 Fields: TypeAlias = list[tuple[str, str]]
 I32, I64 = 1 << 31, 1 << 63
-#: What stands where a number is expected.
+#: Values in the place of a number.
 NUMBERS = (
     "-1", "0", "1", "", "00", "+1", "-0", " 1", "1_000", "1.0", "1e3", "1e400", "NaN", "Infinity",
     "-Infinity", "0x10", "null", "true", str(I32 - 1), str(I32), str(-I32), str(-I32 - 1),
     str(I64 - 1), str(I64), str(-I64), str(-I64 - 1), "9" * 400, "9" * 5_000, "\u0661\u0662",
 )  # fmt: skip
-#: What stands where a name or text is expected.
+#: Values in the place of a name or text.
 TEXTS = (
     "", " ", "..", "../../etc/passwd", "a/b", "a.b", "a@b", "\0", "a\nb", "\x01", "\x02", "x" * 127,
     "x" * 128, "x" * 255, "x" * 256, "y" * 40_000, "%LMQ%a", "%RETRY%" + GROUP, "%DLQ%" + GROUP,
@@ -39,7 +39,7 @@ TEXTS = (
     "TAGS\x01a\x02", "DELAY\x0199\x02", "DELAY\x01x\x02", "INNER_MULTI_DISPATCH\x01%LMQ%x,..\x02",
     "TRAN_MSG\x01true\x02", "__STARTDELIVERTIME\x019\x02", "KEYS\x01" + "k " * 2_000 + "\x02",
     "\x01\x02\x01\x02", "REAL_TOPIC\x01../x\x02", "UNIQ_KEY\x01\x02UNIQ_KEY\x01a\x02",
-    # What a file of accounts would take for more than text, and patterns of addresses.
+    # Texts that a file of accounts would take for more than text, and patterns of addresses.
     "- a: b", "a: |\n  b", "#, #", "&a [*a]", "!!python/object:x", "\u2028\x85", "=PUB", "*.*.*.*",
     "a=PUB|SUB", TOPIC + "=PUB," + TOPIC + "=DENY", "10.1.2.300", "10.1.{2,3}", "::1-20:*",
     "conf/acl/../x.yml",
@@ -157,11 +157,12 @@ class Grammar:
         roll = rng.random()
         if roll < 0.25 or not body:
             return rng.choice(BODIES)
-        # What has grown already is not grown again.
+        # A body that has grown already is not grown again.
         value = _parsed(body) if roll < 0.8 and len(body) < 2_000 else None
         if value is not None:
             text = json.dumps(self._other_value(value))
-            # With the duplicate key, bare word or half surrogate that `json` would not write.
+            # The text gets the duplicate key, bare word or half surrogate that `json` would not
+            # write.
             return text.replace('"@RAW@"', rng.choice(_RAW_VALUES)).encode("utf-8", "surrogatepass")
         if roll < 0.9:
             return self.bent(body)
@@ -260,7 +261,7 @@ class Grammar:
 
 
 def _parsed(body: bytes) -> Any:
-    """The body as JSON; None for one that is none (any more)."""
+    """The body as JSON; None for a body that is no JSON (any more)."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -49,7 +49,7 @@ from tests.fuzz.seeds import (
 from tests.fuzz.signed import SignedGrammar
 from tests.fuzz.target import PIECE, Heard, Judge, Target
 
-#: By access key.
+#: The secrets by access key.
 SECRETS: Final = {
     name: f"hidden-of-{name}" for name in (ADMIN, OWNER, STRANGER, EVERYDAY, NEIGHBOUR)
 }
@@ -83,7 +83,7 @@ accounts:
   secretKey: {SECRETS[NEIGHBOUR]}
   whiteRemoteAddress: 127.0.0.1
 """
-#: What the compiled form serves, without a handler.
+#: Requests that the compiled form serves, without a handler.
 _SHORT_CUTS: Final = frozenset(
     (
         *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
@@ -119,7 +119,7 @@ def _grammars(rng: random.Random) -> dict[str, SignedGrammar]:
     }
 
 
-#: What is drawn, in the place of `runs.OPEN`.
+#: The plan of these runs, in the place of `runs.OPEN`.
 SIGNED: Final = Plan(_grammars, _TURNS, tuple)
 
 
@@ -240,14 +240,14 @@ class GuardedTarget(Target):
         return self._services[0]
 
     async def changed(self) -> None:
-        """Wait for changes that nobody waits for: of requests without an answer."""
+        """Wait for changes that nobody waits for: those of requests without an answer."""
         await self.loop.run_in_executor(self.service._thread, lambda: None)
 
     async def put_back(self) -> None:
         """The accounts of the beginning, whatever requests have made of them."""
         if self.file.read_text() == ACCOUNTS:
             return
-        # In one go: one that is looked at half written would be a fault.
+        # Replace it in one go: a reader of a half-written file would report a fault.
         new = self.file.with_suffix(".new")
         new.write_text(ACCOUNTS)
         new.replace(self.file)
@@ -267,7 +267,7 @@ class GuardedTarget(Target):
         return answer
 
     async def furnish(self) -> None:
-        """What requests are about: messages, a group and its offsets."""
+        """Provide the objects of requests: messages, a group and its offsets."""
         for seed in BROKER_SEEDS[:10]:
             await self.ask(seed)
 
@@ -280,7 +280,7 @@ class Doorkeeper(Judge):
         self._guarded = target
         self._watch = target.watches["broker"]
         self._changes = 0
-        #: Of each input the numbers of its requests that were to be refused when it came.
+        #: For each input the numbers of its requests that were to be refused when it came.
         self._refused: dict[int, dict[int, str]] = {}
 
     async def batch(self, port: str, inputs: Sequence[bytes], rng: random.Random) -> list[Heard]:
@@ -303,7 +303,7 @@ class Doorkeeper(Judge):
         super()._read_twice(heard)
 
     def _is_unanswered(self, heard: Heard, command: Command) -> bool:
-        """What is refused is answered, even where nobody answers what is not."""
+        """A refused request is answered, even where nobody answers a granted request."""
         return command.opaque not in self._refused[id(heard)] and super()._is_unanswered(
             heard, command
         )
@@ -347,7 +347,7 @@ class Doorkeeper(Judge):
         target.lines.texts.clear()
 
     def _wrong_rules(self) -> Iterator[str]:
-        """What is in force and not in the files, or the other way round."""
+        """The rules that are in force and not in the files, or the other way round."""
         service = self._guarded.service
         try:
             files = AccountFiles(str(self._guarded.home)).load().rules

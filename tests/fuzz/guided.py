@@ -2,9 +2,9 @@
 
     python -m tests.fuzz.guided -runs=100000 -seed=7 FOLDER
 
-The arguments are libFuzzer's. The first byte of an input chooses the parser; whatever a parser
-raises that does not say whose fault the input is ends the run, and the input is printed. With
-`--planted` before them a parser has a fault that must be found: the negative control.
+The arguments are libFuzzer's. The first byte of an input chooses the parser; any error of a parser
+that does not say whose fault the input is ends the run, and the input is printed. With `--planted`
+before them a parser has a fault that must be found: the negative control.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ PARSERS: tuple[Callable[[bytes], object], ...] = (
     HeartbeatData.parse, LockBatch.parse, CheckClientConfig.parse, read_data_version, loads,
     decode_properties,
 )  # fmt: skip
-#: Whose fault it is.
+#: Errors that are the input's fault.
 _OWNED = (BadRequest, CorruptRecord, JsonError)
 
 
 def one_input(data: bytes) -> None:
-    """What libFuzzer calls."""
+    """Run one input; libFuzzer calls this."""
     if not data:
         return
     parser = _planted if "--planted" in sys.argv else PARSERS[data[0] % len(PARSERS)]

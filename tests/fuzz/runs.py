@@ -35,7 +35,7 @@ _POOL = 3_000
 
 @dataclass
 class Result:
-    """What a run has seen."""
+    """The observations of a run."""
 
     inputs: int = 0
     answered: int = 0
@@ -73,7 +73,7 @@ def keep(result: Result) -> int:
 
 
 class Plan(NamedTuple):
-    """What a run draws from: a grammar for each port, of ten batches whose each is, and the inputs
+    """The plan of a run: a grammar for each port, the port of each of ten batches, and the inputs
     that go first."""
 
     grammars: Callable[[random.Random], Mapping[str, Grammar]]
@@ -85,14 +85,14 @@ def _grammars(rng: random.Random) -> dict[str, Grammar]:
     return {port: Grammar(rng, seeds) for port, seeds in PORTS.items()}
 
 
-#: Of a broker that everybody may ask for everything.
+#: The plan for a broker that everybody may ask for everything.
 OPEN = Plan(_grammars, ("broker",) * 6 + ("vip",) + ("name server",) * 3, corpus)
 
 
 async def run(
     judge: Judge, seed: int, count: int, *, stop_at: int = 5, plan: Plan = OPEN
 ) -> Result:
-    """So many inputs; ends early when `stop_at` of them were wrong."""
+    """Run `count` inputs; ends early when `stop_at` of them were wrong."""
     rng = random.Random(f"fuzz {seed}")
     result = Result()
     grammars = plan.grammars(rng)

@@ -147,7 +147,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(
         Code.CONSUMER_SEND_MSG_BACK,
         {
-            # Behind the half message, its copy, and what its commit has stored.
+            # The place follows the half message, its copy, and the records of its commit.
             "offset": "1143", "group": GROUP, "delayLevel": "0", "originMsgId": "U1",
             "originTopic": TOPIC, "unitMode": "false", "maxReconsumeTimes": "3",
         },
@@ -261,7 +261,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.STAGE_ABORT, _BATCH_NAME),
 )  # fmt: skip
 
-#: What a test's file of accounts has, and what the requests below give.
+#: The accounts in a test's file, which the requests below name.
 ADMIN, OWNER, STRANGER = "administrator", "orders-owner", "only-others"
 EVERYDAY, NEIGHBOUR, NEWCOMER = "everyday-user", "white-neighbour", "newcomer-1"
 GIVEN_SECRET = "a-secret-that-is-given"
@@ -295,7 +295,8 @@ ACCOUNT_SEEDS: tuple[Seed, ...] = (
     ),
     Seed(Code.DELETE_ACL_CONFIG, {"accessKey": NEWCOMER}),
 )  # fmt: skip
-#: Such as the compiled form serves: pulls from behind the first message of a queue.
+#: Requests that the compiled form serves: sends, and pulls from behind the first message of a
+#: queue.
 PLAIN_SEEDS: tuple[Seed, ...] = (
     Seed(Code.SEND_MESSAGE, _SEND, b"hello"),
     Seed(Code.SEND_MESSAGE_V2, _SEND_V2, b"hello"),
@@ -304,7 +305,7 @@ PLAIN_SEEDS: tuple[Seed, ...] = (
     Seed(Code.LITE_PULL_MESSAGE, {**_PULL, "queueOffset": "1"}),
 )
 _LISTING = f"INNER_MULTI_DISPATCH\x01%LMQ%other,{TOPIC}\x02"
-#: What reaches more than its fields name.
+#: Requests that reach more than their fields name.
 LISTING_SEEDS: tuple[Seed, ...] = (
     Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "b": "Other", "i": _LISTING}, b"listing"),
     Seed(

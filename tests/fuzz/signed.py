@@ -18,7 +18,7 @@ from aerobee.protocol.frames.signature import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_
 from tests.fuzz.grammar import NUMBERS, TEXTS, Fields, Grammar
 from tests.fuzz.seeds import Seed
 
-# Of each two requests one is signed as it should be.
+# The share of requests that are signed as they should be.
 _HONEST: Final = 0.5
 _HUGE: Final = (300, 5_000, 70_000)
 #: Up to 399 a client does not sign every field.
@@ -66,7 +66,8 @@ class SignedGrammar(Grammar):
         return [pair for pair in good if pair[0] not in left_out], body
 
     def _other_secret(self, good: Fields, body: bytes) -> tuple[Fields, bytes]:
-        """In the name of one, with the secret of another, or with none that anybody has."""
+        """Sign in the name of an account, with the secret of another, or with a secret that nobody
+        has."""
         key, secret = self._rng.choice(list(self._accounts)), "another-secret"
         if self._rng.random() < 0.5:
             secret = self._rng.choice([one for name, one in self._accounts.items() if name != key])

@@ -1,6 +1,6 @@
 """A whole daemon and a name server in this loop, spoken to over connections without sockets.
 
-What an input meets is the product's from a socket's read on: the compiled form's requests, frames,
+An input meets the product's code from a socket's read on: the compiled form's requests, frames,
 router, handlers, tables, store. Only the transport is the tests', so that a hundred thousand inputs
 need no sockets and each can be cut into pieces at will.
 
@@ -54,7 +54,7 @@ LIMITS: dict[str, Any] = {
     "commit_log_segment_bytes": 1 << 22,
 }
 PIECE = 65_536
-#: What is said to a client that asked is stored, whether or not that takes it.
+#: A reply to a client that asked is stored, whether or not the client takes it.
 _REPLIES = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 #: The answer may come when a worker, or a batch of another's, is done, or when a client that was
 #: asked has had its time.
@@ -70,10 +70,10 @@ _REPETITIONS = 4
 #: A code that nobody handles, refused at once.
 _STORES_NOTHING = Command(code=32_000, opaque=1).encode()
 _SETTLE_S = 10.0
-#: Within so many turns of the loop whatever waits for nothing but its turn is served.
+#: Within this number of turns of the loop every request that waits only for its turn is served.
 _ASIDE_TURNS = 100
-#: What requests put into the log beside their own message: an event of an offset that was moved,
-#: a message that a job has staged, or one whose time has come.
+#: Messages that requests put into the log beside their own: an event of an offset that was moved, a
+#: message that a job has staged, or a message whose time has come.
 _MOVED, _OTHERS = 21, ("OFFSET_MOVED",)
 
 
@@ -151,8 +151,8 @@ class Heard:
 
 
 def load_changes(file: Path, settings: Settings, changes: Mapping[str, str]) -> Loaded:
-    """What requests have changed of these settings, which are in no file; the file says that they
-    may, and where the store is."""
+    """These settings, which are in no file, with the changes of requests; the file permits changes,
+    and names the store."""
     loaded = load_settings(file, environ={}, remote=changes)
     changed = {
         name: getattr(loaded.settings, name)
@@ -289,8 +289,8 @@ class Target:
             for heard in batch:
                 heard.take()
                 waiting |= bool(not heard.transport.closing and set(heard.missing()) - heard.late)
-                # What breaks a connection is read behind the requests before it, and those may
-                # wait for a save.
+                # Bytes that break a connection are read after the requests before them, and those
+                # may wait for a save.
                 waiting |= heard.broken and not heard.connection.closed
             if turns > 2 and (not waiting or self.loop.time() > deadline):
                 return
@@ -302,7 +302,8 @@ class Target:
 
 
 def compiled_of(server: RemotingServer) -> CompiledRequests | None:
-    """What serves plain requests for the server's sockets; None where none does."""
+    """The compiled server of plain requests on the server's sockets; None without the compiled
+    form."""
     made = server._make_sockets
     return None if made is None else getattr(made, "__self__")  # noqa: B009 - of a bound method
 
@@ -353,8 +354,8 @@ class Judge:
     async def _repeat(self, port: str, heard: Heard) -> None:
         """The log has grown while this input was refused. Does it each time?
 
-        What others asked before goes on in steps; what is delayed or prepared is written at its own
-        time, on a slow machine (the sanitizers) often while an input is repeated: then it grows
+        Earlier requests of others go on in steps; delayed or prepared messages are written at their
+        own time, on a slow machine (the sanitizers) often while an input is repeated: then it grows
         under a request that never stores as well.
         """
         for _ in range(_REPETITIONS):
@@ -446,15 +447,15 @@ class Judge:
 
 
 def signature(port: str, heard: Heard) -> str | None:
-    """What kind of thing came of an input of one request; None for others. Inputs of one kind are
-    worth keeping once."""
+    """The kind of result of an input of one request; None for others. Inputs of one kind are worth
+    keeping once."""
     decoder = FrameDecoder()
     asked = decoder.feed(heard.data)
     if len(asked) > 1 or len(heard.answers) > 1 or (asked and decoder.failed):
         return None
     code = asked[0].code if asked and asked[0].code in _KNOWN else None
     told = [(one.code, _kind(one.remark or "")) for one in heard.answers]
-    # What is no frame is so on each port.
+    # Bytes that are no frame are so on each port.
     where = port if port == "name server" else "broker"
     return f"{where} {code} {told}" if asked else _kind(str(decoder.failed or ""))
 

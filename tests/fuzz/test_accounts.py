@@ -33,7 +33,7 @@ from tests.fuzz.seeds import ACCOUNT_SEEDS, BROKER_SEEDS, NAME_SERVER_SEEDS, OWN
 SUITE = "hostile requests, accounts"
 #: Administrators among the inputs may have taken it away.
 _TOPIC = next(one for one in BROKER_SEEDS if one.code == RequestCode.UPDATE_AND_CREATE_TOPIC)
-#: The planted faults are met within so many inputs.
+#: The planted faults are met within this number of inputs.
 SOON = 4_000
 
 
@@ -70,12 +70,12 @@ async def test_administrators_are_served_with_each_seed(folder: Path) -> None:
 
 
 async def _run(folder: Path, seed: int, count: int) -> tuple[Result, int]:
-    """And how many reads the compiled form has served something of."""
+    """Run it; returns also the number of reads of which the compiled form has served something."""
     async with GuardedTarget(folder) as target:
         await target.furnish()
         result = await run(Doorkeeper(target), seed, count, plan=SIGNED)
         short_cuts = target.short_cuts
-        # Who may is served as before.
+        # Accounts with rights are served as before.
         await target.put_back()
         await target.ask(_TOPIC)
         for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.GET_MAX_OFFSET):

@@ -64,7 +64,7 @@ def _report(result: Result) -> str:
 
 async def test_each_handled_code_has_a_seed(folder: Path) -> None:
     async with Target(folder) as target:
-        # Those of accounts are refused here, and served in test_accounts.py.
+        # Requests about accounts are refused here, and served in test_accounts.py.
         seeded = {int(one.code) for one in BROKER_SEEDS + ACCOUNT_SEEDS}
         assert target.codes["broker"] == seeded
         assert target.codes["name server"] == {int(one.code) for one in NAME_SERVER_SEEDS}
@@ -137,7 +137,7 @@ def _answers_twice(connection: Connection, command: Command) -> bytes:
 
 
 def _forgets(_connection: Connection, _command: Command) -> None:
-    """As a handler would that answers later, and then does not."""
+    """Acts as a handler that answers later, and then does not."""
 
 
 def _shows_its_path(connection: Connection, command: Command) -> bytes:
@@ -263,8 +263,8 @@ def _records() -> bytes:
 
 
 def test_hostile_records_are_read_alike_by_both_ways(seed: int) -> None:
-    """The scanner of many records and the check of one take the same for sound, and raise nothing
-    but what says that a record is none."""
+    """The scanner of many records and the check of one take the same for sound, and raise only the
+    errors that say that a record is unsound."""
     rng = random.Random(f"records {seed}")
     whole = _records()
     grammar = Grammar(rng, BROKER_SEEDS)

@@ -128,7 +128,7 @@ def record(item: Item, queue_offset: int, log_offset: int, store_ms: int) -> byt
 
 
 def puts() -> list[list[Item]]:
-    """The workload as puts: batches together, the rest one by one."""
+    """The workload as puts: batches together, the rest singly."""
     calls: list[list[Item]] = []
     for item in WORKLOAD:
         if item.batch and calls and calls[-1][0].batch == item.batch:

@@ -1,6 +1,6 @@
 """Makes the golden stores of the options, in `tests/golden/store_<option>/`.
 
-As make_store.py: packed from the format's description, not by the store's code. Run it
+They are packed, as in make_store.py, from the format's description, not by the store's code. Run it
 as `python -m tests.golden.make_store_options`; `git diff` must show nothing.
 """
 
@@ -31,7 +31,7 @@ def sealed_record(item: Item, queue_offset: int, log_offset: int, store_ms: int)
     text = item.properties
     if text and not text.endswith("\x02"):
         text += "\x02"
-    # What stands in the seal's place does not count, but its length does.
+    # The bytes in the seal's place do not count, but their length does.
     roomy = item._replace(properties=text + " " * SEAL_BYTES)
     head = record(roomy, queue_offset, log_offset, store_ms)[:-SEAL_BYTES]
     value = zlib.crc32(head) & 0x7FFFFFFF
@@ -65,7 +65,7 @@ def listed(item: Item) -> list[tuple[str, int]]:
 
 
 def lmq_store() -> tuple[bytes, dict[tuple[str, int], bytes]]:
-    """The commit log (one segment) and each queue's units of LMQ_WORKLOAD, put one by one."""
+    """The commit log (one segment) and each queue's units of LMQ_WORKLOAD, put singly."""
     log = b""
     queues: dict[tuple[str, int], bytes] = {}
     for turn, item in enumerate(LMQ_WORKLOAD):

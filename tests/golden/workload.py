@@ -113,7 +113,7 @@ def commit(store: MessageStore) -> None:
 
 
 def make(root: Path, chance: random.Random, **changes: object) -> None:
-    """Two lives: a whole one, and one that is killed (`<root>-killed`) before it is stopped."""
+    """Two lives: a whole life, and a life that is killed (`<root>-killed`) before it is stopped."""
     clock = ManualClock()
     store = MessageStore.open(small_settings(root, **changes), clock=clock)
     put_some(store, clock, chance, 70)

@@ -130,7 +130,7 @@ def parts(sequences: range) -> Iterator[range]:
 
 
 def access(options: argparse.Namespace) -> dict[str, Any]:
-    """What brokers may ask of whoever comes: a signature, TLS, a certificate."""
+    """Credentials that brokers may ask of clients: a signature, TLS, a certificate."""
     return {
         "access_key": options.access_key,
         "secret_key": options.secret_key,

@@ -32,7 +32,7 @@ BROKER_NAME = "interop"
 
 @dataclass(slots=True)
 class StoreShape:
-    """What has to be the same for two brokers that open one store directory."""
+    """Settings that must agree for two brokers that open one store directory."""
 
     flush: str = "ASYNC_FLUSH"
     segment_bytes: int = 16 << 20
@@ -68,7 +68,7 @@ class Broker(ABC):
 
     kind: str
     children: list[Child]
-    #: What the tests' own connections are made with; None for plain ones.
+    #: The TLS context of the tests' own connections; None for plain connections.
     encryption: ssl.SSLContext | None = None
     #: Access key and secret key that they sign with, if any.
     account: tuple[str, str] | None = None
@@ -203,15 +203,15 @@ class EncryptedBroker(OurBroker):
     kind = "our encrypted"
 
     def __init__(self, root: Path, tls: dict[str, str] | None = None, **options: object) -> None:
-        """`tls`: what the file says besides."""
+        """`tls`: further lines of the file."""
         super().__init__(root, **options)  # type: ignore[arg-type]
         self.encryption = client()
         self.name_server_settings |= encrypting(root, tls or {})
 
 
 class SealedBroker(EncryptedBroker):
-    """The same, which asks for a certificate of an authority and for an account, name server and
-    all."""
+    """An encrypted broker that asks for a certificate of an authority and for an account, name
+    server and all."""
 
     kind = "our sealed"
 
@@ -246,7 +246,8 @@ class JavaBroker(Broker):
         "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     )
     compiler: tuple[str, ...] = SHORT_LIVED_JAVA
-    # Else each start makes a key of RSA and a certificate that no test asks for, half of its time.
+    # Otherwise each start makes a key of RSA and a certificate that no test asks for, half of its
+    # time.
     tls: tuple[str, ...] = ("-Dtls.server.mode=disabled",)
 
     def _launch(self) -> None:
@@ -309,8 +310,8 @@ def guarding(home: Path, accounts: str) -> dict[str, str]:
 
 
 def encrypting(root: Path, tls: dict[str, str]) -> dict[str, str]:
-    """Settings of one that takes nothing but TLS, by a tls.properties that is written; `tls` is
-    what that says besides."""
+    """Settings of a broker that takes nothing but TLS, by a tls.properties that is written; `tls`
+    has its further lines."""
     file = root / "tls.properties"
     file.write_text(_properties({**TLS_PROPERTIES, **tls}))
     return {"tls.server.mode": "enforcing", "tls.config.file": str(file)}

@@ -53,15 +53,15 @@ class Features(Child):
         return number
 
     def ended(self, number: int) -> Line:
-        """What came of it."""
+        """The line that says how it ended."""
         return self._wait(lambda line: line.get("did") == number, 1)[0]
 
     def wait_events(self, client: str, what: str, count: int) -> list[Line]:
-        """A client's events of a kind, once there are so many."""
+        """A client's events of a kind, once there are `count`."""
         return self._wait(lambda line: _is_event(line, client, what), count)
 
     def events(self, client: str, what: str) -> list[Line]:
-        """Those that have come."""
+        """The events that have come."""
         return [line for line in list(self.lines) if _is_event(line, client, what)]
 
     def _wait(self, wanted: Callable[[Line], bool], count: int) -> list[Line]:
@@ -99,7 +99,8 @@ class Client:
         return answer
 
     def messages(self, count: int) -> list[Line]:
-        """What a consumer was given, once there are so many; in the order of their coming."""
+        """The messages that a consumer got, once there are `count`; in the order of their
+        coming."""
         return [line["message"] for line in self.java.wait_events(self.name, "message", count)]
 
 
@@ -131,7 +132,7 @@ class Side:
         return client
 
     def begin(self, kind: str, name: str, **options: object) -> tuple[Client, int]:
-        """Like `make`, and the number by which to wait for it."""
+        """Does as `make`, and returns also the number by which to wait for it."""
         client = Client(self.java, f"{self.broker.kind}-{self.named(name)}")
         options = {"namesrv": self.broker.name_server, "group": self.named(name), **options}
         self.clients.append(client)

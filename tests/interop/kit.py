@@ -12,7 +12,7 @@ JAVA_BROKER = "4.9.7"
 JAVA_CLIENTS = ("4.9.8", "4.4.0", "5.5.0")
 FEATURE_CLIENTS = ("4.9.8", "5.5.0")
 
-#: By peer: the part of setup.sh that brings it, the stamp of that, a tool that it needs.
+#: The needs by peer: the part of setup.sh that brings it, the stamp of that, a tool that it needs.
 NEEDS = {
     "java-broker": ("java", f"jars-broker-{JAVA_BROKER}", "java"),
     **{f"java-{version}": ("java", f"peer-{version}", "java") for version in JAVA_CLIENTS},
@@ -32,7 +32,7 @@ def require(peer: str) -> None:
 
 
 def missing(peer: str) -> str | None:
-    """What keeps a peer from being used, in one line; None when it is ready."""
+    """The reason why a peer cannot be used, in one line; None when it is ready."""
     if peer not in NEEDS:
         return None
     _, stamp, tool = NEEDS[peer]

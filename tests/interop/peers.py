@@ -124,7 +124,7 @@ PEERS: dict[str, Peer] = {
 }
 
 
-#: Those that speak TLS; docs/security.md says it of each client, and what the others lack.
+#: The peers that speak TLS; docs/security.md says it of each client, and what the others lack.
 TLS_PEERS = ("java-4.9.8", "java-4.4.0", "java-5.5.0", "aerobee")
 
 
@@ -140,7 +140,7 @@ def encrypted(name: str, trusted: Path | None = None, shown: Pair | None = None)
         return replace(PEERS[name], name="aerobee-tls", always=tuple(words.items()))
     flags = {"tls.enable": "true"}
     if trusted is not None:
-        # Of a client in test mode, which is the default, nothing is checked, and nothing shown.
+        # A client in test mode, which is the default, checks nothing, and shows nothing.
         flags |= {"tls.test.mode.enable": "false", "tls.client.authServer": "true"}
         flags["tls.client.trustCertPath"] = str(trusted)
     if shown is not None:
@@ -151,7 +151,7 @@ def encrypted(name: str, trusted: Path | None = None, shown: Pair | None = None)
 
 
 def signing(peer: Peer, account: tuple[str, str]) -> Peer:
-    """The same client, whose requests are signed for an account: access key and secret key."""
+    """The client with requests that are signed for an account: access key and secret key."""
     access_key, secret_key = account
     keys = (("access_key", access_key), ("secret_key", secret_key))
     return replace(peer, always=(*peer.always, *keys))

@@ -1,4 +1,4 @@
-"""What a client must be able to do with a broker, for any pair of the two."""
+"""The use of a broker that a client must be capable of, for any pair of the two."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -160,7 +160,7 @@ def filter_by_tag(broker: Broker, peer: Peer, log: Path) -> None:
 
 
 def refuse_once(broker: Broker, peer: Peer, log: Path) -> None:
-    """What a consumer refuses comes back once more, by way of its group's retry topic.
+    """A message that a consumer refuses comes back once more, by way of its group's retry topic.
 
     The group has had a member before: the very first one often asks for the retry topic's route
     just before its own heartbeat makes the topic, with either broker, and asks again 30 s later.

@@ -62,7 +62,7 @@ class Wire:
             self.socket = tls.wrap_socket(self.socket)
         self.opaque = 0
         self.account = account
-        #: What the broker asked meanwhile: code, fields and body.
+        #: The broker's requests meanwhile: code, fields and body.
         self.requests: list[tuple[int, dict[str, str], bytes]] = []
 
     def __enter__(self) -> "Wire":

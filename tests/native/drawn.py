@@ -1,5 +1,5 @@
-"""Drawn traffic: what clients send, what they might send, and what is not plain, in reads that are
-cut anywhere."""
+"""Drawn traffic: requests that clients send, that they might send, and that are not plain, in reads
+that are cut anywhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ODD = (
 def traffic(
     chance: random.Random, requests: int, connections: int = 2, hurt: float = 0.0
 ) -> list[Read]:
-    """Reads with so many requests in all, a part of them hurt; first the topics and the group are
+    """Reads with `count` requests in all, a part of them hurt; first the topics and the group are
     made."""
     reads = [Read(0, one, awaited=True) for one in topics_made()]
     streams = [
@@ -151,7 +151,7 @@ def _hurt(chance: random.Random, frame: bytes) -> bytes:
                 (0, 1, 34, 44, 48, 92, 125, 127, 200, 255)
             )
     elif kind < 0.5:
-        # What was a text or a number is another one.
+        # Another piece replaces a part of a text or a number.
         at, size = chance.randrange(8, end), chance.randint(1, 12)
         taken = chance.randrange(8, end)
         piece = hurt[taken : min(end, taken + size)][: end - at]
@@ -159,7 +159,7 @@ def _hurt(chance: random.Random, frame: bytes) -> bytes:
     elif kind < 0.65:
         hurt[chance.randrange(8, end)] ^= 1 << chance.randrange(8)
     elif kind < 0.9:
-        # Of a batch that is lengths, as often as not.
+        # In a batch that hits lengths, as often as not.
         for _ in range(chance.randint(1, 3) if end < len(hurt) else 0):
             at = chance.randrange(end, min(len(hurt), end + 200))
             hurt[at] = chance.choice((0, 1, 2, 127, 128, 255, hurt[at] ^ 1))
@@ -278,7 +278,7 @@ def _batch(chance: random.Random, number: int) -> bytes:
 
 
 def _pull(chance: random.Random, number: int) -> bytes:
-    # Of what is drawn some ask for what is not there yet; none may wait, which takes time.
+    # Some drawn pulls ask for messages that are not there yet; none may wait, which takes time.
     own = chance.random() < 0.5
     ext = {
         "consumerGroup": GROUP if chance.random() < 0.97 else "nobody",

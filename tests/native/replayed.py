@@ -47,7 +47,7 @@ PEER = ("127.0.0.1", 4000)
 
 
 class Read(NamedTuple):
-    """What one connection was sent at once."""
+    """The bytes that one connection got at once."""
 
     connection: int
     data: bytes
@@ -56,13 +56,13 @@ class Read(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of some reads."""
+    """The result of some reads."""
 
-    #: Of each connection, all that was written to it.
+    #: All that was written to each connection.
     answers: list[bytes]
-    #: The contents of the store's files, by path below it; of the index by their order.
+    #: The contents of the store's files, by path below it; those of the index by their order.
     files: dict[str, bytes]
-    #: What was counted, times excepted.
+    #: The counts, times excepted.
     counted: dict[str, Any]
     #: Requests that the compiled form took.
     taken: int
@@ -80,7 +80,7 @@ class Wire(asyncio.Transport):
         self.written += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Whatever is written has left."""
+        """Written bytes have left at once."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -89,7 +89,7 @@ class Wire(asyncio.Transport):
         """Reads come by hand."""
 
     def resume_reading(self) -> None:
-        """The same."""
+        """Reads come by hand."""
 
     def close(self) -> None:
         self.ended = True
@@ -170,7 +170,7 @@ async def replayed(
         patch.setattr(time, "time_ns", lambda: 1_700_000_000 * 10**9)
         patch.setattr(time, "time", lambda: 1_700_000_000.0)
         patch.setattr(command, "_opaques", itertools.count(1))
-        # Else it is a matter of chance how much of a read's sends a pull behind them sees.
+        # Otherwise chance decides how many of a read's sends a pull behind them sees.
         reading = threading.RLock()
         sync = CommitLogSync.sync
 
@@ -206,7 +206,7 @@ async def _replayed(
     try:
         broker.complete_tables()
         broker.staging.publisher.start()
-        # No turn is ever over: what is dispatched between two requests does not go by time.
+        # No turn is ever over: the dispatch between two requests does not go by time.
         broker.turns.clock = lambda: 0.0
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)
         compiled = None if form is None else broker.compiled_requests(form)
@@ -240,7 +240,8 @@ async def _replayed(
 
 
 def receive(connection: Connection, data: bytes) -> None:
-    """As a transport does: in pieces, where a hurt length asked for less room than there is."""
+    """Receive as a transport does: in pieces, where a hurt length asked for less room than there
+    is."""
     left = memoryview(data)
     while left and not connection.closed:
         room = connection.get_buffer(0)
@@ -276,7 +277,7 @@ async def settled(
             await broker.topics.flush()
             await broker.groups.flush()
             served = not _waits(connections)
-            # By a worker, or by a disk that takes its time: spinning would take the time of others.
+            # A worker or a slow disk serves the rest: spinning would take the time of others.
             if not served or len(broker.answers.sends):
                 await asyncio.sleep(0.001)
             busy = (

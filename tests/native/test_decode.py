@@ -40,7 +40,7 @@ def steps() -> Any:
 
 
 class Drawn(NamedTuple):
-    """What a record is written of; `topic` and `properties` need not be UTF-8."""
+    """The parts of a record; `topic` and `properties` need not be UTF-8."""
 
     magic: int
     topic: bytes
@@ -201,7 +201,7 @@ positions = st.lists(
 def test_positions_outside_of_a_buffer_are_not_looked_at(
     steps: Any, data: bytes, starts: np.ndarray, ends: np.ndarray
 ) -> None:
-    """None of the callers has such; the sanitizers watch (`make sanitize`)."""
+    """No caller has such positions; the sanitizers watch (`make sanitize`)."""
     header = HEADERS[0]
     inside = all(0 <= start <= len(data) - header.itemsize for start in starts.tolist())
     for found in (
@@ -227,7 +227,7 @@ def test_positions_outside_of_a_buffer_are_not_looked_at(
 
 
 def test_plain_records_are_taken(steps: Any) -> None:
-    """So that what is compared above is not the plain form with itself."""
+    """This shows that the tests above do not compare the plain form with itself."""
     data = b""
     for number in range(100):
         text = b"TAGS\x01a\x02own\x01%d" % number

@@ -1,5 +1,5 @@
-"""What follows from the records of a log is the same in both forms: of each run of records, and of
-whole stores that are recovered and made again, whatever damage they have."""
+"""Both forms derive the same from the records of a log: from each run of records, and from whole
+stores that are recovered and made again, whatever damage they have."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def log_of(written: list[StoreMessage], numbers: list[int]) -> bytearray:
 
 
 def changed(data: bytearray, damage: list[Change]) -> bytearray:
-    """The same bytes, damaged, and as many of them."""
+    """These bytes, damaged, at their old length."""
     size = len(data)
     for part, value in damage:
         at = int(part * size)
@@ -122,7 +122,7 @@ def changed(data: bytearray, damage: list[Change]) -> bytearray:
 
 
 def place_of(topic: bytes, queue_id: int) -> tuple[Any, int] | None:
-    """As the dispatcher's, with names for queues."""
+    """The dispatcher's function, with names for queues."""
     text = topic.decode(errors="replace")
     if text in NOT_PLAIN or not text.isprintable() or "/" in text or "\ufffd" in text:
         return None
@@ -132,7 +132,7 @@ def place_of(topic: bytes, queue_id: int) -> tuple[Any, int] | None:
 
 
 def expected(records: list[Checked], derive_from: int, above: int) -> tuple[Claims, int, bytes]:
-    """What the plain form makes of records; keys up to a log offset are counted only."""
+    """The plain form's result for records; keys up to a log offset are counted only."""
     derivation = Derivation[tuple[str, int]](
         {},
         lambda topic, queue_id: None if queue_id == 7 else (topic, queue_id),
@@ -191,7 +191,7 @@ def check_run(
         taken += count
         if not records:
             return taken
-        # Behind the run, and behind the record that is not plain, the next one begins.
+        # The next run begins behind this run, and behind the record that is not plain.
         behind = records[min(count, len(records) - 1)]
         position = behind[0] + behind[1] - START
     return taken
@@ -382,7 +382,7 @@ def written(root: Path, life: Life) -> None:
 
 
 def outcome(root: Path, life: Life, compiled: Compiled | None) -> dict[str, Any]:
-    """What becomes of the store in one form: files, reports, refusals."""
+    """The result of the store's life in one form: files, reports, refusals."""
     clock = ManualClock(1_800_000_000_000)
     options = small_settings(root, **life.settings)
     found: dict[str, Any] = {}

@@ -81,7 +81,7 @@ def test_drawn_traffic_comes_to_the_same(tmp_path: Path, form: CompiledForm, flu
         taken += compare(tmp_path / str(number), form, reads, f"seed {seed}", flush)
         total += _REQUESTS
     campaign.note(_SUITE, campaign.size(_SUITE), taken=taken, requests=total)
-    # Most of what is drawn is plain; what comes behind another in its read is served with it.
+    # Most drawn requests are plain; a request behind another in its read is served with it.
     assert taken > total / 6
 
 
@@ -107,7 +107,7 @@ def _untimed(outcome: Outcome) -> tuple[list[bytes], bytes, dict[str, Any]]:
     return re.findall(rb'"code":(\d+)', staged), sent, counted
 
 
-#: Of JSON, of fastjson's dialect, and of none.
+#: Escapes of JSON, of fastjson's dialect, and invalid escapes.
 _ESCAPES = (
     *(b"\\u0001", b"\\u0002", b"\\u0003", b"\\u0031", b"\\u00e4", b"\\ud83d\\ude00", b"\\ud83d"),
     *(b"\\n", b"\\/", b"\\\\", b'\\"', b"\\x41", b"\\x", b"\\q", b"\\u", b"\\u000", b"\\u00g1"),
@@ -130,12 +130,12 @@ def test_escapes_come_to_the_same(tmp_path: Path, form: CompiledForm, field: str
         )
         frame = struct.pack(">ii", 4 + len(header), len(header)) + header
         reads.append(Read(connection, frame, awaited=not escape))
-    # Those with what separates properties.
+    # Only the frames with a separator of properties are taken.
     assert compare(tmp_path / "store", form, reads, field) == 2
 
 
 def test_hurt_requests_come_to_the_same(tmp_path: Path, form: CompiledForm) -> None:
-    """Headers with wrong bytes: whatever is not plain to the letter is for the plain form."""
+    """Headers with wrong bytes: a header that is not plain to the letter is for the plain form."""
     chance = campaign.rng(_HURT)
     for number in range(campaign.size(_HURT)):
         seed = chance.getrandbits(32)

@@ -21,7 +21,8 @@ HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 
 
 class Asked:
-    """What a guard asks of the rights of those whose signature it has found right."""
+    """Records a guard's questions about the rights of clients whose signature it has found
+    right."""
 
     def __init__(self) -> None:
         compiled_form()
@@ -73,7 +74,7 @@ FORMS = {JSON: as_json, ROCKETMQ: as_binary}
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_byte_at_each_place_of_a_word_is_seen(form: int) -> None:
-    """Texts are gone through eight bytes at once, and what is left over one by one."""
+    """Texts are gone through eight bytes at once, and the rest byte by byte."""
     asked = Asked()
     header_of = FORMS[form]
     for size in range(1, 19):
@@ -88,7 +89,8 @@ def test_each_byte_at_each_place_of_a_word_is_seen(form: int) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_bytes_behind_what_ends_a_text_do_not_count(form: int) -> None:
-    """Of eight bytes the lowest that is special: a borrow may make the ones above it look so."""
+    """The lowest special byte of eight counts: a borrow may make the bytes above it look
+    special."""
     asked = Asked()
     for size in range(1, 19):
         for following in (b"!", b"#", b"]", b" ", b"\x7f"):

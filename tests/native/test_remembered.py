@@ -1,4 +1,4 @@
-"""What the compiled form remembers of texts that peers choose is bounded by bytes."""
+"""The compiled form's memory of texts that peers choose is bounded by bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Pulls:
 
 
 def test_pulls_of_many_tags_take_no_more_than_a_bound() -> None:
-    """Of 20,000 with 250 tags each, a sixth of a GiB and more was kept: one group sufficed."""
+    """20,000 with 250 tags each took a sixth of a GiB and more: one group sufficed."""
     pulls = _Pulls()
     tags = "t" * 250
     pulls.pull(0, tags)

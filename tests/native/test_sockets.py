@@ -104,7 +104,7 @@ async def connected(port: int, count: int, *, encrypted: bool = False) -> list[s
 
 
 async def answers(client: socket.socket, count: int) -> list[Command]:
-    """So many answers; fewer if the connection ends."""
+    """The next `count` answers; fewer if the connection ends."""
     decoder, found = FrameDecoder(), []
     async with asyncio.timeout(10):
         while len(found) < count:
@@ -170,7 +170,7 @@ async def test_a_failure_ends_its_own_connection_and_no_answer_of_it_reaches_ano
         assert await answers(bad, 2) == []
         other.send(send(5))
         assert [one.opaque for one in await answers(other, 1)] == [5]
-        # What was stored of the bad one's is stored: it has no answer, and may come again.
+        # The bad client's stored message stays: it has no answer, and may come again.
         assert store.stats.appended_messages - before == 4
         for client in (good, bad, other):
             client.close()

@@ -1,4 +1,4 @@
-"""What the service tests share: required tools, a daemon under a fake supervisor.
+"""Shared by the service tests: required tools, a daemon under a fake supervisor.
 
 The fake supervisor is the socket systemd would give: the daemon's messages are read from it, and
 `Served.wait_for` is how a test knows that something has happened. Nothing here sleeps to be safe;

@@ -24,7 +24,7 @@ Serve = Callable[..., Served]
 SYSTEM_ERROR, SYSTEM_BUSY, MESSAGE_ILLEGAL = 1, 2, 13
 TOPIC_NOT_EXIST, PULL_NOT_FOUND, GROUP_NOT_EXIST = 17, 19, 26
 IDS_CHANGED = 40
-# What the tests below change in a running daemon, and see taking effect.
+# Settings that the tests below change in a running daemon, and see taking effect.
 TESTED = {
     "log.level",
     "broker.permission",
@@ -359,7 +359,7 @@ def test_a_broken_file_changes_nothing_and_says_why(serve: Serve, tmp_path: Path
 
 
 def test_retention_is_asked_by_the_new_settings(serve: Serve, tmp_path: Path) -> None:
-    """What the running broker tells of itself; that its runs go by them is tested with a clock."""
+    """The running broker shows the settings; a test with a clock holds that its runs go by them."""
     broker = Configured(serve, tmp_path, "[retention]\nhours = 10\n")
     with Wire(broker.daemon.port) as wire:
         assert b"fileReservedTime=10\n" in wire.call(26, {}).body

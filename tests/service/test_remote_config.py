@@ -18,7 +18,7 @@ RATIO = 'aerobee_limit_used_ratio{limit="limits.max_topics"}'
 
 
 def run(*arguments: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     done = subprocess.run(
         [*aerobee(), *arguments], capture_output=True, text=True, check=False, timeout=60
     )

@@ -64,7 +64,7 @@ def page(daemon: Served, path: str) -> dict[str, list[dict[str, object]]]:
 
 
 def pids(daemon: Served) -> list[int]:
-    """Of the shards alone."""
+    """The process ids of the shards alone."""
     found = [one["pid"] for one in page(daemon, "/shards")["shards"] if "broker" in one]
     return [pid for pid in found if isinstance(pid, int)]
 
@@ -164,7 +164,7 @@ def test_one_is_killed_and_comes_back_while_the_other_serves(
 
 
 def refused(store: Path, *arguments: str) -> str:
-    """What a start on this directory says, which must be one that the configuration forbids."""
+    """The output of a start on this directory, which the configuration must forbid."""
     command = [*aerobee(), "serve", "--store", str(store), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 78, done.stderr

@@ -110,7 +110,7 @@ def system_calls(name: str) -> set[str]:
 
 
 def allowed_system_calls() -> set[str]:
-    """What the unit's SystemCallFilter= lines leave over."""
+    """The system calls that the unit's SystemCallFilter= lines leave over."""
     allowed: set[str] = set()
     for line in UNIT.read_text().splitlines():
         if line.startswith("SystemCallFilter="):

@@ -38,9 +38,9 @@ from tests.tls.authority import Authority, client, hello, old_client
 from .kit import WAIT_S, Served, wait_until
 
 SUITE = "hostile handshakes"
-#: In waves: what the first has cost once is no growth with the second.
+#: The size of a wave: costs that come only with the first are no growth with the second.
 WAVE = 1_000
-#: Of one wave at the same time, but for those that wait until the broker has had enough of them.
+#: The clients of a wave at the same time, but for those that wait until the broker closes them.
 AT_ONCE = 60
 #: docs/security.md, "Encryption": in all, and what one wave more may add.
 GIVEN_BACK_BYTES, GROWTH_BYTES = 8 << 20, 2 << 20
@@ -66,7 +66,7 @@ accounts:
 
 @dataclass(slots=True)
 class Attack:
-    """What the crowd has in its hands; `port` is the broker's."""
+    """The means of the crowd; `port` is the broker's."""
 
     port: int
     trusted: ssl.SSLContext
@@ -130,7 +130,8 @@ class Attack:
         writer.close()
 
     async def _shaken(self, context: ssl.SSLContext) -> None:
-        """As far as it goes, by hand: asyncio leaves without telling the other side why."""
+        """Shake hands as far as it goes, by hand: asyncio leaves without telling the other side
+        why."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         from_peer, to_peer = ssl.MemoryBIO(), ssl.MemoryBIO()
         side = context.wrap_bio(from_peer, to_peer)
@@ -203,15 +204,15 @@ class Honest:
         assert self.failed == []
 
     def wait_more(self, count: int) -> None:
-        """So many more are acknowledged."""
+        """Wait until `count` more are acknowledged."""
         goal = self.acknowledged + count
         wait_until(lambda: self.acknowledged >= goal or self.failed, f"{count} more are sent")
         assert self.failed == []
 
 
 async def wave(attack: Attack, count: int, seen: Callable[[], None]) -> Counter[str]:
-    """A crowd of so many, in equal parts of each kind. `seen` is called ten times meanwhile, with
-    each tenth of those who do not last. How many there were of each kind."""
+    """Send a crowd of `count`, in equal parts of each kind. It calls `seen` ten times meanwhile,
+    with each tenth of those who do not last. Returns the number of each kind."""
     each = count // len(QUICK + LASTING)
     names = attack.rng.sample((QUICK + LASTING) * each, each * len(QUICK + LASTING))
     tenth = each * len(QUICK) // 10
@@ -235,7 +236,7 @@ async def wave(attack: Attack, count: int, seen: Callable[[], None]) -> Counter[
 
 
 def failures(page: str, family: str) -> Counter[str]:
-    """By the reason, at the broker's port."""
+    """The counts by reason, at the broker's port."""
     found = re.findall(rf"^{family}\{{(.*)\}} (\S+)$", page, re.MULTILINE)
     return Counter(
         {
@@ -300,7 +301,7 @@ def attack_on(daemon: Served, authority: Authority, folder: Path, seed: int) -> 
 
 
 def access_of(authority: Authority) -> dict[str, Any]:
-    """What a client has that is served."""
+    """The credentials of a client that is served."""
     pair = authority.pair("user")
     return {
         "access_key": USER, "secret_key": SECRET, "use_tls": True,
@@ -371,7 +372,7 @@ def check_served(honest: Honest, progress: list[int]) -> None:
 
 
 def check_given_back(resident: list[int]) -> None:
-    """What the crowd has cost; the first figure is from before."""
+    """Check the memory that the crowd has cost; the first figure is from before."""
     growth = [later - resident[0] for later in resident[1:]]
     print(f"memory {[round(one / 2**20, 1) for one in growth]} MiB")
     assert max(growth) <= GIVEN_BACK_BYTES

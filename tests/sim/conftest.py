@@ -1,4 +1,4 @@
-"""What tests of thousands of states share."""
+"""Fixtures of tests of thousands of states."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What clients may see of topics, queues, offsets and groups, as a model of a few lines, and the
+"""A model in a few lines of the topics, queues, offsets and groups that clients may see, and the
 state machine that holds a real daemon to it (docs/reliability.md R15).
 
 Hypothesis draws sequences of requests over one connection, with a restart and a kill -9 between
-them, and makes a failing one as short as it can. The model is a list for each queue and a set of
-offsets that may be right: after a kill a group may be at any offset that it has committed since the
-last one that was known to be on the disk, and at no other.
+them, and makes a failing sequence as short as it can. The model is a list for each queue and a set
+of offsets that may be right: after a kill a group may be at any offset that it has committed since
+the last commit known to be on the disk, and at no other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tests.sim.forked_daemon import ForkedDaemon
 #: Steps of a sequence.
 STEPS = 30
 TAGS, KEYS, GROUPS = ("a", "b", ""), ("k1", "k2"), ("GA", "GB")
-#: A store is left behind after so many sequences, so that its tables stay small.
+#: A store is left behind after this number of sequences, so that its tables stay small.
 SEQUENCES_A_STORE = 25
 _MOST_PULLED = 32
 _SETTINGS: dict[str, Any] = {
@@ -163,7 +163,7 @@ class GoesBack(Server):
 
 @dataclass
 class Message:
-    """What was sent and acknowledged."""
+    """A message that was sent and acknowledged."""
 
     body: bytes
     tag: str
@@ -176,8 +176,8 @@ class Queue:
     """One queue of a topic."""
 
     messages: list[Message] = field(default_factory=list)
-    #: By group the offsets that it may be at; None: none was ever committed. The last is the one
-    #: that was committed last.
+    #: The offsets that each group may be at; None: none was ever committed. The last offset is the
+    #: last that was committed.
     committed: dict[str, list[int | None]] = field(default_factory=dict)
 
     @property
@@ -414,7 +414,7 @@ class ProtocolModel(RuleBasedStateMachine):
     @precondition(lambda self: self.restarts < 1 and self._have_some())
     @rule()
     def restart(self) -> None:
-        """What was in memory is on the disk now."""
+        """Restart; all that was in memory is on the disk then."""
         self.restarts += 1
         self.server.restart()
         self._read_everything()
@@ -452,7 +452,8 @@ class ProtocolModel(RuleBasedStateMachine):
 
     @invariant()
     def ends_are_right(self) -> None:
-        """Of one queue in turn: each step would be too many requests."""
+        """Look at one queue of each topic in turn: all queues at each step would be too many
+        requests."""
         for topic, queues in self.queues.items():
             queue_id = next(self.bodies) % len(queues)
             where: dict[str, object] = {"topic": topic, "queueId": queue_id}

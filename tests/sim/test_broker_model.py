@@ -15,7 +15,7 @@ from tests.sim.storage.explore import Result
 pytestmark = pytest.mark.usefixtures("quiet")
 
 SEEDS_PER_PLAN = 3
-#: To find a seed's states costs as much as to look at so many.
+#: To find a seed's states costs as much as to look at this number of states.
 LEAST_OF_A_SEED = 40
 
 
@@ -66,6 +66,6 @@ def test_control_is_caught(control: BrokerControl, monkeypatch: pytest.MonkeyPat
 def test_what_was_found_once_stays_mended(plan: str, seed: int) -> None:
     """Killed between the rename of the timer's file and the sync of its directory, the next life
     found nothing to write, and a power cut took the file. And progress of transactions went past a
-    decided half message whose op message a kill had taken. And one that was put aside was delivered
-    twice when two of its copies were named, one after the other."""
+    decided half message whose op message a kill had taken. And a message that was put aside was
+    delivered twice when two of its copies were named, one after the other."""
     assert not explore(plan_named(plan), seed, LEAST_OF_A_SEED).broken

@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 
 
 def hold(server: Server, sequences: int, *phases: Phase) -> None:
-    """Run so many sequences; raises what a rule raises first."""
+    """Run this number of sequences; raises the first error of a rule."""
     machine = type("Sequence", (ProtocolModel,), {"server": server})
     try:
         run_state_machine_as_test(

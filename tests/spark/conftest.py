@@ -42,7 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_run(item: pytest.Item) -> bool:
-    """Whether it is of this run's size, and its version of PySpark runs it, if it is for one."""
+    """Whether it is of this run's size, and its version of PySpark, if it names a version, runs
+    it."""
     assert isinstance(item, pytest.Function)
     if item.get_closest_marker("campaign") is not None:
         return campaign.is_full()
@@ -57,7 +58,8 @@ def require(version: str) -> None:
 
 
 def require_connect(version: str) -> None:
-    """The same without Spark Connect's packages."""
+    """Skips, or fails in CI, without that version of PySpark or without Spark Connect's
+    packages."""
     need(f"spark-{version}", missing=lambda: missing(version) or _without_connect(version))
 
 
@@ -95,7 +97,7 @@ def driver(request: pytest.FixtureRequest, driver_of: Callable[[str], Driver]) -
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Who reads, and what is read from."""
+    """The driver that reads, and the broker that it reads from."""
 
     driver: Driver
     broker: Broker

@@ -67,7 +67,7 @@ def python_of(version: str) -> Path:
 
 
 def missing(version: str) -> str | None:
-    """What keeps a version from being used, in one line; None when it is ready."""
+    """The reason why a version cannot be used, in one line; None when it is ready."""
     if shutil.which("java") is None:
         return "Spark needs Java: there is none on this machine"
     if not (ENVIRONMENTS / version / ".made-from").exists():
@@ -92,7 +92,7 @@ class Driver:
         master: str = "local[2]",
         conf: dict[str, str] | None = None,
     ) -> None:
-        # What Spark unpacks would stay behind in the system's place after a kill.
+        # The files that Spark unpacks would stay behind in the system's place after a kill.
         scratch = folder / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         python = str(python_of(version))
@@ -128,14 +128,15 @@ class Driver:
     def run(
         self, function: Callable[..., Any], /, *, timeout_s: float = RUN_S, **given: Any
     ) -> Any:
-        """What the function returns there; SparkFailed with its error."""
+        """The function's result there; SparkFailed with its error."""
         return _result(self.child.ask(_request(function, given), timeout_s))
 
     @contextlib.contextmanager
     def running(
         self, function: Callable[..., Any], /, **given: Any
     ) -> Iterator[Callable[[float], Any]]:
-        """As `run`, while the test does something else; what it gives waits for the result."""
+        """Runs it as `run` does, while the test does something else; the yielded function waits for
+        the result."""
         pool = ThreadPoolExecutor(1)
         answer = pool.submit(self.child.ask, _request(function, given), RUN_S)
         try:
@@ -177,7 +178,7 @@ def whole_versions() -> tuple[str, ...]:
 
 
 def each_version(test: Callable[[str], None]) -> None:
-    """The same for all versions that run it, at the same time: most of it is waiting."""
+    """Run the test for all versions that run it, at the same time: most of it is waiting."""
     with ThreadPoolExecutor(len(VERSIONS)) as pool:
         runs = [pool.submit(test, version) for version in whole_versions()]
     for run in runs:

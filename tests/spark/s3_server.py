@@ -61,7 +61,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         f"s3proxy.identity={KEY}\ns3proxy.credential={SECRET}\n"
         f"jclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={folder / 'data'}\n"
     )
-    # Else it writes down every byte.
+    # Otherwise it writes down every byte.
     (folder / "log.xml").write_text(
         '<configuration><appender name="log" class="ch.qos.logback.core.ConsoleAppender">'
         "<encoder><pattern>%level %msg%n</pattern></encoder></appender>"

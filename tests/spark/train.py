@@ -116,7 +116,8 @@ def main(archive: str, folder: str) -> None:
 
 
 def python_sources(spark: SparkSession, folder: str) -> None:
-    """What reads and writes through Python load besides, and what jobs do with the rows."""
+    """Load the classes that reads and writes through Python need besides, and those of jobs with
+    rows."""
     spark.dataSource.register(Numbers)
     rows = spark.read.format("numbers").load()
     assert rows.count() == 6

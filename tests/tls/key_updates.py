@@ -20,7 +20,7 @@ _KEY_UPDATE: Final = 24
 
 
 class ClientRecords:
-    """What a client seals, from its first record behind the handshake on."""
+    """The records that a client seals, from its first record after the handshake on."""
 
     def __init__(self, keys: Path) -> None:
         """`keys` is the log of keys of one connection, whose cipher is `CIPHER`."""
@@ -35,7 +35,8 @@ class ClientRecords:
         return self._sealed(_DATA, data)
 
     def key_update(self, *, answered: bool = False) -> bytes:
-        """Those behind it are sealed with the next key. `answered` asks the server for its own."""
+        """Returns an update; the records behind it are sealed with the next key. `answered` asks
+        the server for its own."""
         record = self._sealed(_HANDSHAKE, bytes([_KEY_UPDATE, 0, 0, 1, answered]))
         self._use(_expand(self._secret, b"traffic upd", _HASH().digest_size))
         return record

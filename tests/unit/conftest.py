@@ -1,4 +1,5 @@
-"""What all unit tests have: the mark `both_loops` (asyncio's own loop and uvloop), a free port."""
+"""Fixtures of all unit tests: the mark `both_loops` (asyncio's own loop and uvloop), a free
+port."""
 
 from __future__ import annotations
 

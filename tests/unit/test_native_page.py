@@ -41,7 +41,7 @@ def functions() -> Iterator[tuple[str, str | None]]:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """The lines, those that an open bracket joins as one."""
+    """The lines; lines that an open bracket joins are one line."""
     joined = ""
     for line in text.splitlines():
         joined = f"{joined} {line.strip()}" if joined else line

@@ -1,4 +1,5 @@
-"""P16: what ten million stored messages in 1,000 topics and 10,000 queues cost sends and pulls.
+"""P16: the cost of ten million stored messages in 1,000 topics and 10,000 queues to sends and
+pulls.
 
 Two brokers of ours side by side, one on a copy of the store that starts.py makes and keeps, the
 other on an empty one. Both get the same requests in turn. Memory is that of anonymous pages, at

@@ -21,14 +21,15 @@ _REST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Of one start: seconds to the first acknowledged send, megabytes of all processes at rest."""
+    """Figures of one start: seconds to the first acknowledged send, megabytes of all processes at
+    rest."""
 
     ready_s: float
     idle_mb: float
 
 
 def measure(kinds: Sequence[str], count: int, folder: Path) -> list[tuple[Life, ...]]:
-    """So many rounds, each with a life of each kind."""
+    """Measure `count` rounds, each with a life of each kind."""
     return [tuple(live(kind, folder / kind) for kind in kinds) for _ in range(count)]
 
 

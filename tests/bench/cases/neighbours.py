@@ -12,8 +12,8 @@ written to disk by the operating system or once a second, whichever is the serve
 - NATS: PUB with a reply subject to a JetStream stream on files with four subjects, default sync;
 - ours: ASYNC_FLUSH with index, queues and long polling, JSON headers.
 
-neighbourload.c sends to both over rmqload's loop and checks every answer. What is stored is counted
-after each turn: XLEN, and the stream's number of messages.
+neighbourload.c sends to both over rmqload's loop and checks every answer. Stored messages are
+counted after each turn: XLEN, and the stream's number of messages.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Neighbour(TakesTurns):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What starts the server."""
+        """The command that starts the server."""
 
     def environment(self) -> dict[str, str]:
         return {}

@@ -1,4 +1,4 @@
-"""P21: what millions of messages that wait for a time of their own cost a broker.
+"""P21: the cost to a broker of millions of messages that wait for a time of their own.
 
     python -m tests.bench.cases.pending [--messages 10000000] [--runs 3] [--parts spread,hour]
     [--secs 20]
@@ -52,10 +52,10 @@ _HOST = pack_host("127.0.0.1", 10911)
 _BODY = b"x" * 100
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _DISPATCH_EVERY = 10_000
-# What the fill may take, and the starts before the first delivery.
+# The time allowed for the fill of a message, and for the starts before the first delivery.
 _FILL_US, _STARTS_S = 30, 60
 _WAIT_S = 300.0
-# So many are watched while they become due; the others come later, in the same hour.
+# This number is watched while they become due; the others come later, in the same hour.
 _WATCHED, _WATCHED_MS = 120_000, 60_000
 _ROOM_MS = 5 * _WATCHED_MS
 # The window of rolling is that of the fill; the scrub would read the store all the while, for a
@@ -91,7 +91,7 @@ ENDS = (("clean", "a clean stop"), ("kill", "kill -9"))
 
 @dataclass(slots=True)
 class Figures:
-    """Of one start; seconds, bytes, and microseconds of processor a delivery."""
+    """Figures of one start; seconds, bytes, and microseconds of processor a delivery."""
 
     after: str
     start_s: float
@@ -118,7 +118,7 @@ def settings_of(root: Path) -> Settings:
 
 
 def fill(root: Path, spread: Spread, messages: int) -> int:
-    """Stores so many that wait; the time of the first delivery."""
+    """Stores this number of messages that wait; returns the time of the first delivery."""
     settings = settings_of(root)
     window_ms = roll_window_ms(settings)
     chance = random.Random(f"pending {spread.name} {messages}")
@@ -150,7 +150,7 @@ _PLAIN = StoreMessage(
 
 
 def message(number: int) -> StoreMessage:
-    """As a client sends it, with its unique id."""
+    """A message as a client sends it, with its unique id."""
     text = f"UNIQ_KEY\x017F00000100002A139A55{number:012X}\x02CLUSTER\x01DefaultCluster"
     return msgspec.structs.replace(_PLAIN, queue_id=number % QUEUES, properties=text.encode())
 
@@ -192,7 +192,7 @@ def run(broker: OurBroker, before: str, end: str, first_ms: int | None, seconds:
 
 
 def deliver(broker: OurBroker, figures: Figures, first_ms: int, seconds: float) -> None:
-    """Watch deliveries for so many seconds, once they have begun and nothing is late."""
+    """Watch deliveries for `seconds`, once they have begun and nothing is late."""
     wait_s = max(0.0, first_ms / 1000 - time.time()) + _WAIT_S
     with broker.wire() as wire:
         before = delivered(wire)

@@ -45,7 +45,8 @@ def shape() -> StoreShape:
 
 
 def log_bytes(store: Path) -> int:
-    """What the commit log holds: segments are reserved to their ends, so up to the last byte."""
+    """The size of the commit log's content: segments are reserved to their ends, so up to the last
+    byte."""
     total = 0
     for path in (store / "commitlog").iterdir():
         with path.open("rb") as file:

@@ -1,11 +1,12 @@
-"""`make bench-secured`: what accounts and TLS cost, beside a broker without either.
+"""`make bench-secured`: the cost of accounts and TLS, beside a broker without either.
 
     python -m tests.bench.cases.secured [--turns 15] [--secs 1] [--loads P2,P11] [--dry]
 
-Three brokers of the working tree are up: one that takes every request, one with accounts whose
-clients sign, and one that speaks TLS alone. Each gets the same number of requests in its turn; what
-a message costs more is the difference of the processor times of one round, and the median of those
-is said. turns.py has the rest. The generator is compiled with OpenSSL (Debian: libssl-dev).
+Three brokers of the working tree are up: the first takes every request, the second has accounts and
+its clients sign, the third speaks TLS alone. Each gets the same number of requests in its turn; the
+extra cost of a message is the difference of the processor times of one round, and the median of
+those is printed. turns.py has the rest. The generator is compiled with OpenSSL (Debian:
+libssl-dev).
 """
 
 import argparse
@@ -48,7 +49,7 @@ class PlainServer(OurServer):
     """Takes every request."""
 
     kind = "plain"
-    #: Of the generator, beside the load's.
+    #: Options of the generator, beside the load's.
     words: ClassVar[dict[str, float | str]] = {}
 
     def __init__(self, folder: Path, load: Load) -> None:

@@ -1,11 +1,11 @@
-"""What a second shard on a second core gives (P22): one broker, and two shards, side by side.
+"""The gain of a second shard on a second core (P22): one broker, and two shards, side by side.
 
     python -m tests.bench.cases.shards [--turns 9] [--secs 1] [--warm-up 3] [--loads P2,P5] [--dry]
 
 Both are up and take turns, as in `make bench`; ratios are those of two shards to one broker. Each
 shard has a generator of its own, which is one thread: on two cores two shards and two generators
-share them, so the rate says what such a machine does with its clients on it. What it would be with
-the clients elsewhere follows from the processor time a message: a shard has a core.
+share them, so the rate is that of such a machine with its clients on it. The rate with the clients
+elsewhere follows from the processor time a message: a shard has a core.
 """
 
 import argparse

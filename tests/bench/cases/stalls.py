@@ -2,10 +2,10 @@
 
     python -m tests.bench.cases.stalls [--secs 30] [--rate 5000] [--dry]
 
-An open loop: sends are due at fixed times, and their latency counts from then, so one that waited
-behind another counts as well. Each row is a run of our broker of its own; the first is the measure
-of the others: segments so large that nothing is made, synced at leisure, nothing deleted. What a
-row's worst send has more than that run's is the work's doing, or the machine's.
+An open loop: sends are due at fixed times, and their latency counts from then, so a send that
+waited behind another counts as well. Each row is a run of our broker of its own; the first is the
+measure of the others: segments so large that nothing is made, synced at leisure, nothing deleted.
+The excess of a row's worst send over that run's comes from the work, or from the machine.
 """
 
 import argparse

@@ -48,7 +48,7 @@ _LOAD_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a store holds: `messages` in all, the same number in each queue."""
+    """The content of a store: `messages` in all, the same number in each queue."""
 
     name: str
     what: str

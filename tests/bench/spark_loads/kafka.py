@@ -12,7 +12,7 @@ from tests.ports import free_port
 
 JARS = CACHE / "jars" / "kafka-4.3.1"
 CONNECTOR = CACHE / "jars" / "spark-kafka-4.2.0"
-# As Kafka's own start script sets them.
+# The flags that Kafka's own start script sets.
 _FLAGS = (
     "-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",

@@ -22,7 +22,7 @@ from tests.bench.spark_loads.spark_cost import Cost, middles
 from tests.bench.spark_loads.spark_topic import WAYS
 
 StoreResults = dict[str, list[Cost]]
-#: Each in a session with TUNED alone: what the goals say of it.
+#: Ways that are measured in a session with TUNED alone, and their names in the goals.
 PAIRED = {"our": "our defaults", "named": "five columns named"}
 TUNED = "tuned"
 #: Rounds before the JVM's rate is level.
@@ -51,7 +51,7 @@ def _topic_row(query: str, source: str, costs: list[Cost], rows: int) -> str:
 
 
 def pair_goals(results: spark_topic.Results, way: str) -> Iterator[tuple[str, float, float]]:
-    """What is asked for, how much of it, and the median of the pairs' ratios."""
+    """Yields each goal's name, the goal, and the median of the pairs' ratios."""
     what = PAIRED[way]
     for master, queries in results.items():
         for query, found in queries.items():

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from tests.spark.kit import Driver, descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# As a user's JVM runs; the tests' drivers do without the optimizing compiler and compiled plans.
+# A user's JVM runs with these; the tests' drivers do without the optimizing compiler and compiled
+# plans.
 _JVM = {
     "spark.driver.extraJavaOptions": "-XX:+UseG1GC",
     "spark.sql.codegen.wholeStage": "true",
@@ -20,7 +21,8 @@ _JVM = {
 
 
 class Cost(NamedTuple):
-    """Of one query, in seconds. Only `jvm` and `python`, driver and workers, are Spark's."""
+    """The cost of one query, in seconds. Only `jvm` and `python`, driver and workers, are
+    Spark's."""
 
     wall: float
     jvm: float
@@ -41,7 +43,7 @@ def new_driver(version: str, folder: Path, master: str, jars: Sequence[Path] = (
 def timed(
     driver: Driver, query: Callable[..., Any], broker: int | None = None, /, **given: Any
 ) -> tuple[Any, Cost]:
-    """What a query gives in a running driver, and its cost; `broker` is the process it asks."""
+    """The result of a query in a running driver, and its cost; `broker` is the process it asks."""
     before, begun = _spent(driver.pid, broker), time.monotonic()
     found = driver.run(query, **given)
     wall = time.monotonic() - begun
@@ -62,7 +64,7 @@ def _spent(driver: int, broker: int | None) -> tuple[float, float, float]:
             jvm, python = _sums(pids)
         except FileNotFoundError:
             continue
-        # One that ended meanwhile would be counted with its parent too, or not at all.
+        # A process that ended meanwhile would be counted with its parent too, or not at all.
         if pids == _processes(driver):
             return jvm, python, sum(_times(broker)) if broker else 0.0
 

@@ -56,8 +56,8 @@ def run(rows: int, runs: int, version: str, masters: Sequence[str] = _MASTERS) -
 def _measured(
     root: Path, master: str, version: str, rows: int, runs: int
 ) -> Iterator[tuple[str, Cost]]:
-    """Of a broker of its own: the second one's store would begin with the page cache full of what
-    the first one's writes have left, and that costs a third."""
+    """Measure with a broker of its own: a second version's store would begin with the page cache
+    full of the first version's writes, and that costs a third."""
     shutil.rmtree(root, ignore_errors=True)
     shape = StoreShape(segment_bytes=1 << 30, queue_segment_bytes=6_000_000)
     broker = OurBroker(root / "our", shape)
@@ -85,7 +85,7 @@ def _write(broker: OurBroker, driver: Driver, topic: str, guarantee: str, rows: 
     options = {"nameServer": broker.name_server, "topic": topic}
     if guarantee == _ONCE:
         options["jobId"] = topic
-    # What the write before has left to the disk would be counted with this one.
+    # The rest that the write before has left to the disk would be counted with this write.
     os.sync()
     given = {"options": options, "rows": rows, "body_bytes": BODY_BYTES}
     _, cost = timed(driver, write, broker.pid, **given)
@@ -101,7 +101,7 @@ def _check(broker: Broker, topic: str, rows: int) -> None:
 
 
 def table(results: SinkResults, rows: int) -> str:
-    """As docs/benchmarks.md has it."""
+    """The table as docs/benchmarks.md has it."""
     lines = [
         "| writing a topic, 200 B | rows/s | us of a row: JVM + Python | broker's |",
         "|---|---|---|---|",
@@ -116,7 +116,7 @@ def table(results: SinkResults, rows: int) -> str:
 
 
 def goals(results: SinkResults, rows: int) -> Iterator[tuple[str, float, float]]:
-    """What is asked for, how much of it, how much there is."""
+    """Yields each goal's name, the goal, and the measured figure."""
     for (master, guarantee), costs in results.items():
         if guarantee == _ONCE:
             what = f"sink, {guarantee}, {master}: rows/s of 200 B"

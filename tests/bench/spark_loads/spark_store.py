@@ -40,7 +40,7 @@ LOADS: tuple[tuple[str, dict[str, str], str], ...] = (
     ("all columns, noop", {}, ""),
     ("one column, max(queueOffset)", {"columns": "queueOffset"}, "max(queueOffset)"),
 )
-# Reads one message only: what a query costs by itself.
+# Reads one message only: the cost of a query by itself.
 QUERY = ("a query", {"columns": "queueOffset", "endOffset": "1"}, "max(queueOffset)")
 
 

@@ -102,7 +102,7 @@ def _batch(first: int, count: int) -> bytes:
 
 
 def fill_kafka(spark: Any, servers: str, topic: str, rows: int) -> None:
-    """The same bodies through Spark's own sink, which sends batches of up to 16 KiB."""
+    """Send the same bodies through Spark's own sink, which sends batches of up to 16 KiB."""
     patient = {"kafka.delivery.timeout.ms": "600000", "kafka.max.block.ms": "300000"}
     spark.range(rows).selectExpr(
         "cast(lpad(cast(id as string), 128, '0') as binary) as value",

@@ -1,7 +1,7 @@
 """R14: every request code of broker and name server, asked by strangers, users and administrators.
 
-What each code asks for is written down here a second time, by hand, so that a row of the table of
-rights that is too open is seen, and a code without one fails.
+The rights that each code asks for are written down here a second time, by hand, so that a row of
+the table of rights that is too open is seen, and a code without one fails.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ accounts:
 TOPIC, GROUP, CLIENT = "orders", "readers", "client-1"
 STAGE = "0123456789abcdef" * 2
 
-#: Whoever has an account.
+#: Anybody with an account.
 ANYBODY = {
     *(Code.GET_BROKER_RUNTIME_INFO, Code.VIEW_BROKER_STATS_DATA),
     *(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Code.STAGE_CAPABILITY, Code.STAGE_INTENT),
@@ -199,7 +199,7 @@ class Door:
         return await self.wire.call(code, texts, body)
 
     async def is_refused(self, code: int, by: str | None, secret: str = SECRET) -> str | None:
-        """What the refusal says, None when the request got through the door."""
+        """The text of the refusal, None when the request was let in."""
         answer = await self.ask(code, *asked(code, self.place), by=by, secret=secret)
         prefix = "org.apache.rocketmq.acl.common.AclException: "
         remark = answer.remark or ""

@@ -90,7 +90,7 @@ async def wire(guarded_module: Guarded) -> AsyncIterator[Wire]:
 
 @pytest.fixture
 async def guarded(guarded_module: Guarded, wire: Wire) -> Guarded:
-    """With the accounts of above, whatever the test before has left."""
+    """The broker with the accounts of above, whatever the test before has left."""
     folder = guarded_module.home / "conf" / "acl"
     for path in folder.glob("*") if folder.exists() else ():
         path.unlink()
@@ -279,7 +279,7 @@ async def test_an_account_is_made_changed_and_taken_away(
         "topicPerms": "orders=PUB,returns=SUB",
     }
     assert (await call(wire, put, made)).code == ResponseCode.SUCCESS
-    # In force when it is answered, and written.
+    # The change is in force when it is answered, and written.
     assert await may_send(wire, NEWCOMER, secret=OTHER_SECRET)
     assert f"accessKey: {NEWCOMER}" in guarded.file.read_text()
     changed = {"accessKey": NEWCOMER, "topicPerms": "returns=PUB", "defaultTopicPerm": ""}
@@ -436,7 +436,7 @@ def without(ext: dict[str, str], name: str) -> dict[str, str]:
 async def test_a_signature_that_does_not_fit_is_refused(
     guarded: Guarded, wire: Wire, code: int
 ) -> None:
-    """By the compiled form as well: both of these are served by it when they are right."""
+    """The compiled form refuses it as well: it serves both of these when they are right."""
     if code == Code.PULL_MESSAGE:
         plain = {name: str(value) for name, value in pull_fields("orders", "readers").items()}
         body = b""
@@ -471,7 +471,8 @@ async def test_a_signature_that_does_not_fit_is_refused(
 async def test_fields_that_are_there_twice_count_once_for_both(
     guarded: Guarded, wire: Wire
 ) -> None:
-    """What is signed is what is served: the last of two, for the signature and for the topic."""
+    """The signed field is the served field: the last of two, for the signature and for the
+    topic."""
     good = signed(send_fields("orders"), b"1", USER, SECRET)
     for name, first in (("b", "returns"), ("Signature", "forged"), ("AccessKey", ADMIN)):
         for last in (False, True):

@@ -1,4 +1,4 @@
-"""R14 at the name server: who may change what it tells, where it asks for accounts.
+"""R14 at the name server: the accounts that may change its answers, where it asks for accounts.
 
 Without accounts a stranger can take over a broker's name or its address, and clients go to it.
 """
@@ -25,7 +25,7 @@ CHANGES = {
     *(Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER),
     *(Code.DELETE_TOPIC_IN_NAMESRV, Code.REGISTER_TOPIC_IN_NAMESRV, Code.UPDATE_NAMESRV_CONFIG),
 }
-#: Of the broker beside, with an address that is not its own.
+#: The registration of the broker beside, with an address that is not its own.
 STOLEN = {
     "brokerName": "test-broker",
     "brokerAddr": "192.0.2.66:10911",

@@ -129,7 +129,7 @@ def test_commands_are_told_the_port(ports: Ports, capsys: pytest.CaptureFixture[
 def test_what_is_about_several_brokers_is_not_half_done(
     ports: Ports, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of two brokers one has such a port, and then both."""
+    """One of two brokers has such a port, and then both."""
     names = ["-n", ports.names]
     with aerobee.testing.broker(
         broker_name="another", nameserver_enabled=False, name_servers=ports.running.name_server

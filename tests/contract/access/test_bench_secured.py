@@ -132,7 +132,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iter
 
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have one."""
+    """The user who runs the tests may have an account."""
     for name in ("AEROBEE_CREDENTIALS", "ROCKETMQ_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -145,7 +145,7 @@ class Outcome(NamedTuple):
 
     @property
     def own(self) -> dict[str, Any]:
-        """What the document has beside the benchmark's names."""
+        """The part of the document beside the benchmark's names."""
         found: dict[str, Any] = self.document["aerobee"]
         return found
 
@@ -213,7 +213,7 @@ def test_each_mode_is_served_and_leaves_nothing(
 
 
 def test_an_account_with_rights_measures_a_topic_of_its_own(guarded: Place, bench: Bench) -> None:
-    """As most have them: it is no administrator."""
+    """Most accounts are like this: it is no administrator."""
     create(guarded, "measured")
     server, words = guarded.running.name_server, ("--topic", "measured")
     for mode in (MODES[0], MODES[2], MODES[4]):

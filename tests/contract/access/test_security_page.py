@@ -1,4 +1,4 @@
-"""What docs/security.md shows is run as it stands: its file, commands, client and codes."""
+"""The examples of docs/security.md are run as they stand: its file, commands, client and codes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def test_the_client_is_let_in_and_others_are_not(folder: Path) -> None:
             producer.send(Message("orders", b"hello"))
 
 
-#: As in 4.9.8 (protocol/WIRE.md 7.1), open as there, or not known there.
+#: Codes that need no more than in 4.9.8 (protocol/WIRE.md 7.1), are open as there, or not known
+#: there.
 AS_THERE = {11, 12, 34, 35, 38, 15, 17, 25, 215, 200, 207}
 OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
 NOT_THERE = {Code.RECALL_MESSAGE, Code.STAGE_CHUNK, Code.WAITING_MESSAGES}

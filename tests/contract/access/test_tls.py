@@ -94,7 +94,7 @@ def test_enforcing_serves_tls_on_every_port_and_nothing_else(
 
 
 def test_many_requests_of_one_read_are_served_in_order(authority: Authority) -> None:
-    """By the compiled form too, where it was built."""
+    """This holds for the compiled form too, where it was built."""
     count = 300
     with (
         aerobee.testing.broker(
@@ -224,7 +224,7 @@ def test_a_command_that_is_closed_without_a_word_says_what_may_be_missing(
 def test_a_broker_that_is_closed_without_a_word_says_what_may_be_missing(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same of its registration at another's name server, in its log and in /ready."""
+    """It says so of its registration at another's name server, in its log and in /ready."""
     asking = {"tls_client_certificate": "require", "tls_trust_path": str(authority.certificate)}
     own, user = authority.pair("broker"), authority.pair("user")
     shown = {

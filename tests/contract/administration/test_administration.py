@@ -1,4 +1,4 @@
-"""What administrators ask of a broker, and what its members are told, over real sockets."""
+"""Requests of administrators to a broker, and notifications of its members, over real sockets."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_one_topic_and_one_group_are_told_as_tools_of_5_read_them(wire: Wi
     groups = loads((await done(wire, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)[TABLE]
     assert told == {**groups["AdminTold"], "attributes": {}, "consumeMessageOrderly": False}
     assert told["retryMaxTimes"] == 5
-    # One that is not there is made where its first pull would make it.
+    # A missing group is made where its first pull would make it.
     made = loads((await done(wire, Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "AdminMade"})).body)
     assert (made["groupName"], made["retryMaxTimes"]) == ("AdminMade", 16)
     illegal = await wire.call(Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "a.b"})
@@ -103,7 +103,8 @@ async def test_one_topic_and_one_group_are_told_as_tools_of_5_read_them(wire: Wi
 
 
 async def test_topics_of_units_have_their_flags(wire: Wire) -> None:
-    """topicSysFlag 1: a topic of a unit; 2: one that units subscribe to (protocol/WIRE.md 6.5)."""
+    """topicSysFlag 1: a topic of a unit; 2: a topic that units subscribe to (protocol/WIRE.md
+    6.5)."""
     assert (await wire.send("UnitOrders", unit_mode=True)).code == 0
     assert (await wire.send("PlainOrders")).code == 0
     groups = [{"groupName": "UnitBeat", "unitMode": True}, {"groupName": "PlainBeat"}]

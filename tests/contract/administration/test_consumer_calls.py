@@ -1,5 +1,5 @@
-"""What administrators ask of running consumers: the broker asks them, and answers with what they
-say; one that is silent, gone or talks rubbish is told of, and is nobody else's trouble."""
+"""Requests of administrators to running consumers: the broker asks them, and passes their answers
+on; a consumer that is silent, gone or talks rubbish is reported, and is nobody else's trouble."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_silent_member_costs_its_time_and_no_more(
     answer = await wire.call(INFO, info("Silent"))
     assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert "c1" in (answer.remark or "")
-    # Its late answer, and one that nobody asked for, are dropped.
+    # Its late answer, and an answer that nobody asked for, are dropped.
     (asked,) = member.asked
     for _ in range(2):
         member.caller.reply(make_response(asked, 0, body=b"late").encode())

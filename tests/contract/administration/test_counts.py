@@ -1,4 +1,4 @@
-"""What a broker counts and logs of requests that do not go well, seen on /metrics."""
+"""A broker counts and logs requests that do not go well, seen on /metrics."""
 
 from __future__ import annotations
 

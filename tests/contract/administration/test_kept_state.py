@@ -35,7 +35,7 @@ async def connected(broker: RunningBroker) -> AsyncIterator[Wire]:
 
 
 async def failing(port: int) -> dict[str, Any]:
-    """What /ready says of each check that has something to say, by name; and its status."""
+    """The reason of each failed check in /ready, by name; and its status."""
 
     def ask() -> dict[str, Any]:
         try:
@@ -151,7 +151,7 @@ async def test_a_pull_that_finds_nothing_in_a_store_that_is_gone_is_refused_as_a
             for fields in ({"queueId": 3}, {"queueId": 3} | held):
                 answer = await wire.pull("Orders", **fields)
                 assert (answer.code, answer.remark) == expected
-            # What the mappings still have is served.
+            # Messages that the mappings still have are served.
             assert (await wire.pull("Orders")).code == ResponseCode.SUCCESS
             for answer in (await waiting, await waiting_judged):
                 assert (answer.code, answer.remark) == expected
@@ -176,7 +176,7 @@ async def test_a_store_that_is_taken_away_refuses_and_is_not_written_to(
     with pytest.raises(ExceptionGroup, match="did not stop cleanly"):
         running.__exit__(None, None, None)
     after = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
-    # What is kept of marks is written about once a second, perhaps just before it is noticed.
+    # The kept marks are written about once a second, perhaps just before the loss is noticed.
     marks = {store / "offsets", store / "checkpoint"}
     assert {path for path, at in after.items() if there.get(path) != at} <= marks
 

@@ -1,4 +1,4 @@
-"""What brokers, clients and administrators ask of a name server, over real sockets.
+"""Requests of brokers, clients and administrators to a name server, over real sockets.
 
 Each test registers a broker of its own on its own connection, as a broker does, and asks the name
 server that a daemon embeds.

@@ -128,7 +128,8 @@ async def test_starts_of_streams_are_no_groups_and_have_a_limit_of_their_own(few
 
 
 async def test_a_deleted_topic_takes_its_groups_offsets_along(few: Wire) -> None:
-    """Else the topic made anew, whose queues begin at 0, is not consumed up to the old offset."""
+    """Otherwise the topic made anew, whose queues begin at 0, is not consumed up to the old
+    offset."""
     for _ in range(3):
         await few.send("Orders")
     await few.send("Other")

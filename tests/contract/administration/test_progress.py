@@ -24,7 +24,7 @@ QUEUE = RequestCode.QUERY_CONSUME_QUEUE
 
 
 async def filled(wire: Wire, topic: str, *messages: int) -> None:
-    """A topic with so many messages in its queues, of which there are four."""
+    """A topic with these numbers of messages in its four queues."""
     for queue_id, count in enumerate(messages):
         for number in range(count):
             properties = f"TAGS\x01{'ab'[number % 2]}\x02"

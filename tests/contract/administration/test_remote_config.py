@@ -1,5 +1,5 @@
-"""UPDATE_BROKER_CONFIG on the wire: what a request may change of a running broker, and where it is
-kept. The broker reads a file of its own, as `aerobee serve` does."""
+"""UPDATE_BROKER_CONFIG on the wire: the settings of a running broker that a request may change, and
+where they are kept. The broker reads a file of its own, as `aerobee serve` does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Configured:
         return await self.wire.call(RequestCode.UPDATE_BROKER_CONFIG, {}, body)
 
     async def told(self) -> dict[str, str]:
-        """What GET_BROKER_CONFIG says."""
+        """The answer of GET_BROKER_CONFIG."""
         answer = await self.wire.call(RequestCode.GET_BROKER_CONFIG)
         return dict(line.split("=", 1) for line in answer.body.decode().splitlines())
 

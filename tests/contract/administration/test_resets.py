@@ -42,8 +42,8 @@ async def joined(running: RunningBroker) -> AsyncIterator[Any]:
 
 
 async def filled(wire: Wire, topic: str, messages: int = 3, queues: int = 2) -> list[int]:
-    """A topic with so many messages in each queue; the store times of those in queue 0, which all
-    differ."""
+    """A topic with `messages` messages in each queue; the store times of those in queue 0, which
+    all differ."""
     ext = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues,
         "writeQueueNums": queues, "perm": 6, "topicFilterType": "SINGLE_TAG",

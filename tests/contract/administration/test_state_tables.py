@@ -138,7 +138,7 @@ async def test_a_topic_since_the_backup_is_there_after_one_bad_byte(
             assert found.code == ResponseCode.SUCCESS
             assert [message.body for message in decode_records(found.body)] == [b"2"]
             assert (await wire.send("Since", b"3", queue_id=2)).code == ResponseCode.SUCCESS
-    # It is whole again, and the backup is still one that can be read.
+    # It is whole again, and the backup can still be read.
     for file in (path, path.with_name("topics.json.bak")):
         assert "Before" in json.loads(file.read_bytes())["topicConfigTable"]
     assert "Since" in json.loads(path.read_bytes())["topicConfigTable"]

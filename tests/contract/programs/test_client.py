@@ -1,4 +1,4 @@
-"""What the client promises, run against our broker and against the real Java one.
+"""The client's promises, run against our broker and against the real Java broker.
 
 One suite, two brokers: where both agree the client speaks the protocol and not just our broker's
 idea of it. The Java broker takes part when its jars are there (tests/interop/setup.sh java).
@@ -44,7 +44,7 @@ from aerobee.client.errors import NoRoute, PeerFailed, RequestRefused
 from tests.interop.brokers import JavaBroker, StoreShape
 from tests.interop.kit import require
 
-# So that the first retry, of level 3, is not waited for as long as in real life.
+# Level 3 is short, so that the first retry is not waited for as long as in real life.
 LEVELS = "1s 5s 1s 1s"
 _counter = itertools.count()
 

@@ -26,7 +26,7 @@ def running() -> Iterator[RunningBroker]:
 
 
 def in_child(work: Callable[[], object]) -> str:
-    """What `work` returns or raises, in a child by fork(), as a text."""
+    """The result or error of `work`, in a child by fork(), as a text."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -1,6 +1,6 @@
-"""A client that leaves, leaves no circle of objects behind: what a full collection has seen once is
-not looked at again (`broker/lifecycle/broker_process.py`), so a circle that closed later would stay
-for ever."""
+"""A client that leaves, leaves no circle of objects behind: objects that a full collection has seen
+once are not looked at again (`broker/lifecycle/broker_process.py`), so a circle that closed later
+would stay for ever."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def test_pulls_pass_over_what_did_not_meet_their_filter(tmp_path: Path, fl
         await beat(wire, "low", "n < 3")
         await send_numbers(wire, TOPIC, 100)
         await send_numbers(wire, "Other", 5)
-        # What came before the filters was judged by its properties.
+        # Messages from before the filters were judged by their properties.
         assert await pulled(wire, "low") == ["0", "1", "2", "0", "1", "2"]
         assert await pulled(wire, "high") == ["95", "96", "97", "98", "99"]
         made, left_out, misses = counted(running)
@@ -130,7 +130,7 @@ async def test_a_filter_that_changes_is_not_judged_by_the_maps_of_the_old_one(
 async def test_a_filter_that_a_crash_took_back_is_not_judged_by_the_maps_of_the_lost_one(
     tmp_path: Path,
 ) -> None:
-    """The file has the filter before; messages have the bits of the one that was lost."""
+    """The file has the filter before; messages have the bits of the lost filter."""
     store, copy = tmp_path / "store", tmp_path / "copy"
     with opened(store, **ON) as running:
         wire = await Wire.to(running.broker)
@@ -143,7 +143,7 @@ async def test_a_filter_that_a_crash_took_back_is_not_judged_by_the_maps_of_the_
         await beat(wire, "G", "n < 2", version=2)
         await send_numbers(wire, TOPIC, 10)
         assert await pulled(wire, "G") == ["0", "1"]
-        # What is being written has another name until it is whole.
+        # A file that is being written has another name until it is whole.
         shutil.copytree(store, copy, ignore=shutil.ignore_patterns("*.tmp"))
         wire.caller.close()
     (copy / file).write_bytes(before)

@@ -1,4 +1,4 @@
-"""What a member says it wants is what it gets, whatever its clock and the other members say."""
+"""A member gets the messages that it states, whatever its clock and the other members say."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_member_that_leaves_takes_its_expression_with_it(connect: Connec
     assert (await leaves.call(RequestCode.UNREGISTER_CLIENT, left)).code == 0
     stranger = await connect()
     assert bodies(await pull(stranger, group, topic, BEHIND)) == ["A"]
-    # What is newer than all that was heard comes before its heartbeat.
+    # This pull names a newer version than any heartbeat so far.
     early = await pull(leaves, group, topic, AHEAD)
     assert early.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
     await beat(leaves, group, topic, "B", AHEAD)

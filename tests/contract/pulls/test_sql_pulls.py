@@ -1,7 +1,7 @@
 """Consumers that choose messages by a SQL92 expression (protocol/WIRE.md 3.2).
 
-What the expressions mean is `tests/unit/protocol/test_sql_filter.py`'s affair, and the interop
-tests'; here is who gets what, when, and what is said where it goes wrong.
+`tests/unit/protocol/test_sql_filter.py` and the interop tests hold the meaning of expressions; here
+are the messages that each consumer gets, when, and the texts of errors.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def test_a_text_that_is_no_number_does_not_match_and_stops_nothing(wire: W
 
 
 async def test_many_messages_are_judged_a_part_at_a_time(wire: Wire) -> None:
-    """800 entries are examined at most, in steps; what a request asks for is kept to."""
+    """800 entries are examined at most, in steps; the limits of a request are kept to."""
     for number in range(1000):
         await send(wire, "Long", str(number), {"n": str(number)})
     answer = await wire.pull("Long", subscription="n >= 990", **INLINE_SQL)
@@ -166,7 +166,7 @@ async def test_a_group_without_a_filter_is_refused_and_told_why(wire: Wire) -> N
     assert "TAG or SQL92" in str(answer.remark)
     answer = await group_pull(wire, "WG", "Beats")
     assert answer.code == ResponseCode.SUCCESS
-    # A newer one that is wrong takes the old one's place, and so nothing is served.
+    # A newer expression that is wrong replaces the old expression, and so nothing is served.
     await heartbeat(wire, "WG", {"Beats": ("SQL92", "n > 'x'")}, version=2)
     answer = await group_pull(wire, "WG", "Beats", version=2)
     assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST

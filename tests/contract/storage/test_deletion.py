@@ -1,4 +1,4 @@
-"""Old messages are deleted under a whole broker: what consumers, operators and disks see of it."""
+"""Old messages are deleted under a whole broker: consumers, operators and disks see it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_consumer_of_what_is_gone_is_told_where_to_go_on(tmp_path: Path) -
                 range(following, following + len(messages))
             )
             assert {m.body for m in messages} == {BODY}
-        # What is gone for consumers leaves the disk a moment later, file by file.
+        # Messages that are gone for consumers leave the disk a moment later, file by file.
         async with asyncio.timeout(30):
             for folder in ("commitlog", "consumequeue/Old/0"):
                 while _first_file(tmp_path / folder) == 0:  # noqa: ASYNC110 - a folder

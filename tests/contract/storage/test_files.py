@@ -1,4 +1,5 @@
-"""What the store expects of its door to the operating system; the real one and the twins alike."""
+"""The store's expectations of its access to the operating system, of the real files and of their
+twins."""
 
 import errno
 import os
@@ -406,7 +407,7 @@ def test_file_whose_times_were_set_was_not_made_and_left(files: Files, tmp_path:
     files.close(make_file(files, first, b""))
     files.close(make_file(files, second, b""))
     assert files.made_and_left(str(first))
-    # As a copy's are that was made to keep them; nobody can set the inode's own time.
+    # A copy that keeps times has them set; nobody can set the inode's own time.
     set_modified(files, second, time.time_ns() - 10**9)
     assert not files.made_and_left(str(second))
     set_modified(files, first, 1)

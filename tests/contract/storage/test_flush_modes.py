@@ -1,4 +1,4 @@
-"""What a send is answered, and when, while the disk does not answer; and what wakes the flusher."""
+"""The answer to a send, and its time, while the disk does not answer; and the flusher's waking."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_send_with_wait_false_is_answered_before_its_sync_which_follows(ga
         assert await asyncio.to_thread(gate.reached.wait, 10)
         assert (await wire.send("T", b"does not", properties=NO_WAIT)).code == ResponseCode.SUCCESS
         assert not waits.done()
-        # What is not on the disk is not shown, whoever waits for it.
+        # A message that is not on the disk is not shown to any waiting pull.
         assert (await wire.pull("T")).code == ResponseCode.PULL_NOT_FOUND
         gate.open.set()
         assert (await waits).code == ResponseCode.SUCCESS

@@ -90,7 +90,7 @@ async def test_sends_are_answered_busy_while_no_buffer_is_free() -> None:
         back = {"group": "G", "offset": 0, "delayLevel": 0}
         refused = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
         assert refused.code == ResponseCode.SYSTEM_BUSY
-        # What is only read goes on.
+        # Reading goes on.
         assert (await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)).code == ResponseCode.SUCCESS
         wire.caller.close()
 

@@ -1,4 +1,5 @@
-"""Claims about what is stored when it has waited: whatever becomes of its topic meanwhile."""
+"""Claims about messages that are stored after they have waited, whatever becomes of their topic
+meanwhile."""
 
 from __future__ import annotations
 
@@ -192,7 +193,7 @@ async def test_staged_rows_go_to_the_topic_as_it_is_when_they_are_published(
                 with pytest.raises(PeerError, match=r"topic\[T\].* was deleted since") as refused:
                     await client.commit("query", 0, [part])
                 assert refused.value.code == ResponseCode.STAGE_INCOMPLETE
-                # As if another broker had decided it: then it has to be carried out.
+                # Pretend that another broker had decided it: then it has to be carried out.
                 await client.intent("test-broker", "query", 0, [part])
             decision = await client.commit("query", 0, [part], ["test-broker"])
             assert decision.state == "done"

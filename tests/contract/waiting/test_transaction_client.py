@@ -1,4 +1,4 @@
-"""What the client's producer of transactions promises, asyncio and blocking, on real sockets."""
+"""The promises of the client's producer of transactions, asyncio and blocking, on real sockets."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ async def test_what_is_undecided_over_a_restart_is_asked_about_and_decided_once(
         wire.caller.close()
     with aerobee.testing.broker(store_path=str(tmp_path), **QUICK) as running:
         producer = await Producer.join(running.broker)
-        # Those of the life before are known, decided or not.
+        # The transactions of the life before are known, decided or not.
         assert (await end(producer, places[0], COMMIT)).code == ResponseCode.SUCCESS
         assert (await end(producer, places[1], COMMIT)).code == ResponseCode.SYSTEM_ERROR
         assert (await end(producer, places[2], COMMIT)).code == ResponseCode.SUCCESS

@@ -57,7 +57,7 @@ def ready() -> None:
 
 
 def crowd(port: int, number: int) -> list[socket.socket]:
-    """So many connections, or as many as are let in."""
+    """Open `number` connections, or as many as are let in."""
     peers = []
     for _ in range(number):
         with suppress(OSError):

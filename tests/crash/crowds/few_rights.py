@@ -7,15 +7,15 @@ reads lines: `attack PEER PORT CODE` begins, for one code or for `all` of them, 
 
 Each connection plays one part against its port:
 
-- *largest*: the largest legal requests of the code, and the same padded to the limits of header and
-  body, one behind the other; names in them differ each time, so that what is remembered grows.
-  Of two such connections one never reads its answers.
-- *beyond*: the same a little above a limit, which closes most connections; the next one comes.
-- *bursts*: as many of the smallest requests as one read of the broker takes.
+- *largest*: the largest legal requests of the code, and these padded to the limits of header and
+  body, one behind the other; names in them differ each time, so that tables grow. One of two such
+  connections never reads its answers.
+- *beyond*: these a little above a limit, which closes most connections; the next connection comes.
+- *bursts*: the smallest requests, filling one read of the broker.
 - *crowd*: plain requests of many connections, each asked again when it was answered.
 
-Who has SUB on one group may do what it likes with that group's retry topic, so its requests name
-that topic every other time.
+A peer with SUB on one group may use that group's retry topic freely, so its requests name that
+topic every other time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RETRY = f"%RETRY%{GROUP}"
 PORTS = {"broker": BROKER, "nameserver": NAME_SERVER}
 _FRAME, _BODY, _READ = 16 << 20, 2 << 20, 256 << 10
 _FULL_HEADER = 256 << 10
-#: So often a connection that was closed is made again, at most.
+#: A connection that was closed is made again after this time at the earliest.
 _AGAIN_S = 0.01
 _TOPICS = re.compile(r"(Orders|Wide|One|Gone|T\d*)$")
 
@@ -82,8 +82,8 @@ class Frames:
 
 
 def _names(share: float, *, reaching: bool) -> Any:
-    """What the inputs name of a full broker; nothing of it is there. `reaching`: what the peer may
-    reach."""
+    """Names of a full broker for the inputs; nothing of it is there. `reaching`: only names that
+    the peer may reach."""
     size = max(2, int(18_000 * share))
     topics = [RETRY if reaching else f"T{number}" for number in range(size)]
     groups = [GROUP if reaching else f"G{number}" for number in range(size)]
@@ -120,7 +120,7 @@ def _inputs(port: str, code: int, share: float, *, reaching: bool) -> list[Reque
 
 
 def _reaching(request: Request) -> Request:
-    """The same about what a peer with the least right may reach."""
+    """This request about names that a peer with the least right may reach."""
     ext = {
         name: RETRY if _TOPICS.match(value) and name not in ("defaultTopic", "c") else value
         for name, value in request.ext.items()
@@ -141,7 +141,7 @@ def _padded(request: Request, share: float) -> Request:
 
 
 def beyond(request: Request) -> list[Request]:
-    """The same a little above a limit."""
+    """This request a little above a limit."""
     ext, body = request.ext, request.body
     numbers = {name: str(1 << 63) for name, value in ext.items() if value.isdigit()}
     return [
@@ -158,7 +158,7 @@ _CLIENT = re.compile(rb'"clientI[dD]": ?"[^"]*"')
 
 
 def varied(request: Request, number: int) -> Request:
-    """The same with other names, so that whatever remembers it remembers one more."""
+    """This request with other names, so that a table that keeps it keeps one entry more."""
     ext = dict(request.ext)
     others = {"clientID": f"c{number}", "clientId": f"c{number}", "stage": f"{number:032x}"}
     if request.code in _OF_BATCHES:

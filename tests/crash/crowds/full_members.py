@@ -36,7 +36,7 @@ from tests.budget.largest_inputs import (
 _HEART_BEAT, _VERSION = 34, 409
 # There is a limit of each address.
 _OF_ONE_ADDRESS = 4_000
-# A member that is silent for two minutes is none any more.
+# A member that is silent for two minutes is dropped.
 _BEAT_S = 60
 _AHEAD = 100
 
@@ -79,7 +79,7 @@ def _heartbeat(number: int, consumers: list[str], producers: list[str]) -> bytes
 
 
 def _of_the_first(groups: int, producers: int) -> Iterator[bytes]:
-    """So many groups as one heartbeat may name, each time."""
+    """Heartbeats of the first member, each with as many groups as one may name."""
     step = LIST // 2
     for at in range(0, groups, step):
         names = [f"G{number}" for number in range(at, min(at + step, groups))]
@@ -96,7 +96,7 @@ def _end_with_input() -> None:
 
 def main() -> None:
     port, count, groups, producers, most = map(int, sys.argv[1:])
-    # They are many machines' clients: what they do is not to keep the broker from its processor.
+    # They are many machines' clients: their work is not to keep the broker from its processor.
     os.nice(10)
     threading.Thread(target=_end_with_input, daemon=True).start()
     answers = b"x" * most

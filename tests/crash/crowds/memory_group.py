@@ -1,4 +1,4 @@
-"""A memory cgroup, of either version: what runs in it gets so many bytes and no more.
+"""A memory cgroup, of either version: its processes get a number of bytes and no more.
 
 Made below the group that the tests run in, and taken down by `close`, whatever has happened. Memory
 that the kernel keeps for files counts as well; it goes before anything is killed.
@@ -67,7 +67,7 @@ class MemoryGroup:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Of a command: its process enters the group before it begins."""
+        """Words before a command, so that its process enters the group before it begins."""
         enter = 'echo $$ > "$0" && exec "$@"'
         return ("sh", "-c", enter, str(self._folder / "cgroup.procs"))
 

@@ -1,5 +1,4 @@
-"""A mixed load for as long as wanted, with kills, and a watch on what grows (docs/reliability.md
-R16).
+"""A mixed load for as long as wanted, with kills, and a watch on growth (docs/reliability.md R16).
 
     python -m tests.crash.crowds.soak --minutes 60 --seed 1
     python -m tests.crash.crowds.soak --minutes 60 --lives 12 --rate 2000
@@ -7,14 +6,14 @@ R16).
 Producers, consumers with held pulls and commits, batches, delayed messages, queries, heartbeats of
 clients that come and go, topics that are made and deleted, connections that come and go, scrapes.
 The daemon is killed some times. Each of its lives is watched from a warm-up on: private memory
-(files' pages are not the daemon's), descriptors that are not files of the store, threads. Of a life
-the samples of its first and its last third are compared, by their medians: a leak of a thousandth
-of what the load asks for shows in an hour, a rough one in a minute. What consumers read is checked
-against what its sender wrote into it.
+(files' pages are not the daemon's), descriptors that are not files of the store, threads. The
+samples of a life's first and last third are compared, by their medians: a leak of a thousandth of
+the load's allocations shows in an hour, a rough one in a minute. A message that a consumer reads is
+checked against the number that its sender wrote into it.
 
-With `--rate` the generator of the benchmark sends so many messages a second besides, in an open
-loop over 64 connections, and retention deletes the oldest segments before their time, because the
-disk counts as full.
+With `--rate` the generator of the benchmark sends that number of messages a second besides, in an
+open loop over 64 connections, and retention deletes the oldest segments before their time, because
+the disk counts as full.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ from tests.service.kit import Served
 
 TOPIC, QUEUES = "Soak", 4
 _BATCH, _QUERY, _HEART_BEAT, _DELETE = 320, 12, 34, 215
-#: What a watched figure may differ by between two thirds of a life, beside a hundredth of it.
+#: The allowed difference of a watched figure between two thirds of a life, beside a hundredth of
+#: it.
 MEMORY_SLACK_BYTES, DESCRIPTOR_SLACK, THREAD_SLACK = 12 << 20, 12, 3
 _STEP_S = 0.02
 # A disk for stores that retention keeps small, and how much of it may be used.
@@ -65,7 +65,7 @@ _FORCED_AT = 0.3
 
 
 class Sample(NamedTuple):
-    """What a process holds at a moment."""
+    """The holdings of a process at a moment."""
 
     at_s: float
     memory_bytes: int
@@ -97,7 +97,8 @@ class Watcher:
         )
 
     def grown(self) -> list[str]:
-        """What is more in the last third than in the first one, beyond what varies anyway."""
+        """Figures that are larger in the last third than in the first, beyond their usual
+        variation."""
         third = len(self.samples) // 3
         if third < 3:
             return []
@@ -125,7 +126,7 @@ class Watcher:
 
 @dataclass
 class Result:
-    """What a run has shown."""
+    """The result of a run."""
 
     lives: int = 0
     sent: int = 0
@@ -284,7 +285,7 @@ class Load:
 
 
 def _beat(link: Link, body: bytes) -> None:
-    """A heartbeat; what the broker tells a member of a changed group may come before its answer."""
+    """A heartbeat; the broker's notification of a changed group may come before its answer."""
     wanted = link.ask(_HEART_BEAT, {}, body)
     while True:
         for answer in link.answers():
@@ -341,7 +342,8 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def run(folder: Path, seed: int, seconds: float, lives: int, rate: float = 0) -> Result:
-    """So many lives of a daemon on one store, of equal length, all but the last ended by a kill."""
+    """Runs `lives` lives of a daemon on one store, of equal length, all but the last ended by a
+    kill."""
     result = Result()
     store = folder / "store"
     if rate:

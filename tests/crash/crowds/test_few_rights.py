@@ -88,12 +88,12 @@ class Sender(Aside):
                 else:
                     assert answer.code == SUCCESS, answer.remark
                     self.acknowledged += 1
-                # What was missed is not made up for: it would hide that somebody stood still.
+                # Missed sends are not made up for: that would hide that somebody stood still.
                 following = max(following + 1 / _RATE, time.monotonic())
 
     def in_window(self, seconds: float) -> list[float]:
-        """How many milliseconds each send took that ended within so many seconds; and one more,
-        for as long as it takes: the longest of all may just be under way."""
+        """Milliseconds of each send that ended within `seconds`; and of one more, for as long as it
+        takes: the longest of all may just be under way."""
         before = len(self._took_ms)
         self._done.wait(seconds)
         while len(self._took_ms) == before and self._thread.is_alive():
@@ -103,7 +103,7 @@ class Sender(Aside):
 
 @dataclass
 class Outcome:
-    """What one life of the daemon has shown."""
+    """The result of one life of the daemon."""
 
     kills: int = 0
     exit_code: int | None = None
@@ -111,14 +111,14 @@ class Outcome:
     kept: int = 0
     acknowledged: int = 0
     failure: BaseException | None = None
-    #: What the start that failed said.
+    #: The output of the start that failed.
     why_not: str = ""
     peak_bytes: int = 0
     #: Worst send by code.
     worst_ms: dict[str, float] = field(default_factory=dict)
 
     def wrong(self) -> list[str]:
-        """What may not be, whatever the machine's load."""
+        """The faults that may not be, under any load of the machine."""
         found = [f"{self.kills} were killed by the limit"] if self.kills else []
         if self.failure is not None:
             found.append(f"the good client failed: {self.failure!r}")
@@ -154,7 +154,7 @@ class Attacker:
 
     @contextmanager
     def attack(self, peer: str, port: str, code: str) -> Iterator[dict[str, int]]:
-        """Within the block; what was done is in the value behind it."""
+        """Attacks within the block; the counts are in the value after it."""
         done: dict[str, int] = {}
         assert self._said(f"attack {peer} {port} {code}") == "ready"
         yield done
@@ -224,7 +224,7 @@ def attacked(
             outcome.exit_code = daemon.wait(90)
         finally:
             daemon.close()
-        # Whatever came of it: also one that was killed has to start again, in the same memory.
+        # After any end, a kill too, the daemon has to start again, in the same memory.
         _start_again(outcome, folder, group, form)
         outcome.kills = group.kills()
     return outcome

@@ -45,11 +45,11 @@ _SUITE = "largest inputs"
 _SEND_GOAL_MS, _LIVE_GOAL_MS = 100, 200
 _RATE = 100
 _OTHERS = 64
-#: Of a store that a daemon takes over from a target of the tests.
+#: The layout of a store that a daemon takes over from a target of the tests.
 _LAYOUT = {
     # The largest batch has 190,000 messages without a byte, which are 25 MB of records.
     "store.commit_log_segment_bytes": 1 << 25,
-    # Of a thousand queues; the largest batch fills seven files of one.
+    # There are a thousand queues; the largest batch fills seven files of a queue.
     "store.consume_queue_segment_bytes": 600_000,
     "store.index_slots": 5_000,
     "store.index_entries": 20_000,
@@ -57,12 +57,12 @@ _LAYOUT = {
 
 
 def share() -> float:
-    """Of all limits."""
+    """The share of all limits that the inputs fill."""
     return 1.0 if campaign.is_full() else 1 / 16
 
 
 class Seen(NamedTuple):
-    """What others had of one input, in milliseconds, and what was done."""
+    """The waits of others during one input, in milliseconds, and the requests made."""
 
     send_ms: float
     live_ms: float
@@ -70,7 +70,7 @@ class Seen(NamedTuple):
 
 
 async def _fill(folder: Path) -> Full:
-    """A store of a full broker in `folder`; what is returned has its names."""
+    """Make a store of a full broker in `folder`; return its names."""
     settings: dict[str, Any] = {name: int(limit * share()) for name, limit in SETTINGS.items()}
     for name in ("commit_log_segment_bytes", "consume_queue_segment_bytes"):
         settings[name] = _LAYOUT[f"store.{name}"]
@@ -155,7 +155,7 @@ class Asking:
 
 
 def _watched(daemon: Served, window_s: float, asks: Callable[[], None] | None) -> Seen:
-    """What a good client and a probe see while `asks` goes on."""
+    """The waits of a good client and a probe while `asks` goes on."""
 
     def live() -> None:
         assert daemon.get("/live")[0] == 200
@@ -201,8 +201,8 @@ def _medians(seen: list[Seen]) -> Seen:
 
 
 def _provide(daemon: Served, full: Full, codes: frozenset[int]) -> None:
-    """What some of the codes ask for, whichever are asked before them: a value of the name server's
-    table, and statistics of a topic, which are taken every ten seconds."""
+    """Provide what some of the codes ask for, in any order of the codes: a value of the name
+    server's table, and statistics of a topic, which are taken every ten seconds."""
     value = NAME_SERVER[RequestCode.PUT_KV_CONFIG](full)[-1]
     with socket.create_connection(("127.0.0.1", daemon.name_server_port), timeout=60) as peer:
         Asking(peer, value)()
@@ -223,7 +223,7 @@ def _seen_of(
         registered = NAME_SERVER[RequestCode.REGISTER_BROKER](full)[-1]
         at = daemon.name_server_port
         with socket.create_connection(("127.0.0.1", at), timeout=60) as other:
-            # As long as it is there, and not silent for two minutes, there are its topics.
+            # Its topics exist while it is connected and not silent for two minutes.
             Asking(other, registered)()
             seen = [_worst(daemon, at, one, rounds) for one in inputs(full)]
     worst = Seen(
@@ -247,7 +247,7 @@ def test_the_largest_input_of_each_code_beside_a_good_client(
         **_LAYOUT,
         "broker.name": full.core.settings.broker_name,
         "admin.remote_config": "true",
-        # Those of the members, and of whom is measured.
+        # The connections of the members, and of the measured client.
         "limits.connections": len(full.connections) + _OTHERS,
         "limits.client_bytes": 128 << 20,
     }

@@ -68,7 +68,7 @@ class GoodClient(Aside):
         with Link(self._port) as link:
             following = time.monotonic()
             while not self._done.wait(max(0.0, following - time.monotonic())):
-                # What was missed is not made up for: it would hide that somebody stood still.
+                # Missed rounds are not made up for: that would hide that somebody stood still.
                 following = max(following + 1 / _RATE, time.monotonic())
                 body = b"good %d" % self.rounds
                 sent = link.call(SEND, send_fields("Good", 0, {"KEYS": "k"}), body)
@@ -83,7 +83,7 @@ class GoodClient(Aside):
                 self.rounds += 1
 
     def in_window(self, seconds: float) -> int:
-        """Rounds in so many seconds."""
+        """Rounds in this number of seconds."""
         before = self.rounds
         self._done.wait(seconds)
         return self.rounds - before
@@ -91,7 +91,7 @@ class GoodClient(Aside):
 
 @dataclass
 class Outcome:
-    """What an attack has done."""
+    """The result of an attack."""
 
     before: int = 0
     during: int = 0
@@ -105,7 +105,7 @@ class Outcome:
     attack: str = ""
 
     def wrong(self, *, half: bool) -> list[str]:
-        """What is wrong; `half`: the good client has to keep half its rate."""
+        """The faults; `half`: the good client has to keep half its rate."""
         found: list[str] = []
         if self.kills or not self.alive:
             found.append(f"the daemon was killed: {self.kills} by the limit")
@@ -133,7 +133,7 @@ def share() -> float:
 def limited_daemon(
     folder: Path, *, large: int = LARGE_MESSAGES
 ) -> Iterator[tuple[Served, MemoryGroup]]:
-    """A daemon in its group, with so many large messages."""
+    """A daemon in its group, with this number of large messages."""
     with MemoryGroup(LIMIT_BYTES) as group:
         files = ("sh", "-c", 'ulimit -n "$(ulimit -H -n)"; exec "$0" "$@"')
         daemon = Served(
@@ -158,7 +158,7 @@ def limited_daemon(
 
 @contextmanager
 def under_attack(name: str, port: int) -> Iterator[list[str]]:
-    """The attack's process within the block; what it says at its end is in the list then."""
+    """The attack's process within the block; its output at its end is in the list then."""
     said: list[str] = []
     with subprocess.Popen(
         [sys.executable, str(_PROGRAM), name, str(port), str(share())],

@@ -46,7 +46,8 @@ _SIZES = (80, 80, 80, 200, 1_500, 9_000)
 _ENDLESS = 1 << 30
 #: Index entries that are looked up at a store's end; each costs a query.
 _KEYS = 200
-#: What a life may have other than the last one. The sizes of files are a store's, and stay.
+#: Settings in which a life may differ from the life before. The sizes of files are a store's, and
+#: stay.
 CHOICES: dict[str, tuple[object, ...]] = {
     "store.flush_interval_ms": (1, 20, 500),
     "store.flush_least_pages": (0, 4),
@@ -66,7 +67,7 @@ FILE_SIZES: dict[str, tuple[int, ...]] = {
 
 
 class Life(NamedTuple):
-    """What is drawn for one daemon. `early`: it is killed while it starts."""
+    """The values drawn for one daemon. `early`: it is killed while it starts."""
 
     flush: str
     more: dict[str, object]
@@ -88,7 +89,7 @@ class Life(NamedTuple):
 
 @dataclass
 class Result:
-    """What some stores have gone through."""
+    """The events that some stores have gone through."""
 
     kills: int = 0
     early: int = 0
@@ -199,7 +200,7 @@ class Store:
             daemon.close()
 
     def without(self, lost: Sent) -> list[str]:
-        """A negative control: what the checker says of a copy whose log has lost this message."""
+        """A negative control: the checker's findings on a copy whose log has lost this message."""
         copy = self._folder / "copy"
         shutil.copytree(self.root, copy)
         size = self._sizes["commit_log_segment_bytes"]
@@ -216,7 +217,8 @@ class Store:
 
 
 def run(folder: Path, seed: int, kills: int, *, control: bool = False) -> tuple[Result, list[str]]:
-    """So many kills, over as many stores as that takes; what a control has found, if asked."""
+    """Makes `kills` kills, over as many stores as that takes; returns also the findings of a
+    control, if asked."""
     total = Result()
     caught: list[str] = []
     for number in range(0, kills, LIVES):

@@ -1,7 +1,7 @@
 """SIGKILL of the real daemon at a system call, under producers, a consumer and topics being made.
 
-What test_kill_points.py does to the store alone, with everything around it: the answers, the state
-files, the acknowledgements that wait. The daemon runs under strace, is killed when one of its
+It does as test_kill_points.py does to the store alone, with everything around it: the answers, the
+state files, the acknowledgements that wait. The daemon runs under strace, is killed when one of its
 threads makes its n-th call, and is started again without; clients' histories are the judge
 (checker.py).
 """
@@ -58,7 +58,7 @@ def traced(folder: Path, store: Path, flush: str, call: str, nth: int) -> Iterat
 
 
 def run_until_killed(folder: Path, store: Path, flush: str, call: str, nth: int) -> History:
-    """What clients were told by a daemon that died at that call, or did not meet it."""
+    """The answers that clients got from a daemon that died at that call, or did not meet it."""
     history = History()
     traffic = Traffic(history, Marks(lambda _number: None), seed=nth)
     with traced(folder, store, flush, call, nth) as daemon:

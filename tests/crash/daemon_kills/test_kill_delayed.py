@@ -1,7 +1,7 @@
 """kill -9 while delayed messages are sent and given out: none is lost, none comes early.
 
-The daemon is killed again and again in the middle of it, then let go on to the end. What comes
-twice is what was given out shortly before a kill; after a stop in order nothing does.
+The daemon is killed again and again in the middle of it, then let go on to the end. Messages that
+come twice were given out shortly before a kill; after a stop in order nothing does.
 """
 
 import random
@@ -52,7 +52,7 @@ def delivered(port: int) -> list[Record]:
 
 
 def waiting(port: int) -> dict[bytes, tuple[int, Record]]:
-    """By body, the level and the record as it waits or waited."""
+    """The level and the record of each message that waits or waited, by body."""
     with Link(port) as link:
         return {
             one.body: (level, one)

@@ -1,8 +1,8 @@
 """kill -9 while messages with a time of their own are sent, rolled, recalled and delivered: none is
 lost, none comes early, none that was recalled comes at all.
 
-The daemon is killed again and again in the middle of it, then let go on to the end. What comes
-twice is what was delivered shortly before a kill.
+The daemon is killed again and again in the middle of it, then let go on to the end. Messages that
+come twice were delivered shortly before a kill.
 """
 
 import random
@@ -29,17 +29,17 @@ SETTINGS = {
     "delivery.flush_delay_offset_interval_ms": 100,
 }
 LONGEST_MS = 4000
-#: A busy machine takes its time; what is lost never comes.
+#: A busy machine takes its time; a lost message never comes.
 ALL_S = 120.0
 
 
 @dataclass
 class Sent:
-    """What was acknowledged."""
+    """An acknowledged message."""
 
     bodies: set[bytes] = field(default_factory=set)
     recalled: set[bytes] = field(default_factory=set)
-    #: Those whose recall was not answered before a kill.
+    #: Messages whose recall was not answered before a kill.
     unsure: set[bytes] = field(default_factory=set)
 
 
@@ -114,7 +114,7 @@ def test_no_timed_message_is_lost_to_kills(flush: str, tmp_path: Path, seed: int
         wait_until(all_came, "all are delivered", ALL_S)
     finally:
         print(f"seed {seed}: of {len(wanted)} missing: {sorted(missing)[:20]}")
-    # What was recalled would come before this one.
+    # A recalled message would come before this message.
     send_last(daemon.port, b"last")
     wait_until(lambda: delivered(daemon.port)[-1].body == b"last", "the last one is delivered")
     came = delivered(daemon.port)

@@ -38,9 +38,9 @@ SETTINGS = {
     "delivery.transaction_check_max": RULES.checks,
     "store.commit_log_segment_bytes": 1 << 20,
 }
-#: Of the kills so many come when nothing new is prepared any more.
+#: One kill in this number comes when nothing new is prepared any more.
 _WHILE_ASKING = 4
-#: Transactions that may be begun behind the one whose preparation brings the kill.
+#: Transactions that may be begun after the preparation that brings the kill.
 _BEHIND = 40
 _LATE = 20
 _SHOWN = 20
@@ -69,7 +69,7 @@ class Run:
             daemon.close()
 
     def killed(self, prepared: int) -> None:
-        """A life that is killed when so many transactions are prepared, or, if they are already,
+        """A life that is killed when `prepared` transactions are prepared, or, if they are already,
         when somebody is asked."""
         history = self.history
         with self.daemon() as daemon:
@@ -132,7 +132,7 @@ class Run:
         return read_log(self.store / "commitlog").records
 
     def wrong(self) -> list[Violation]:
-        """What the log says against it."""
+        """The violations that the log shows."""
         return judge(self.history, self.records(), RULES)
 
     @staticmethod
@@ -141,7 +141,8 @@ class Run:
 
 
 def kills_of(rng: random.Random, transactions: int, kills: int) -> list[int]:
-    """When so many are prepared the daemon is killed; the last ones when all are."""
+    """Numbers of prepared transactions at which the daemon is killed; the last kills come when all
+    are prepared."""
     while_asking = max(1, kills // _WHILE_ASKING)
     drawn = rng.sample(range(1, transactions - _BEHIND), kills - while_asking)
     return [*sorted(drawn), *[0] * while_asking]
@@ -167,7 +168,7 @@ def test_each_commit_is_delivered_once_over_kills(flush: str, tmp_path: Path, se
     assert [one.what for one in findings if one.level is Level.DAMAGE] == []
 
 
-#: What is broken in the daemon, and the rule by which it is found out.
+#: The fault in the daemon, and the rule by which it is found out.
 CONTROLS = {
     "op-messages-forgotten": {"once", "over"},
     "half-messages-visible": {"visible"},

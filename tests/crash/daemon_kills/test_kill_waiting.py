@@ -50,7 +50,7 @@ class Run:
         return daemon
 
     def killed(self, acknowledged: int) -> None:
-        """A life that ends when so many are acknowledged."""
+        """A life that ends when this number is acknowledged."""
         daemon, begin = self._start(), now_ms()
         try:
             self.sender.send_to(daemon.port, acknowledged)
@@ -93,7 +93,8 @@ def test_everything_that_waits_comes_over_kills_and_nothing_early(
     messages = campaign.size(SUITE) // 2
     kills = 5 if campaign.is_full() else 2
     run = Run(tmp_path, flush, seed)
-    # The last life has enough of them left: what is sent in one that is killed comes due after it.
+    # The last life has enough of them left: messages sent in a life that is killed come due after
+    # it.
     killed_at = range(messages // 10, messages * 7 // 10)
     drawn = random.Random(f"kills {seed} {flush}").sample(killed_at, kills)
     for acknowledged in sorted(drawn):

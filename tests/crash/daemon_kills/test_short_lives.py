@@ -1,8 +1,9 @@
 """A broker that lives for a second and is killed, again and again, with the settings as they come.
 
-What its consumers did must get further from life to life: a delayed message is delivered once, and
-a second time if the kill met it, and a committed offset is kept. (Found with the intervals of 5 and
-10 s that RocketMQ has: in 100 lives delayed messages came 55 times, and no offset was ever kept.)
+The progress of its consumers must get further from life to life: a delayed message is delivered
+once, and a second time if the kill met it, and a committed offset is kept. (Found with the
+intervals of 5 and 10 s that RocketMQ has: in 100 lives delayed messages came 55 times, and no
+offset was ever kept.)
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from tests.service.kit import Served, wait_until
 
 TOPIC, DELAYED, GROUP = "Plain", "Delayed", "short-lives"
 QUERY, SYSTEM_BUSY = 14, 2
-#: A life ends this long after its first commit, and not before so many were answered: on a busy
-#: machine the broker gets its second, too.
+#: A life ends this long after its first commit, and not before `COMMITS_A_LIFE` were answered: on a
+#: busy machine the broker gets its second, too.
 LIFE_S = 1.0
 COMMITS_A_LIFE = 80
 PAUSE_S = 0.01
-#: In a campaign, what was committed so long before the end is kept; of `make test`, which runs on
-#: busy machines, all but so many of the last commits. A machine that is late with a thread and a
-#: sync of this test's gets twice that time more: the broker needs one of each for a save.
+#: In a campaign, commits this long before the end are kept; in `make test`, which runs on busy
+#: machines, all but `LOST_COMMITS` of the last. A machine that is late with a thread and a sync of
+#: this test's gets twice that time more: a save of the broker needs a thread and a sync.
 KEPT_AFTER_S = 0.2
 LOST_COMMITS = 60
 #: More than a life commits: a pause and an answer for each.

@@ -1,4 +1,4 @@
-"""Messages that wait, by delay levels and by times of their own: who sends them, and who judges.
+"""Messages that wait, by delay levels and by times of their own: their sender, and their judge.
 
 The sender has many requests under way and keeps to a rate, so that what is late is the broker's
 doing. The judge reads the log alone: each waiting record says when it is due, each delivered one
@@ -20,7 +20,7 @@ from tests.crash.running.link import PULL, SEND, SUCCESS, Link, pull_fields, sen
 
 TOPIC = "Waiting"
 LEVELS_MS = {1: 1_000, 2: 2_000, 3: 5_000}
-#: Times of their own are up to so far ahead; what is more than two seconds ahead is rolled.
+#: Times of their own are up to so far ahead; messages more than two seconds ahead are rolled.
 LONGEST_MS = 6_000
 SETTINGS = {
     "delivery.message_delay_levels": "1s 2s 5s",
@@ -41,14 +41,14 @@ _LOOK_S = 0.01
 
 @dataclass
 class Sender:
-    """What was sent, over all lives, by its number."""
+    """The sent messages, over all lives, by number."""
 
     rng: random.Random
     sent: int = 0
     acknowledged: set[int] = field(default_factory=set)
 
     def send_to(self, port: int, acknowledged: int) -> None:
-        """Until so many are acknowledged."""
+        """Send until this number is acknowledged."""
         with Link(port) as link:
             waiting: dict[int, int] = {}
             begin, first = time.monotonic(), self.sent
@@ -89,7 +89,7 @@ class Reader:
 
 @dataclass
 class Judged:
-    """`late_ms`: of each message that came due while a broker was up."""
+    """`late_ms`: the delay of each message that came due while a broker was up."""
 
     wrong: list[Violation]
     came_again: int

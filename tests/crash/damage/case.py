@@ -1,4 +1,4 @@
-"""What a case is: one way of damaging one file of one original, and what is hit by it."""
+"""A case: one way of damaging one file of one original, and the records that it hits."""
 
 import contextlib
 import logging
@@ -27,11 +27,11 @@ class Case:
     hit: frozenset[int] = frozenset()
     #: The file a refusal or report has to name, relative to the store.
     file: str = ""
-    #: What is so while the store is started.
+    #: The surroundings while the store is started.
     around: Around = contextlib.nullcontext
     #: The store is started by `NOBODY`.
     as_nobody: bool = False
-    #: Of a case of `config_cases.py` the tables that are damaged.
+    #: The damaged tables of a case of `config_cases.py`.
     tables: tuple[str, ...] = ()
 
     @property

@@ -15,7 +15,7 @@ from tests.crash.damage.originals import Original
 
 Make = Callable[[Original, random.Random], Iterator[Case]]
 _ALL: tuple[Make, ...] = (log_cases, derived_cases, older_cases, root_cases, access_cases)
-#: What is damaged in each of the originals.
+#: The makers of cases for each of the originals.
 _OF: dict[str, tuple[Make, ...]] = {
     "clean": (*_ALL, config_cases),
     "killed": _ALL,
@@ -26,7 +26,7 @@ _OF: dict[str, tuple[Make, ...]] = {
 
 
 def all_cases(originals: dict[str, Original], seed: int) -> list[Case]:
-    """Each with a name of its own. The same for the same seed."""
+    """All cases, each with a name of its own. A seed gives the same cases each time."""
     found = [
         case
         for name, makers in _OF.items()

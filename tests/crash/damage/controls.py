@@ -24,7 +24,7 @@ from aerobee.store.segments.mapped_file import MappedFile
 
 
 class Broken(NamedTuple):
-    """What `holder.name` is instead, and the beginning of the rows whose cases show it."""
+    """The replacement of `holder.name`, and the beginning of the rows whose cases show it."""
 
     rows: str
     holder: Any
@@ -73,7 +73,7 @@ def _marked_first(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _default_for_damaged(load: Callable[..., Any]) -> Callable[..., Any]:
-    """A table that cannot be read is taken for one that never was, in silence."""
+    """An unreadable table is taken for a missing table, in silence."""
 
     def load_any(file: Any, parse: Any, default: Any, _rescue: Any = None) -> Any:
         file._sets_aside = False
@@ -91,7 +91,7 @@ def _count_not_full(
     is_in_doubt: Callable[[int, IndexFile], bool],
     check: Callable[[IndexFile], bool] = repair_index_file,
 ) -> int:
-    """As it is, but files before the newest need not be full."""
+    """Count as the service does, but files before the newest need not be full."""
     for number, file in enumerate(self.files[:most]):
         if is_in_doubt(number, file) and not check(file):
             return number

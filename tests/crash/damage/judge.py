@@ -1,8 +1,8 @@
 """Runs one case and says what is wrong with its end; an empty list when nothing is.
 
-Of each start: nothing that was not stored is served (I2); what is missing is missing for a reason
-that was reported; a second recovery gives the same bytes (I9); queues and index made again from the
-log serve the same. The message numbers go on behind the old ones (I3).
+It judges each start: nothing that was not stored is served (I2); each missing message is missing
+for a reason that was reported; a second recovery gives the same bytes (I9); queues and index made
+again from the log serve the same. The message numbers go on behind the old ones (I3).
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _SIZE_AND_OFFSET = struct.Struct(">i16xq")
 
 @dataclass
 class Found:
-    """What a start gave: served records by place, ends of the queues, what was reported."""
+    """The result of a start: served records by place, ends of the queues, reports."""
 
     served: dict[Place, bytes] = field(default_factory=dict)
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -253,7 +253,7 @@ class StoreJudge:
 
     def _may_be_lost(self, case: Case, outcome: Outcome) -> frozenset[int]:
         """Numbers of the records that need not be served: those hit, k for k; where the log is cut,
-        also those behind the first one that is hit above what was synced for certain."""
+        also those behind the first hit record above the end that was synced for certain."""
         if outcome is not Outcome.CUT:
             return case.hit
         mark = mark_of(self.original, case.hit)
@@ -310,7 +310,7 @@ class StoreJudge:
         return self._check_noticed(root) if missed else []
 
     def _check_noticed(self, root: Path) -> list[str]:
-        """What a start does not notice, `aerobee store verify` does."""
+        """`aerobee store verify` notices damage that a start does not."""
         sound = verify(self.original.settings(root), GIVEN).sound
         return ["verify calls it sound"] if sound else []
 
@@ -362,7 +362,7 @@ class StoreJudge:
         spared = {self.original.records[number].start for number in case.hit}
         before, now = sound_bytes(found, spared), sound_bytes(rebuilt, spared)
         lost = [place for place in before if now.get(place) != before[place]]
-        # Of two claims to one slot, with no unit to tell them apart, the first is kept.
+        # If two records claim one slot and no unit tells them apart, the first is kept.
         if len(lost) > (len(case.hit) if outcome is Outcome.UNGUARDED else 0):
             wrong.append(f"{lost} differ after a rebuild")
         if outcome is Outcome.FEWER:
@@ -386,7 +386,7 @@ def is_store_file(name: str, folders: tuple[str, ...]) -> bool:
 
 
 def sound_bytes(found: Found, damaged_starts: set[int]) -> dict[Place, bytes]:
-    """What is served, without the records that were damaged (by their place in the log)."""
+    """The served bytes, without the records that were damaged (by their place in the log)."""
     return {
         place: data
         for place, data in found.served.items()
@@ -395,7 +395,7 @@ def sound_bytes(found: Found, damaged_starts: set[int]) -> dict[Place, bytes]:
 
 
 def judge_of(originals: dict[str, Original], scratch: Path) -> Callable[[Case], list[str]]:
-    """What judges any case; `scratch` is empty before and after each."""
+    """Returns a judge of any case; `scratch` is empty before and after each."""
     os.chmod(scratch, 0o755)  # for who has no rights
     stores = {name: StoreJudge(original, scratch) for name, original in originals.items()}
     tables = ConfigJudge(originals["clean"], scratch)

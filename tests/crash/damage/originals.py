@@ -75,8 +75,8 @@ class AnotherBoot(SameDirectory):
 
 @dataclass(frozen=True)
 class Written:
-    """What one writer left: its files when it was killed, when it stopped, and at moments before
-    that; the records in its log."""
+    """The leftovers of one writer: its files when it was killed, when it stopped, and at moments
+    before that; the records in its log."""
 
     killed: dict[str, bytes]
     clean: dict[str, bytes]
@@ -99,7 +99,7 @@ class Original:
     system: SameDirectory
     #: All below was synced for certain, as far as the start can know; the log's end when stopped.
     flushed: int
-    #: What the files are after an undisturbed start and stop.
+    #: The files after an undisturbed start and stop.
     settled: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -144,7 +144,7 @@ class Original:
         os.utime(root / "lock", ns=times)
 
     def settings(self, root: Path) -> Settings:
-        """Of the store at `root`."""
+        """Settings of the store at `root`."""
         return settings_of(root, **self.written.settings)
 
     def open(self, root: Path) -> MessageStore:

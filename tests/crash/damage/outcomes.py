@@ -1,4 +1,4 @@
-"""What each class of damage leads to: one row, one outcome; docs/reliability.md has this table."""
+"""The outcome of each class of damage, one to a row; docs/reliability.md has this table."""
 
 import enum
 

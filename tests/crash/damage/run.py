@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Verdict(NamedTuple):
-    """What is wrong with the end of one case."""
+    """The faults at the end of one case."""
 
     case: str
     kind: str
@@ -48,11 +48,11 @@ def judge_all(
     broken: str = "",
     until_wrong: bool = False,
 ) -> list[Verdict]:
-    """Judge the cases of an original, of the rows that begin so; a share on each processor, unless
-    other tests run on those.
+    """Judge the cases of an original, of the rows with this beginning; a share on each processor,
+    unless other tests run on those.
 
-    `image`: "" for all; "killed/0" and "killed/1" are the halves of one.
-    `most`: so many of them, drawn by the seed, but one of each row at least; 0 for all.
+    `image`: "" for all; "killed/0" and "killed/1" are halves of it.
+    `most`: the number of them, drawn by the seed, but one of each row at least; 0 for all.
     `broken` is one of controls.RULES. `until_wrong`: cases behind the first that is wrong are left.
     """
     parts = 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
@@ -87,7 +87,7 @@ def _said(worker: subprocess.Popen[str]) -> list[list[Any]]:
 
 
 def report(verdicts: list[Verdict], seed: int) -> list[str]:
-    """What is wrong, each with the command that shows it again."""
+    """The faults, each with the command that shows it again."""
     return [
         f"{one.case}: {'; '.join(one.wrong)}\n  again: {sys.executable} -m "
         f"tests.crash.damage.run --seed {seed} --only {one.case!r}"

@@ -56,7 +56,7 @@ def _any(_topic: str, _queue_id: int) -> int:
 
 
 def _file(path: Path) -> JsonStateFile:
-    """As the daemon opens one."""
+    """A state file as the daemon opens it."""
     return JsonStateFile(path, sets_aside=True)
 
 
@@ -95,7 +95,8 @@ def _kv(root: Path) -> Contents:
     return {name: found for name in names if (found := table.namespace(name)) is not None}
 
 
-#: What reads a file: its entries by name, without the version stamps. Raises what loading raises.
+#: Readers of a file: its entries by name, without the version stamps. They raise the errors of
+#: loading.
 LOADERS: dict[str, Callable[[Path], Contents]] = {
     TOPICS: _topics,
     GROUPS: _groups,

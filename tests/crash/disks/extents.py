@@ -12,7 +12,8 @@ from tests.tools import tool
 
 Range = tuple[int, int]
 _FIEMAP = 0xC020660B
-# struct fiemap: start, length, flags, mapped, room for, padding; then so many struct fiemap_extent.
+# struct fiemap: start, length, flags, mapped, room for, padding; then that number of struct
+# fiemap_extent.
 _HEAD, _EXTENT = struct.Struct("<QQIIII"), struct.Struct("<QQQ16xI12x")
 _ROOM = 256
 _SYNC_FIRST = 1

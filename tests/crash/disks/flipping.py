@@ -86,7 +86,7 @@ def fill(broker: Broker) -> list[Sent]:
 
 
 def flip_body_bit(broker: Broker, one: Sent, rng: random.Random) -> str:
-    """Flip a bit of the message's body on the disk; what was done."""
+    """Flip a bit of the message's body on the disk; return a description."""
     size = broker.shape.segment_bytes
     start = one.log_offset // size * size
     path = broker.store / "commitlog" / f"{start:020d}"

@@ -60,7 +60,7 @@ def free_bytes(disk: Path) -> int:
 
 
 def ballast(disk: Path, leave: int) -> Path:
-    """A file that leaves only so many bytes of the disk."""
+    """A file that leaves only this number of bytes of the disk."""
     path = disk / "ballast"
     fd = os.open(path, os.O_CREAT | os.O_RDWR)
     try:
@@ -161,8 +161,8 @@ class Story:
                 time.sleep(0.1)
 
     def wrong_with(self, daemon: Served, promise: Promise | None = None) -> list[Violation]:
-        """What the daemon does not serve as it promised. While segments go, a look that began
-        before may end after: it is repeated."""
+        """Messages that the daemon does not serve as it promised. While segments go, a look that
+        began before may end after: it is repeated."""
         promise = promise or Promise()
         deadline = time.monotonic() + (WAIT_S if promise.expiry else 0.0)
         while True:

@@ -1,11 +1,12 @@
 """Mounts and loop devices of the crash tests, all of which are taken down again.
 
 Straight system calls instead of mount(8) and losetup(8): a crash state costs a few of them, and
-there are hundreds. A loop device is made with the flag that lets it go with its last user, so one
-whose test died with the machine's mount table still in order does not stay.
+there are hundreds. A loop device is made with the flag that lets it go with its last user, so a
+device whose test died with the machine's mount table still in order does not stay.
 
-`Stack` takes things down in reverse order, each tried even if one before it failed. What cannot be
-unmounted (a file still open) is detached, so that the machine is clean, and reported as an error.
+`Stack` takes things down in reverse order, each tried even if an earlier step failed. A mount that
+cannot be unmounted (a file still open) is detached, so that the machine is clean, and reported as
+an error.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def mounted_image(image: Path, target: Path, options: str = "") -> Iterator[Path
 
 
 class Stack:
-    """What has to be taken down, last first; `close` may be called twice."""
+    """Things that have to be taken down, last first; `close` may be called twice."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []

@@ -43,7 +43,8 @@ _HEARTBEAT = json.dumps(
 
 @contextmanager
 def slow_syncs(pid: int, delay_s: float, trace: Path) -> Iterator[None]:
-    """Each sync of the process takes so much longer within the block; `trace` gets a line each."""
+    """Each sync of the process takes `delay_s` longer within the block; `trace` gets a line
+    each."""
     calls = "fsync,fdatasync"
     command = [
         "strace", "-f", "-p", str(pid), "-o", str(trace), "-e", f"trace={calls}",
@@ -108,7 +109,7 @@ class Heard:
 
 @dataclass
 class Outcome:
-    """What a scenario has shown."""
+    """The result of a scenario."""
 
     history: History
     heard: list[Heard] = field(default_factory=list)
@@ -127,8 +128,8 @@ def run(
     topics: int = 0,
     timeout_ms: int = 5_000,
 ) -> Outcome:
-    """Send so many messages one after the other, and make so many topics, on a slow disk; then
-    quick again, one more message, and kill -9."""
+    """Send messages one after the other, and make topics, in these numbers, on a slow disk; then on
+    a quick disk one more message, and kill -9."""
     outcome = Outcome(History())
     more = {"store.sync_flush_timeout_ms": timeout_ms}
     daemon = start_daemon(folder, store, flush, control, more)
@@ -181,8 +182,8 @@ def _create(link: Link, bystander: Bystander, topic: str) -> Heard:
 
 
 def judge(outcome: Outcome, *, code: int, least_s: float, meanwhile: int) -> list[str]:
-    """What is wrong: a code that is not `code`, an answer within `least_s`, which is sooner than
-    what it promises can be so, a bystander with fewer rounds than `meanwhile` during a request."""
+    """The faults: a code that is not `code`, an answer within `least_s`, too soon for its promise
+    to be true, a bystander with fewer rounds than `meanwhile` during a request."""
     wrong: list[str] = []
     if outcome.failure is not None:
         wrong.append(f"the bystander failed: {outcome.failure!r}")

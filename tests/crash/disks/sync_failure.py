@@ -80,8 +80,8 @@ def _below(folder: Path, pattern: str) -> list[Range]:
     return [found for path in folder.glob(pattern) for found in extents_of(path)]
 
 
-#: What fails, and the layout of the file system on which that is what a sync writes: only without a
-#: journal these are a directory's own blocks.
+#: The blocks that fail, and the layout of the file system on which a sync writes them: only without
+#: a journal a sync writes a directory's own blocks.
 KINDS: dict[str, tuple[Callable[[RecordedDisk], list[Range]], str]] = {
     "log": (log_blocks, "ext4"),
     "queues": (queue_blocks, "ext4"),
@@ -90,14 +90,14 @@ KINDS: dict[str, tuple[Callable[[RecordedDisk], list[Range]], str]] = {
     "everything": (all_blocks, "ext4"),
     "everything-late": (all_blocks_after_write_back, "ext4"),
 }
-# What fails there leaves the note alone that the store has stopped.
+# These failures leave the note alone that the store has stopped.
 _LETS_NOTE = {"log", "queues", "directories"}
 
 
 @dataclass
 class FailingRun:
-    """One run; `judge` goes through it and says what was not as it must be. The controls break the
-    daemon that meets the failure, or the one that starts afterwards."""
+    """One run; `judge` goes through it and reports the violations. The controls break the daemon
+    that meets the failure, or the daemon that starts afterwards."""
 
     folder: Path
     flush: str
@@ -107,9 +107,9 @@ class FailingRun:
     restart_control: str = ""
     history: History = field(default_factory=History)
     wrong: list[Violation] = field(default_factory=list)
-    #: What the store left says that a sync had failed.
+    #: The store's files say that a sync had failed.
     _noted: bool = False
-    #: What happened, for people.
+    #: The events, for people.
     events: list[str] = field(default_factory=list)
 
     def _promise(self, failed_at: float) -> Promise:
@@ -179,7 +179,8 @@ class FailingRun:
             disk.fail_syncs()
 
     def _meet_the_failure(self, daemon: Served) -> list[Record]:
-        """Send until refused; what is served then. Nothing if the failure reached nobody."""
+        """Send until refused; return the records served then. Nothing if the failure reached
+        nobody."""
         with Link(daemon.port) as link:
             deadline = time.monotonic() + _REFUSED_S
             while (answers := self._send_some(link)) == {SUCCESS}:
@@ -234,7 +235,8 @@ class FailingRun:
     # --- afterwards -------------------------------------------------------------------------
 
     def _serve_again(self, disk: RecordedDisk) -> Found:
-        """Start again, after a new mount if it takes one; what is served. The daemon is killed."""
+        """Start again, after a new mount if it takes one; return the records served. The daemon is
+        killed."""
         for attempt in range(2):
             noted = b'"poisoned":true' in _content(disk.root / STORE / "offsets")
             with self._daemon(disk, self.restart_control) as daemon:
@@ -263,7 +265,7 @@ class FailingRun:
         return False
 
     def _taken_back(self, before: list[Record], found: Found) -> list[Violation]:
-        """What a stopped store still serves must be what a restart can serve."""
+        """A stopped store must serve only records that a restart can serve."""
         after = {one for records in found.pulled.values() for one in records}
         return [
             Violation("3.2", f"served while stopped and gone: {one.topic}/{one.queue_id}/"

@@ -28,8 +28,8 @@ def _tools(recorded_disks: None) -> None:
 
 
 def _sync_too_late(folder: Path, sync: Callable[[int], None]) -> bytes:
-    """`sync` a file whose newest bytes went with a transaction that failed in another's sync; what
-    the file holds after a new mount."""
+    """`sync` a file whose newest bytes went with a transaction that failed in another's sync;
+    returns the file's content after a new mount."""
     image = make_file_system(folder / "base", "ext4")
     with RecordedDisk(folder, image, options=_NO_COMMIT_MEANWHILE) as disk:
         log = os.open(disk.root / "log", os.O_RDWR | os.O_CREAT)
@@ -81,7 +81,7 @@ def test_file_on_a_disk_mounted_to_read_is_as_synced_as_it_can_be(folder: Path) 
 
 
 def test_kernel_that_is_believed_loses_what_it_said_was_synced(folder: Path) -> None:
-    """The control: what the refusal is for. A kernel that tells by itself is as good."""
+    """The control: the reason for the refusal. A kernel that tells by itself is as good."""
     try:
         assert _sync_too_late(folder, os.fdatasync) == bytes(len(_BYTES))
     except OSError as error:

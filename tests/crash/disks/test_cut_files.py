@@ -1,4 +1,4 @@
-"""R7: somebody else truncates files under the daemon. It may die of it; what follows is honest.
+"""R7: somebody else truncates files under the daemon. It may die of it; the next start is honest.
 
 A mapping whose file shrinks faults when it is touched: nothing in the process can prevent that.
 The next start refuses and names the file and the command, or puts right what can be made again.
@@ -65,7 +65,7 @@ def test_cut_segment_is_refused_and_repaired(story: Story, number: int, size: in
         assert str(path) in said
         assert "aerobee store repair" in said
     repair(story.store)
-    # Whatever stood in the part that was cut off is gone, and nothing else is.
+    # Messages in the part that was cut off are gone, and nothing else is.
     cut = range(int(path.name) + size, int(path.name) + SEGMENT)
     gone = set()
     for sent in story.history.sends:
@@ -124,7 +124,7 @@ def test_cut_small_file_costs_nothing(story: Story, name: str) -> None:
 
 
 def serves_everything(story: Story, daemon: Served) -> None:
-    """Perhaps not at once: what a clean stop called whole is looked at after the start."""
+    """Perhaps not at once: files that a clean stop called whole are looked at after the start."""
     deadline = time.monotonic() + WAIT_S
     while (wrong := story.wrong_with(daemon)) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -132,7 +132,7 @@ def serves_everything(story: Story, daemon: Served) -> None:
 
 
 def repair(store: Path) -> None:
-    """What the refusal says to do."""
+    """Repair as the refusal says."""
     command = [*aerobee(), "store", "repair", str(store), "--yes", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr

@@ -1,10 +1,10 @@
 """Deleting a gigabyte must not hold up the thread that serves clients, nor their syncs for long.
 
 A ticker runs every millisecond on an event loop, another thread syncs a file of its own all the
-time, and a worker deletes a commit log segment as the running store does. What is printed are the
-worst gap of the ticker and the worst sync, before and meanwhile (nan where none ended); how long
-they may be is no matter for a shared machine to decide, so it is only asserted that all of the
-work was done off the loop. Its files are on a disk, where other tests may have theirs in memory.
+time, and a worker deletes a commit log segment as the running store does. It prints the worst gap
+of the ticker and the worst sync, before and meanwhile (nan where none ended); how long they may be
+is no matter for a shared machine to decide, so it is only asserted that all of the work was done
+off the loop. Its files are on a disk, where other tests may have theirs in memory.
 
 `DELETION_FILL=1` writes the whole segment first instead of a page in each megabyte.
 """
@@ -41,7 +41,7 @@ _WARM_S = 0.5
 
 
 class Took(NamedTuple):
-    """Something that took so many seconds, from `began` (perf_counter) on."""
+    """Something that took `seconds`, from `began` (perf_counter) on."""
 
     began: float
     seconds: float
@@ -94,7 +94,7 @@ async def tick(took: list[Took], stop: asyncio.Event) -> None:
 
 
 def keep_syncing(path: Path, took: list[Took], stop: threading.Event) -> None:
-    """As the flush thread of a busy broker: a page, a sync, at once again."""
+    """Write as the flush thread of a busy broker does: a page, a sync, at once again."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(fd, 0, 64 * _MIB)
     position = 0

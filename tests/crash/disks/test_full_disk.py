@@ -111,7 +111,7 @@ def test_retention_drains_the_disk_and_sends_resume(folder: Path, disk: Path, se
 
 
 def test_config_is_refused_cleanly_too(folder: Path, seed: int) -> None:
-    """A first send to a new topic, and the making of one, need room for the topic's name."""
+    """A first send to a new topic, and the creation of a topic, need room for the topic's name."""
     need("mount", "loop", "mkfs.ext4")
     with small_ext4(folder / "disk") as disk:
         weight = ballast(disk, LEFT)
@@ -136,10 +136,10 @@ def _create(link: Link, topic: str) -> Command:
 
 
 def _create_without_room(link: Link, disk: Path) -> tuple[Command, str]:
-    """What the making of a topic is answered when nothing is left, and its name.
+    """The answer to the creation of a topic when no room is left, and its name.
 
     A file that the daemon begins and gives up meanwhile gives blocks back after the last one was
-    taken. Then there was room: the topic is on the disk, and what is left is taken again.
+    taken. Then there was room: the topic is on the disk, and the room left is taken again.
     """
     deadline = time.monotonic() + WAIT_S
     for topic in (f"Another{number}" for number in itertools.count()):
@@ -293,7 +293,7 @@ def remove_tree(path: Path) -> None:
 
 
 def make_sparse(segment: Path) -> None:
-    """The same bytes with no blocks behind the last that is not zero."""
+    """Keep the bytes, without blocks behind the last byte that is not zero."""
     data = segment.read_bytes()
     segment.unlink()
     with segment.open("wb") as file:

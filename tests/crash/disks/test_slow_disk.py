@@ -15,7 +15,8 @@ from tests.crash.running.daemons import start_daemon
 from tests.crash.running.link import SUCCESS
 from tests.tools import need
 
-#: One may have begun before the request and end with it; who is served meanwhile has more.
+#: One may have begun before the request and end with it; a client that is served meanwhile has
+#: more.
 _LEAST_ROUNDS = 2
 _TRIES = 5
 
@@ -35,7 +36,7 @@ def slow_s() -> float:
 
 
 def lost(folder: Path, store: Path, outcome: Outcome) -> list[str]:
-    """What is wrong with the store after the kill that ends each scenario."""
+    """The faults of the store after the kill that ends each scenario."""
     again = start_daemon(folder / "again", store, "SYNC_FLUSH")
     try:
         again.ready()
@@ -65,7 +66,8 @@ def test_slow_syncs_make_acknowledgements_late_and_nobody_else_wait(folder: Path
 
 
 def test_a_stall_is_answered_with_flush_disk_timeout_and_loses_nothing(folder: Path) -> None:
-    """As in the reference: stored, not known to be durable; the next start has the message."""
+    """The reference does so too: stored, not known to be durable; the next start has the
+    message."""
     stall_s, timeout_ms = (10.0, 5_000) if campaign.is_full() else (2.0, 500)
     outcome = run(
         folder / "first", folder / "store", "SYNC_FLUSH", stall_s, 1, timeout_ms=timeout_ms
@@ -76,7 +78,7 @@ def test_a_stall_is_answered_with_flush_disk_timeout_and_loses_nothing(folder: P
     rounds = sum(one.meanwhile for one in outcome.heard)
     campaign.note("slow disk", len(outcome.heard), wrong=len(wrong), rounds_of_others=rounds)
     assert wrong == []
-    # Whoever got code 10 was told that it is stored.
+    # A sender that got code 10 knows that the message is stored.
     for one in outcome.history.sends:
         assert one.outcome in ("ok", "unknown")
     again = start_daemon(folder / "again", folder / "store", "SYNC_FLUSH")
@@ -100,7 +102,7 @@ def test_async_flush_does_not_wait_for_slow_syncs(folder: Path) -> None:
 
 
 def test_topics_made_while_syncs_are_slow_hold_nobody_up(folder: Path) -> None:
-    """Whoever makes a topic waits for its table's save, and nobody else does."""
+    """The maker of a topic waits for its table's save, and nobody else does."""
     outcome = run(folder / "first", folder / "store", "SYNC_FLUSH", slow_s(), 0, topics=sends())
     wrong = judge(outcome, code=SUCCESS, least_s=slow_s(), meanwhile=_LEAST_ROUNDS)
     rounds = sum(one.meanwhile for one in outcome.heard)

@@ -72,7 +72,8 @@ def test_restart_that_trusts_the_cache_is_caught(folder: Path, seed: int) -> Non
 
 
 def test_recovery_refuses_a_failing_disk_and_works_when_it_is_well(folder: Path, seed: int) -> None:
-    """What a killed daemon left with the kernel cannot be written: no start may build on it."""
+    """A killed daemon's writes stay with the kernel and cannot reach the disk: no start may build
+    on them."""
     for number, flush in enumerate(("SYNC_FLUSH", "ASYNC_FLUSH")):
         below = folder / flush
         below.mkdir()

@@ -1,8 +1,8 @@
 """Whether what is found after a fault agrees with what clients were told (docs/reliability.md 5).
 
 `check` returns one `Violation` for each thing wrong, with the invariant's number; an empty list is
-the only good answer. What `Found` has as None is not judged. The rules follow Jepsen's checker for
-Kafka: (topic, queue, queue offset) names one message for ever.
+the only good answer. A field of `Found` that is None is not judged. The rules follow Jepsen's
+checker for Kafka: (topic, queue, queue offset) names one message for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.crash.judges.history import FAIL, Found, History, Promise, Queue, Sent
 from tests.crash.judges.records import PRE_BLANK_SIZE, Record, Unit, java_hash
 
-# What the broker does with properties of its own account (protocol/WIRE.md 3.1).
+# Properties that the broker adds or takes of its own account (protocol/WIRE.md 3.1).
 _ADDED, _TAKEN = {"CLUSTER"}, {"WAIT"}
 
 
@@ -82,7 +82,7 @@ def _acked_loss(history: History, found: Found, promise: Promise) -> list[Violat
 
 
 def _beyond_bound(history: History, young: list[Sent], promise: Promise) -> list[Violation]:
-    """What ASYNC_FLUSH lost must have been acked within the flush interval's bound."""
+    """Messages that ASYNC_FLUSH lost must have been acked within the flush interval's bound."""
     if not young:
         return []
     first = min(young, key=lambda one: one.log_offset)

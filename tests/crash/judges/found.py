@@ -1,4 +1,5 @@
-"""Reads a store after a fault: what it serves through its own doors, and what its files hold."""
+"""Reads a store after a fault: the messages it serves by its own methods, and the content of its
+files."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.crash.judges.history import Found, Queue
 from tests.crash.judges.records import Record, read_log, read_queues, records_of
 
 _FOREVER_MS = 1 << 62
-#: What recovery must leave alike each time; the other files hold times and counts of runs.
+#: Folders that recovery must leave alike each time; the other files hold times and counts of runs.
 _COMPARED = ("commitlog", "consumequeue")
 
 
@@ -32,7 +33,8 @@ def pull_all(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
 
 
 def look(store: MessageStore, root: Path, keys: int | None = None) -> Found:
-    """Everything an open store serves and its files hold; `keys`: look up the last so many."""
+    """Everything an open store serves and its files hold; `keys`: look up this number of the
+    last."""
     pulled: dict[Queue, list[Record]] = {}
     ranges: dict[Queue, tuple[int, int]] = {}
     for topic, queue_id in store.queues():

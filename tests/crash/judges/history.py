@@ -1,4 +1,4 @@
-"""What clients were told, what was found after a fault, and what had been promised.
+"""The answers that clients got, the store found after a fault, and the promise made before it.
 
 A `History` is written while a test runs: every send with its outcome, every message a consumer saw,
 every topic whose creation was answered. `Found` is what a store holds after the fault, read by code
@@ -65,7 +65,7 @@ class History:
     topics: dict[str, int] = field(default_factory=dict)
 
     def until(self, marks: Mapping[int, float]) -> History:
-        """As it stood when only these marks had been made; later answers had not arrived."""
+        """The history when only these marks had been made; later answers had not arrived."""
         return History(
             [
                 one if one.mark in marks or one.outcome == FAIL else replace(one, outcome=UNKNOWN)
@@ -98,13 +98,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What docs/reliability.md 1 promises for this run's fault.
+    """The promise of docs/reliability.md 1 for this run's fault.
 
     `durable`: every acked message survives (SYNC_FLUSH, or no power was lost). Otherwise a suffix
-    may be gone: what was acked within `tail_s` before `cut_at`, and of what has 20 KiB or more
-    behind it only `loss_s`. `damaged`: records the test damaged. `expiry`: segments may have gone.
-    `holes`: of as young messages also those that others follow, if the store names the gap. `down`:
-    from when to when no daemon ran; nobody could sync, so that time does not count.
+    may be gone: messages acked within `tail_s` before `cut_at`, or within `loss_s` if 20 KiB or
+    more follow them. `damaged`: records the test damaged. `expiry`: segments may have gone.
+    `holes`: messages as young as that may also be gone if others follow, if the store names the
+    gap. `down`: from when to when no daemon ran; nobody could sync, so that time does not count.
     """
 
     durable: bool = True

@@ -38,7 +38,7 @@ class Record:
     properties: bytes
     store_ms: int
     born_ms: int = 0
-    # The sysFlag; of its bits 2 and 3 is made what a transaction's record is.
+    # The sysFlag; its bits 2 and 3 say the kind of a transaction's record.
     flags: int = 0
     # Log offset of the half message that a committed one was.
     prepared_at: int = 0
@@ -97,7 +97,7 @@ def records_of(data: bytes | memoryview) -> Iterator[Record]:
 
 @dataclass(slots=True)
 class LogFiles:
-    """What the files of a commit log hold from their first byte to the first bad one."""
+    """The content of the files of a commit log from their first byte to the first bad byte."""
 
     start: int
     end: int

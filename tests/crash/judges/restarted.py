@@ -20,7 +20,7 @@ from tests.service.kit import Served
 
 
 def judge_daemon(judge: Judge, disk: Disk, history: History, promise: Promise) -> list[Violation]:
-    """What a daemon started on `disk` does not serve as promised."""
+    """Messages that a daemon started on `disk` does not serve as promised."""
     image, target = judge.folder / "daemon-image", judge.folder / "daemon-disk"
     target.mkdir(exist_ok=True)
     disk.save(image)
@@ -66,8 +66,8 @@ def served(port: int, root: Path) -> Found:
 def pulled(
     port: int, *, stopped: bool = False
 ) -> tuple[dict[Queue, list[Record]], dict[Queue, tuple[int, int]]]:
-    """What consumers are given of the topic's queues, and their first and next offsets. Nothing of
-    the store's files is looked at: their disk may fail."""
+    """The records that consumers get of the topic's queues, and the queues' first and next offsets.
+    It looks at no file of the store: their disk may fail."""
     records, ranges = {}, {}
     with Link(port) as link:
         for queue_id in range(QUEUES):

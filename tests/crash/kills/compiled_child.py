@@ -5,8 +5,8 @@ compiled form, as clients send them.
     python compiled_child.py BUILD DIR FLUSH --observe          look at the files at each step
     python compiled_child.py BUILD DIR FLUSH --recover ...      send nothing, open what is there
 
-BUILD is a folder of `tests/native_builds.py` with named steps. Prints what kill_child.py prints;
-who observes prints a line for each step, with how often it was passed, and a line for each fault.
+BUILD is a folder of `tests/native_builds.py` with named steps. Prints what kill_child.py prints; an
+observer prints a line for each step, with how often it was passed, and a line for each fault.
 """
 
 import argparse
@@ -90,8 +90,8 @@ def killer(step: str, visit: str) -> Callable[[str], None]:
 
 
 class Observer:
-    """Looks at the store's files at each step, as another process could: whoever sees a record's
-    size sees all of the record, and what the index names is there."""
+    """Looks at the store's files at each step, as another process could: a process that sees a
+    record's size sees all of the record, and the records that the index names are there."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

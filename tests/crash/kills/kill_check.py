@@ -1,4 +1,4 @@
-"""What must hold of a store whose process was killed: nothing acknowledged lost, nothing twice.
+"""A store whose process was killed has lost nothing acknowledged, and has nothing twice.
 
 `check_killed` recovers a directory in this process and says what is wrong: acknowledged messages
 that are not where they were said to be (I1), messages nobody sent (I2), places given out twice
@@ -23,7 +23,7 @@ from tests.unit.store.support import message, read_all, tree
 
 @dataclass
 class Said:
-    """What the killed process had acknowledged."""
+    """The messages that the killed process had acknowledged."""
 
     #: Number and log offset by (queue id, queue offset).
     acks: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Said:
 
     @classmethod
     def of(cls, output: bytes) -> "Said":
-        """Of its standard output; a line that was cut off was not received by anybody."""
+        """Reads its standard output; a line that was cut off was not received by anybody."""
         said = cls()
         for line in output.splitlines(keepends=True):
             words = line.decode().split()
@@ -130,7 +130,7 @@ def _check_next(store: MessageStore, found: list[Message], said: Said) -> list[s
 
 
 def _check_files(root: Path) -> list[str]:
-    """What `aerobee store verify` says of the directory: code that shares none with recovery."""
+    """The findings of `aerobee store verify`, which shares no code with recovery."""
     findings = verify(settings_of(root, "SYNC_FLUSH")).findings
     return [f"{one.kind}: {one.what}" for one in findings if one.level is Level.DAMAGE]
 

@@ -30,7 +30,7 @@ CALLS = (
     "pwrite64", "write", "writev", "fdatasync", "fsync", "ftruncate", "fallocate", "rename",
     "unlink", "link", "mkdir",
 )  # fmt: skip
-#: What runs between two calls, or makes none at all.
+#: Functions that run between two calls, or make no call at all.
 FUNCTIONS = (
     "store.log.commit_log:CommitLog._append",
     "store.log.commit_log:CommitLog._roll",
@@ -62,7 +62,7 @@ RECOVERY_FUNCTIONS = (
 
 
 def run_child(*arguments: str, strace: tuple[str, ...] = ()) -> Said:
-    """What the child said until it was killed, or was done. Raises AssertionError for a crash."""
+    """The child's output until it was killed, or was done. Raises AssertionError for a crash."""
     tracer = ("strace", "-f", "-qq", "-o", "/dev/null", *strace) if strace else ()
     finished = subprocess.run(
         [*tracer, sys.executable, str(CHILD), *arguments],

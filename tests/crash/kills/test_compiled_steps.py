@@ -1,10 +1,10 @@
 """The compiled form at each of its named steps: looked into, and killed.
 
-Of the sources of `native/` a build is made that calls back at each step (tests/native_builds.py). A
-process that sends through it (compiled_child.py) is looked into by an observer, who reads its files
-as another process could; and killed at a step, for the first time it comes there and a later one,
-and then everything holds that test_kill_points.py asks of the plain form. The control is a build in
-which a record's size is there before the record.
+A build of the sources of `native/` calls back at each step (tests/native_builds.py). A process that
+sends through it (compiled_child.py) is looked into by an observer, who reads its files as another
+process could; and killed at a step, for the first time it comes there and a later one, and then
+everything holds that test_kill_points.py asks of the plain form. The control is a build in which a
+record's size is there before the record.
 """
 
 import shutil
@@ -28,14 +28,15 @@ STEPS = (
 #: Which time a step is passed; the last ones are in later segments.
 VISITS = (1, 2, 7, 9)
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
-#: What a recovery passes that has queues and index to make again, and at which times.
+#: Steps of a recovery that has queues and index to make again, and the visits at which to kill.
 RECOVERY_STEPS = {
     "run derived": (1, 2), "index entry written": (1, 2, 7), "index slot written": (1, 2, 7),
 }  # fmt: skip
 
 
 def ran(build: Path, folder: Path, flush: str, *options: str) -> tuple[Said, list[str]]:
-    """What a child acknowledged, and the other lines it said. Raises AssertionError for a crash."""
+    """The messages that a child acknowledged, and its other lines. Raises AssertionError for a
+    crash."""
     finished = subprocess.run(
         [sys.executable, str(CHILD), str(build), str(folder / "store"), flush, *options],
         capture_output=True,

@@ -32,15 +32,15 @@ from tests.tools import need
 SUITE = "kill points"
 #: More calls than a run makes.
 MOST = 200
-#: Every so many-th call is tried. The calls are the same in both modes, but for their syncs.
+#: One call in this number is tried. The calls are the same in both modes, but for their syncs.
 FLUSHES = {"SYNC_FLUSH": 1, "ASYNC_FLUSH": 4}
 #: The writes are the acknowledgements, all alike.
 STEP = {"write": 4}
 
 
 def places(what: str, step: int, made: Callable[[], int]) -> Iterable[int]:
-    """At which calls to kill: every `step`-th in a campaign, which ends with a run that meets none;
-    otherwise some of the calls that a run has `made`."""
+    """The calls at which to kill: every `step`-th in a campaign, which ends with a run that meets
+    none; otherwise some of the calls that a run has `made`."""
     if campaign.is_full():
         return range(1, MOST, step)
     calls = range(1, made() + 1)
@@ -48,7 +48,7 @@ def places(what: str, step: int, made: Callable[[], int]) -> Iterable[int]:
 
 
 def points(function: str, seed: int) -> list[str]:
-    """At which lines to kill, in a drawn order unless it is a campaign, which takes all."""
+    """The lines at which to kill, in a drawn order unless it is a campaign, which takes all."""
     rng = random.Random(f"{seed} {function}")
     found = list(lines((function,), rng))
     if not campaign.is_full():
@@ -149,7 +149,7 @@ class Wreck:
         return everything(root)
 
     def wrong_after(self, root: Path, where: str) -> list[str]:
-        """What the next recovery makes differently because of a kill in the first."""
+        """The differences in the next recovery's result because of a kill in the first."""
         return [f"{where}: {name}" for name in differing(self._recovered(root), self.expected)]
 
 

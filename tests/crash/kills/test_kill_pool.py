@@ -1,7 +1,7 @@
 """kill -9 of a process that appends into a transient pool: a suffix may go, and no more than that.
 
-What was committed to the files stays, what was not goes although it was acknowledged; that is what
-the pool's option means (docs/reliability.md 1). Both halves are shown: a store that lost nothing
+Messages that were committed to the files stay, the others go although they were acknowledged; the
+pool's option means that (docs/reliability.md 1). Both halves are shown: a store that lost nothing
 here would mean that the test does not see what it is about.
 """
 
@@ -55,7 +55,7 @@ class Writer:
         assert process.stderr is not None
         process.kill()
         for line in process.stdout.readlines():
-            if line.endswith(b"\n"):  # one that was cut off was not received by anybody
+            if line.endswith(b"\n"):  # nobody received a line that was cut off
                 self._take(line)
         for stream in (process.stdin, process.stdout, process.stderr):
             stream.close()
@@ -92,7 +92,8 @@ def there_after_restart(root: Path, seed: int, known: set[int]) -> set[int]:
 
 
 def check_suffix(writer: Writer, numbers: set[int]) -> int:
-    """What is there of this round is its beginning, up to the mark at least; how many are lost."""
+    """Check that the store has the beginning of this round, up to the mark at least; return the
+    number lost."""
     kept = [number in numbers for _, _, number, _ in writer.acked]
     lost = kept.count(False)
     assert not any(kept[len(kept) - lost :])

@@ -2,7 +2,7 @@
 
 A stopped store with damage of several kinds is given to one of the tools, whose process ends before
 its n-th write, sync, rename or removal, n = 1, 2, ... until a run meets none, or at some of these.
-What it leaves is judged twice. As it lies, by a reader that believes each queue entry whose record
+Its leavings are judged twice: as they lie, by a reader that believes each queue entry whose record
 has the right size, as RocketMQ does: no entry may lead to a filler. And by a start of ours: it
 serves every message that was whole, at its own offset and once, and nothing else, to pulls, queries
 and look-ups by place; and no number is given twice.
@@ -51,7 +51,8 @@ Tool = Callable[[StoreAtRest], None]
 
 
 class KilledFiles(CrashingFiles):
-    """Of a process that is killed at a sync as well; counts what it would have died of."""
+    """Files of a process that is killed at a sync as well; counts the changes at which it would
+    die."""
 
     changes = 0
 
@@ -104,8 +105,8 @@ def discard_it(rest: StoreAtRest) -> None:
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
-    """Damaged are: the first message of a queue, two neighbours, the last one of a segment, one
-    whose number a flipped bit has changed, and the last of a queue."""
+    """Damaged are: the first message of a queue, two neighbours, the last message of a segment, a
+    message whose number a flipped bit has changed, and the last of a queue."""
     root = tmp_path_factory.mktemp("tools") / "template"
     store = MessageStore.open(small_settings(root))
     fill(store, COUNT, queues=QUEUES)
@@ -126,7 +127,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
-    """The same store without damage: rebuild and truncation want repair first."""
+    """That store without damage: rebuild and truncation want repair first."""
     root = tmp_path_factory.mktemp("whole") / "template"
     store = MessageStore.open(small_settings(root))
     fill(store, COUNT, queues=QUEUES)
@@ -135,7 +136,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
 
 
 def killed(template: Path, root: Path, tool: Tool, nth: int) -> int:
-    """What a run of the tool leaves that dies at its n-th change; how many changes it made."""
+    """Run the tool so that it dies at its n-th change; return the number of changes it made."""
     shutil.rmtree(root, ignore_errors=True)
     at.copy(template, root)
     files = KilledFiles(nth)
@@ -149,7 +150,7 @@ def killed(template: Path, root: Path, tool: Tool, nth: int) -> int:
 
 
 def kills(template: Path, root: Path, tool: Tool, what: str) -> Iterator[int]:
-    """At which changes to kill: all in a campaign, otherwise some that the run's seed draws."""
+    """The changes at which to kill: all in a campaign, otherwise some that the run's seed draws."""
     made = killed(template, root, tool, NEVER)
     every = range(1, made + 1)
     return iter(
@@ -213,7 +214,7 @@ def falsely_served(root: Path, store_of: Damaged, *, below: int = 1 << 62) -> li
 
 
 def _falsely_found(store: MessageStore, store_of: Damaged) -> list[str]:
-    """By keys and by places."""
+    """The faults of look-ups by keys and by places."""
     wrong = []
     # The record whose number is damaged is whole but for that.
     known = {one.body for one in store_of.intact.values()} | {b"000040" + b"." * 50}
@@ -231,7 +232,7 @@ def _falsely_found(store: MessageStore, store_of: Damaged) -> list[str]:
 def judged(
     store_of: Damaged, root: Path, tool: Tool, nth: int, *, below: int = 1 << 62
 ) -> list[str]:
-    """What is wrong after a kill at the n-th change."""
+    """The faults after a kill at the n-th change."""
     killed(store_of.root, root, tool, nth)
     wrong = led_to_fillers(root) + falsely_served(root, store_of, below=below)
     return [f"change {nth}: {text}" for text in wrong]

@@ -85,7 +85,7 @@ def ours(desk: Desk) -> list[str]:
 
 
 def check(path: Path, life: Life) -> tuple[str, str]:
-    """What a start makes of `path`: batches whole or not at all, in the end each row once."""
+    """The result of a start on `path`: batches whole or not at all, in the end each row once."""
     desk = Desk(path, delays=True)
     states = desk.state(KEY), desk.state(OTHER)
     before = Counter(ours(desk))
@@ -100,7 +100,7 @@ def check(path: Path, life: Life) -> tuple[str, str]:
 
 
 def finish(desk: Desk, life: Life) -> None:
-    """What the driver does that has heard nothing: commits, or writes the batch again."""
+    """Do as a driver that has heard nothing: commit, or write the batch again."""
     for key, given in life.given.items():
         try:
             desk.intent(key, life.parts.get(key, []) or [desk.stage(key, 0, given)])
@@ -178,8 +178,9 @@ def test_kill_9_after_each_append_leads_to_each_row_once(
 
 @contextlib.contextmanager
 def half_published(tmp_path: Path) -> Iterator[tuple[Life, list[Message], int, int]]:
-    """A life and its log; the numbers of the first record behind all intents, and of the one that
-    says that a batch is done. Those before it are in a store that is open, `tmp_path / "half"`."""
+    """A life and its log; the numbers of the first record behind all intents, and of the record
+    that says that a batch is done. The records before it are in an open store, `tmp_path /
+    "half"`."""
     life = Life(tmp_path / "whole")
     life.run()
     records = log_of(life.desk.store)

@@ -1,14 +1,14 @@
-"""What a recorded disk would hold after a power cut: cuts of its log, and images made of them.
+"""A recorded disk's content after a power cut: cuts of its log, and images made of them.
 
-A disk keeps what a completed barrier covers. Of the writes behind the last barrier before the cut
-it may have kept any, and of each any part: they are split into pieces of 4 KiB, or of 512 bytes,
-the smallest that a disk writes as a whole. (Any order comes to the same: a piece written twice with
-the older one last is the younger one missing.)
+A disk keeps the writes that a completed barrier covers. It may have kept any of the writes behind
+the last barrier before the cut, and any part of each: they are split into pieces of 4 KiB, or of
+512 bytes, the smallest that a disk writes as a whole. (Any order comes to the same: a piece written
+twice with the older one last is the younger one missing.)
 
     none, all    of the pieces
     but-one      all, one missing (chosen by the state's seed)
     random       each or not
-    torn         the same, in pieces of 512 bytes
+    torn         like random, in pieces of 512 bytes
 
 A state is three words, `CUT/SUBSET/SEED`, and gives the same image for the same log every time.
 """
@@ -148,7 +148,7 @@ class BlockLog:
         raise AssertionError(f"mark {number} is not in the log")
 
     def last_barrier(self, cut: int) -> int:
-        """Index behind the last barrier before the cut; what stands below it is on the disk."""
+        """Index behind the last barrier before the cut; the writes below it are on the disk."""
         for index in range(cut - 1, -1, -1):
             if self.entries[index].kind == BARRIER:
                 return index + 1
@@ -203,9 +203,9 @@ def choose_states(
 ) -> list[CrashState]:
     """`count` states behind entry `first`: right after marks, right before barriers, anywhere.
 
-    Two of five after marks (what was promised a moment ago), two before barriers (most is in
-    flight), the rest anywhere; each kind spread evenly over the run. With `in_flight` only where
-    so many writes or more had no barrier behind them, and some of those are missing.
+    Two of five after marks (a promise was made a moment ago), two before barriers (most writes are
+    in flight), the rest anywhere; each kind spread evenly over the run. With `in_flight` only where
+    that number of writes or more had no barrier behind them, and some of those are missing.
     """
     after, before, anywhere = _places(log, first, in_flight)
     subsets = SUBSETS[2:] if in_flight else SUBSETS
@@ -219,7 +219,7 @@ def choose_states(
 
 
 def _places(log: BlockLog, first: int, in_flight: int) -> tuple[list[int], list[int], list[int]]:
-    """Cuts after marks, before barriers, and all, with so many writes in flight."""
+    """Cuts after marks, before barriers, and all, with this number of writes in flight."""
     after, before, anywhere = [], [], []
     flying = 0
     for index, entry in enumerate(log.entries):

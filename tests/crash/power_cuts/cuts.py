@@ -11,7 +11,7 @@ from tests.crash.power_cuts.power_cut import Judge
 from tests.crash.power_cuts.recording import Plan, Recording
 from tests.crash.power_cuts.replay import keep
 
-#: One state in so many is given to the whole daemon.
+#: One state in this number is given to the whole daemon.
 EVERY_DAEMON = 20
 #: Violations and states that a failure names.
 SHOWN = 5
@@ -27,8 +27,8 @@ def judge_all(
     daemon: bool = False,
     until: Callable[[list[Violation]], bool] = lambda _found: False,
 ) -> dict[CrashState, list[Violation]]:
-    """The states that are not as promised, and what is wrong with each. Behind the first state
-    whose violations are enough, as `until` says, none is looked at."""
+    """The states that are not as promised, and what is wrong with each. It stops after the first
+    state whose violations are enough, as `until` says."""
     wrong: dict[CrashState, list[Violation]] = {}
     for number, (state, disk) in enumerate(recording.log.images(states)):
         known, promise = recording.known(state.cut), recording.promise(state.cut)
@@ -43,7 +43,7 @@ def judge_all(
 
 
 def report(recording: Recording, wrong: dict[CrashState, list[Violation]], of: int) -> str:
-    """What was found, and the command that judges the same states again."""
+    """The violations found, and the command that judges these states again."""
     lines = [f"{len(wrong)} of {of} crash states are wrong"]
     for state, violations in list(wrong.items())[:SHOWN]:
         lines += [f"state {state}: {len(violations)} violations"]

@@ -49,7 +49,7 @@ class Judge:
     control: str = ""
 
     def judge(self, disk: Disk, history: History, promise: Promise) -> list[Violation]:
-        """What is wrong with the store on `disk`, whose clients had seen `history`."""
+        """The violations of the store on `disk`, whose clients had seen `history`."""
         try:
             with self._mounted(disk) as root:
                 return self.judge_directory(root, history, promise)
@@ -57,7 +57,7 @@ class Judge:
             return [Violation("mount", str(error))]
 
     def files_after_recovery(self, disk: Disk) -> dict[str, bytes]:
-        """What a recovery makes of the store on `disk`."""
+        """The files that a recovery makes of the store on `disk`."""
         with self._mounted(disk) as root:
             return self.recover(root)
 
@@ -101,7 +101,7 @@ class Judge:
         ]
 
     def _open(self, root: Path) -> MessageStore:
-        """In a child only: what is broken here goes with its process."""
+        """In a child only: a fault planted here goes with its process."""
         CONTROLS["after-a-power-cut"]()
         if self.control:
             CONTROLS[self.control]()
@@ -139,7 +139,7 @@ def put(store: MessageStore, number: int, size: int) -> Sent:
 
 
 def parts(size: int) -> list[int]:
-    """Sizes of records that take up so many bytes together."""
+    """Sizes of records that take up this number of bytes together."""
     sizes: list[int] = []
     while size > _PART_BYTES + _LEAST_BYTES:
         sizes.append(_PART_BYTES)
@@ -148,8 +148,8 @@ def parts(size: int) -> list[int]:
 
 
 def settled(history: History, found: Found, grown: list[Sent]) -> History:
-    """What must hold after a recovery has had the last word: what it found stays, the rest is gone
-    for good, for its offsets may have been given to others since."""
+    """The history after a recovery has had the last word: messages that it found stay, the rest is
+    gone for good, for its offsets may have been given to others since."""
     there = {one.body: one for records in found.pulled.values() for one in records}
     sends: list[Sent] = []
     for sent in history.sends:
@@ -172,7 +172,7 @@ def _log_bytes(root: Path) -> dict[int, bytes]:
 
 def worst_size(log: dict[int, bytes], end: int) -> int:
     """A record of this size written at `end` would bring the first sound record behind it back to
-    life, if it still stood there; 0 when there is none."""
+    life, if it still stood there; 0 without such a record."""
     for start, data in log.items():
         if not start <= end < start + len(data):
             continue

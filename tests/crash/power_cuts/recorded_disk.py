@@ -146,7 +146,7 @@ class RecordedDisk:
             unmount(self.root)
 
     def content(self) -> bytes:
-        """What the disk holds; only when it is not mounted, or the kernel would have more."""
+        """The disk's bytes; only when it is not mounted, or the kernel would have more."""
         assert not self.root.is_mount()
         return self.file.read_bytes()
 
@@ -176,7 +176,7 @@ class RecordedDisk:
         self._say(f"failoff_{self._next()}")
 
     def block_log(self) -> BlockLog:
-        """What was recorded, once it is closed."""
+        """The recorded log, once the disk is closed."""
         return BlockLog.read(self.image, self.log_path)
 
     def _next(self) -> int:

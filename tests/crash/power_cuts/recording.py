@@ -43,7 +43,7 @@ _EXPIRY = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run. Two producers send `messages` each, before and after the restart."""
+    """The plan of a run. Two producers send `messages` each, before and after the restart."""
 
     flush: str
     seed: int
@@ -62,7 +62,8 @@ class Plan:
 
 @dataclass(slots=True)
 class Recording:
-    """What the disk was told, from an empty file system in `image` on, and what clients were."""
+    """The writes that the disk got, from an empty file system in `image` on, and clients'
+    answers."""
 
     plan: Plan
     log: BlockLog
@@ -83,7 +84,7 @@ class Recording:
         return choose_states(self.log, random.Random(seed), count, self.first, in_flight)
 
     def promise(self, cut: int) -> Promise:
-        """What holds if power goes there."""
+        """The promise if power goes there."""
         at = self.log.entries[cut - 1].at if cut else 0.0
         return Promise(
             durable=self.plan.flush == "SYNC_FLUSH",
@@ -97,7 +98,7 @@ class Recording:
         )
 
     def known(self, cut: int) -> History:
-        """What the clients had been told when power went there."""
+        """The answers that clients had when power went there."""
         return self.history.until(self.log.marks(cut))
 
     def judge(self, folder: Path, control: str = "") -> Judge:
@@ -135,7 +136,7 @@ def record(folder: Path, plan: Plan) -> Recording:
 
 
 def use_up(directory: Path, share: float) -> Path:
-    """Reserve blocks in a file of their own until so much of the file system is in use."""
+    """Reserve blocks in a file of their own until this share of the file system is in use."""
     disk = os.statvfs(directory)
     used = disk.f_blocks - disk.f_bfree
     wanted = round(share * (used + disk.f_bavail)) - used
@@ -149,7 +150,7 @@ def use_up(directory: Path, share: float) -> Path:
 
 
 def record_recovery(folder: Path, judge: Judge, disk: Disk) -> BlockLog:
-    """What reaches the disk while what a power cut left on it is recovered."""
+    """The writes that reach the disk while a recovery runs on the leftovers of a power cut."""
     image = folder / "cut"
     disk.save(image)
     below = folder / "second"

@@ -41,7 +41,7 @@ def keep(recording: Recording) -> Path:
 
 
 def load(folder: Path) -> Recording:
-    """What `keep` stored."""
+    """The recording that `keep` stored."""
     from tests.crash.power_cuts.recording import Recording
 
     with (folder / "run").open("rb") as file:

@@ -1,4 +1,5 @@
-"""Claims about crash states: what a cut keeps, what it may keep, and that it says so again."""
+"""Claims about crash states: the writes that a cut keeps, those it may keep, and that it
+repeats."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """R2 with transactions and the timer: power goes while the real daemon prepares, decides, checks,
 delivers and rolls on a recorded disk.
 
-Of each state the broker's part is started on what the disk has, and goes on until all is over:
-under SYNC_FLUSH every answered decision and every answered message with a time of its own comes,
-each commit once; in both modes no progress file says more than what the disk has, nothing comes
-early, and nothing is delivered that nobody has committed.
+The broker's part is started on the disk of each state, and goes on until all is over: under
+SYNC_FLUSH every answered decision and every answered message with a time of its own comes, each
+commit once; in both modes no progress file is ahead of the disk, nothing comes early, and nothing
+is delivered that nobody has committed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("recorded_disks")
 
 SUITE = "power cut and transactions"
 _SHOWN = 5
-#: What a control may take to be caught. Of some recordings nothing can be seen: syncs came just
+#: States within which a control must be caught. Some recordings show nothing: syncs came just
 #: before each save.
 _STATES = 160
 _RECORDINGS = 4

@@ -21,11 +21,11 @@ from tests.crash.power_cuts.recording import Plan, record
 
 pytestmark = pytest.mark.usefixtures("recorded_disks")
 
-# Saves of tables sync more than the directory entry they are about, so few states show that one is
-# not synced: one in thirteen.
+# Saves of tables sync more than the directory entry they are about, so only one state in thirteen
+# shows that an entry is not synced.
 STATES = 160
 
-#: What is broken in the daemon, the run that shows it, the rules of which one must notice.
+#: The fault in the daemon, the run that shows it, the rules of which at least one must notice.
 IN_THE_DAEMON = [
     ("ack-before-sync", Plan("SYNC_FLUSH", 0, messages=25, sync_delay_ms=3), {"I1"}),
     ("dispatch-ahead-of-durable", Plan("SYNC_FLUSH", 0, messages=25, sync_delay_ms=10), {"I10"}),
@@ -43,8 +43,8 @@ def is_followed(_: str, worst_size: int) -> bool:
     return worst_size > 0
 
 
-#: The same of the recovery, and the torn tails for which the rule is there. Few states have one:
-#: so many are looked at, and so many of those judged.
+#: The faults in the recovery, their runs and rules, and the torn tails for which the rule is there.
+#: Few states have one: `LOOKED_AT` states are looked at, and `JUDGED` of them judged.
 IN_THE_RECOVERY = [
     ("bad-crc-accepted", replace(TORN, messages=25, sizes=(20_000,)), {"I2"}, is_bad_crc),
     ("no-zeroing-after-a-cut", replace(TORN, sizes=(1_500,)), {"I2", "I3", "I5"}, is_followed),
@@ -58,7 +58,7 @@ def caught(wrong: dict[CrashState, list[Violation]], rules: set[str]) -> int:
 
 
 def noted(wrong: dict[CrashState, list[Violation]], rules: set[str], control: str, of: int) -> int:
-    """The same, printed and written to the figures."""
+    """The number of states that gave the control away, printed and written to the figures."""
     found = caught(wrong, rules)
     met = Counter(rule for some in wrong.values() for rule in {one.rule for one in some})
     print(f"control {control}: {found} of {of} states caught it: {dict(met)}")

@@ -1,4 +1,4 @@
-"""Claims about the recorder itself: what it logs is what was done, in the order it was done."""
+"""Claims about the recorder itself: it logs the writes that were done, in their order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def record_of(number: int) -> bytes:
 
 
 def states_with_loss(log: BlockLog, states: list[CrashState], folder: Path) -> int:
-    """In how many states a promised record is missing, or the disk cannot even be mounted."""
+    """The number of states in which a promised record is missing, or the disk cannot even be
+    mounted."""
     image, target = folder / "image", folder / "mounted"
     target.mkdir(exist_ok=True)
     count = 0

@@ -13,7 +13,7 @@ _NAP_S = 0.01
 
 
 class Aside(ABC):
-    """A context manager. What `work` raises is in `failure`, for whoever judges."""
+    """A context manager. The error of `work` is in `failure`, for a judge."""
 
     def __init__(self) -> None:
         self.failure: BaseException | None = None
@@ -31,7 +31,7 @@ class Aside(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """What it does until `_done` is set."""
+        """Work until `_done` is set."""
 
     def _run(self) -> None:
         try:
@@ -41,8 +41,8 @@ class Aside(ABC):
 
 
 class Lateness(Aside):
-    """Measures within its block how late the machine wakes a thread, which then syncs `file`, if
-    there is to be one."""
+    """Measures within its block how late the machine wakes a thread, which then syncs `file`, if a
+    file is given."""
 
     def __init__(self, file: Path | None = None) -> None:
         super().__init__()

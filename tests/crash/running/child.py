@@ -44,7 +44,7 @@ def in_child(function: Callable[[], T]) -> T:
 
 
 def _run(function: Callable[[], object], writing: int) -> None:
-    """Never returns, whatever happens: two test runs must not come out of one."""
+    """Never returns, whatever happens: one test run must not become two."""
     code = 1
     try:
         try:

@@ -44,7 +44,7 @@ def start_daemon(
 
 
 def settings_for(store: Path, flush: str) -> Settings:
-    """The same store settings, for opening it in this process; no disk is too full for that."""
+    """The daemon's store settings, for opening it in this process; no disk is too full for that."""
     return Settings.for_tests(
         store_path=str(store), flush_disk_type=flush, disk_warning_ratio=1.0, **SMALL
     )

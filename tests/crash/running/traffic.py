@@ -94,7 +94,7 @@ class Traffic:
         pause_s: float = 0.0,
         burst: int = _BURST,
     ) -> None:
-        """Send so many messages from each producer, while the consumers read along."""
+        """Send `messages` from each producer, while the consumers read along."""
         self._done.clear()
         self._failures.clear()
 

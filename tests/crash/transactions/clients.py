@@ -126,7 +126,7 @@ class Producer:
         self._waiting[self._say(what, half, check=check)] = answered
 
     def _say(self, what: int, half: tuple[int, int], *, check: bool = False) -> int:
-        """One END_TRANSACTION; nobody answers one that says it is not known."""
+        """One END_TRANSACTION; nobody answers it if it says that the decision is not known."""
         fields = {
             "producerGroup": GROUP,
             "tranStateTableOffset": half[0],

@@ -1,9 +1,9 @@
-"""What producers of one group and a consumer were told, over all lives of a daemon.
+"""The answers to producers of one group and to a consumer, over all lives of a daemon.
 
 A `Transaction` has a kind, which says how its producers decide: at once, at a check, never, twice,
 and so on (`KINDS`). All of it follows from its number and the run's seed, so that any producer of
 the group can decide any of them. Decisions are noted before they are sent, answers when they are
-received; what a kill took has no answer.
+received; a request that a kill took has no answer.
 
 Any thread.
 """
@@ -110,7 +110,7 @@ class Transaction:
 
 
 def number_of(body: bytes) -> int:
-    """Of which transaction a message is."""
+    """The number of a message's transaction."""
     return int(body[:8])
 
 
@@ -124,7 +124,7 @@ class Seen(NamedTuple):
 
 
 class History:
-    """What has happened, and what is to be done next."""
+    """Past events, and the next thing to do."""
 
     def __init__(
         self, seed: int, checks: int, producers: int, mark: Callable[[], int] = lambda: -1
@@ -199,7 +199,7 @@ class History:
         self._errands[producer].append(one)
 
     def left_to(self, producer: int) -> Transaction | None:
-        """What another producer has left to this one."""
+        """A transaction that another producer has left to this producer."""
         errands = self._errands[producer]
         return errands.popleft() if errands else None
 
@@ -223,7 +223,7 @@ class History:
     # --- the test ---------------------------------------------------------------------------
 
     def wait_prepared(self, count: int) -> None:
-        """Until so many half messages are stored."""
+        """Wait until this number of half messages is stored."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.prepared >= count, _WAIT_S)
 

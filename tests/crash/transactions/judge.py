@@ -1,7 +1,7 @@
 """Whether a log agrees with what producers and a consumer were told (docs/reliability.md I12).
 
-Reads the records of the log alone, in their order, when all transactions are over: what the half
-queue, the op queue and the topics hold follows from it. Rules, one word each:
+Reads the records of the log alone, in their order, when all transactions are over: the contents of
+the half queue, the op queue and the topics follow from it. Rules, one word each:
 
     half       an answered half message is in the log, as it was sent
     visible    nothing was delivered, or seen, without a commit that somebody had sent before
@@ -52,7 +52,7 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """What the log has of one transaction, in its order."""
+    """The records of one transaction in the log, in its order."""
 
     halves: list[Record] = field(default_factory=list)
     finals: list[Record] = field(default_factory=list)
@@ -206,7 +206,7 @@ def _seen(history: History, records: list[Record]) -> Iterator[Violation]:
 
 
 def aside(history: History, records: list[Record]) -> list[Transaction]:
-    """Those that nobody would decide, and that were put aside."""
+    """The transactions that nobody would decide, and that were put aside."""
     kept = sort_out(records)
     return [one for one in history.transactions if one.wish == UNKNOWN and kept[one.number].asides]
 

@@ -68,7 +68,7 @@ class Timed:
 
 @dataclass(slots=True)
 class BrokerRecording:
-    """What the disk was told, and what clients were."""
+    """The writes that the disk got, and the answers that clients got."""
 
     flush: str
     seed: int
@@ -82,8 +82,8 @@ class BrokerRecording:
         )
 
     def told(self, cut: int) -> Told:
-        """What holds if power goes there. Under ASYNC_FLUSH no answer is worth anything then; what
-        is left has to agree all the same."""
+        """The promises that hold if power goes there. Under ASYNC_FLUSH no answer is worth anything
+        then; the records left have to agree all the same."""
         marks = self.log.marks(cut) if self.flush == "SYNC_FLUSH" else {}
         told = Told()
         for one in self.history.transactions:
@@ -112,8 +112,8 @@ def record(
     prepared: int = _PREPARED,
     timed: int = _TIMED,
 ) -> BrokerRecording:
-    """Run it below `folder`, each life until so many more are prepared, and so many messages with
-    times of their own sent; `control` names what is broken in the daemon."""
+    """Run it below `folder`, each life until these numbers of transactions are prepared and of
+    messages with own times sent; `control` names what is broken in the daemon."""
     image = make_file_system(folder / "base", "ext4")
     with RecordedDisk(folder, image, 0) as disk:
         marks = Marks(disk.mark)
@@ -225,7 +225,7 @@ def _judge(folder: Path, recording: BrokerRecording, state: CrashState, disk: Di
 
 
 def _judge_directory(root: Path, recording: BrokerRecording, cut: int) -> list[Fault]:
-    """In a child: what is replaced here goes with its process."""
+    """In a child: code replaced here goes with its process."""
     CONTROLS["after-a-power-cut"]()
     random.seed(f"{cut}")
     clocks = time_from(0.0)

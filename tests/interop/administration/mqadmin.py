@@ -25,7 +25,7 @@ _TIMEOUT_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command printed; `files` are those that it wrote, by the name it gave them."""
+    """The output of a command; `files` are those that it wrote, by the name it gave them."""
 
     out: str
     err: str
@@ -54,7 +54,7 @@ class AdminPeer:
         return answer
 
     def run(self, *words: str, lines: int = 0) -> Output:
-        """Run one command; after so many lines of output it is interrupted."""
+        """Run one command; after `lines` lines of output it is interrupted."""
         before = self._files()
         said = self.ask("run", lines, *words)
         made = self._files() - before
@@ -115,9 +115,9 @@ _MASKS = tuple(
 def fields_of(
     output: Output, *, own_ports: tuple[int, ...], folders: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a command printed and wrote, by name. Times, ids and what follows from a process alone
-    are masked, and so are `folders` (by path, what stands for each) and the ports of clients, which
-    are all but `own_ports`."""
+    """The fields that a command printed and wrote, by name. Times, ids and values of a process
+    alone are masked, and so are `folders` (by path, what stands for each) and the ports of clients,
+    which are all but `own_ports`."""
     fields = _Fields(own_ports, folders)
     fields.take_text(output.out)
     for name, text in output.files.items():
@@ -150,7 +150,7 @@ class _Fields:
                 self._take_line(self._masked(line.rstrip()))
 
     def take_errors(self, text: str) -> None:
-        """Of traces the messages, without the frames."""
+        """Take the messages of traces, without the frames."""
         for line in self._masked(text).splitlines():
             if line.startswith("\t") or not line.strip() or "/docs/faq/" in line:
                 continue

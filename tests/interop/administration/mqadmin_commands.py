@@ -1,7 +1,7 @@
 """The history that a broker is given, and the mqadmin commands that it is asked meanwhile.
 
-The order matters: each command finds what those before it left. What a command prints follows from
-this file, from the broker's address (the same one for both brokers) and from the time.
+The order matters: each command finds what those before it left. The output of a command follows
+from this file, from the broker's address (the same one for both brokers) and from the time.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ TRACED = (
     "queryMsgTraceById -i {trace_id}",
     "queryMsgTraceById -i {no_unique_id}",
 )
-#: An order topic that is none any more.
+#: An order topic that becomes a plain topic.
 ORDERED = (
     "updateOrderConf -t payments -m get",
     "updateOrderConf -t payments -m put -v {name}:2",
@@ -141,7 +141,7 @@ ORDERED = (
     "updateOrderConf -t payments -m delete",
     "updateOrderConf -t payments -m get",
 )
-#: What the cluster is told, and what it says of itself.
+#: Settings that the cluster gets, and those that it shows.
 SETTINGS = (
     "updateKvConfig -s SPACE -k key -v value",
     "deleteKvConfig -s SPACE -k key",
@@ -165,7 +165,7 @@ SETTINGS = (
     "exportConfigs -c DefaultCluster -f {folder}/export",
     "exportMetrics -c DefaultCluster -f {folder}/export",
 )
-#: What clears away.
+#: Commands that clear away.
 CLEARED = (
     "updateTopicPerm -b {broker} -t payments -p 4",
     "updateTopicPerm -b {broker} -t payments -p 4",
@@ -188,7 +188,7 @@ CLEARED = (
     "consumerConnection -g __MONITOR_CONSUMER",
 )
 COMMANDS = (*MADE, *USED, *READ_AGAIN, *LEFT, *TRACED, *ORDERED, *SETTINGS, *CLEARED)
-#: Of commands that would never end: interrupted after so many lines of output.
+#: Commands that would never end are interrupted after this number of lines of output.
 LINES = {"clusterRT": 2}
 
 
@@ -245,7 +245,7 @@ class Story:
             self.outputs[label] = self._run_one(words)
 
     def _run_one(self, words: list[str]) -> Output:
-        """What a command says; a machine under load makes it miss its own time-outs."""
+        """The output of a command; a machine under load makes it miss its own time-outs."""
         for _ in range(TRIES):
             output = self._peer.run(*words, lines=LINES.get(words[0], 0))
             if not any(miss in output.err for miss in _MISSES):

@@ -1,9 +1,9 @@
 """mqadmin 4.9.8 against our broker and against the Java one: the same history, the same commands,
-and each field of what is printed compared.
+and each printed field compared.
 
-`DIFFERENCES` has what differs and why. It is exact: a difference that is not listed fails, and so
-does one that is listed and not there. `VARYING` has what no two runs print alike, of either broker;
-of those the form alone is compared.
+`DIFFERENCES` has the fields that differ, and why. It is exact: a difference that is not listed
+fails, and so does a listed difference that is not there. `VARYING` has the fields that no two runs
+print alike, of either broker; only their form is compared.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ VARYING = (
     Varying("consumerProgress", r".*\.TPS", r"\d+"),
     Varying("consumerStatus *", r".*(RT|TPS|AvgDelay)", r"\d+\.\d\d"),
     Varying("statsAll*", r".*\.(In|Out)TPS", r"\d+\.\d\d"),
-    # What came between two samples, ten seconds apart.
+    # Messages between two samples, ten seconds apart.
     Varying("statsAll*", r".*\.(In|Out)Msg24Hour", r"\d+"),
     Varying("checkMsgSendRT *", r".*\.RT( #\d)?", r"\d+"),
     # mqadmin chooses a queue by chance.
@@ -78,7 +78,8 @@ VARYING = (
 
 
 class Difference(NamedTuple):
-    """One that is meant: the values are regular expressions, None where there is no such field."""
+    """An intended difference: the values are regular expressions, None where there is no such
+    field."""
 
     commands: str
     field: str
@@ -236,7 +237,7 @@ def _fits(form: str | None, value: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What both brokers said, by command and field; and what mqadmin can be asked."""
+    """The output of both brokers, by command and field; and the commands of mqadmin."""
 
     registered: set[str]
     ours: dict[str, Fields]

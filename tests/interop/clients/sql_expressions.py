@@ -1,6 +1,6 @@
 """SQL92 expressions and messages for them: the documented ones, corners, and generated ones.
 
-The generated ones are mostly right. What they are compared with is in test_sql_filter.py.
+The generated ones are mostly right. test_sql_filter.py has the values that they are compared with.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ NUMBERS = (
 )  # fmt: skip
 STRINGS = tuple(["'" + value.replace("'", "''") + "'" for value in ("", *VALUES)])
 SPACES = (" ", "  ", "\t", "\n", "\r\n", "\f", " /* it's * a ** comment */ ", " -- a comment\n")
-# What stands in the way now and then; most of it is refused, or leaves something unread.
+# Symbols that stand in the way now and then; most are refused, or leave something unread.
 ODD = (
     "!", "!=", "==", '"x"', "'x", "/* x", "*", "%", "LIKE 'x'", "007", "0L", "1e", "a.b", "a-b",
     "9223372036854775808", "1e400", "\u017f", "\u212a", "\v", "\u00a0", "#", ";", "()", "in ()",
     "in (5)", "is", "0.0",
 )  # fmt: skip
-# What the generator meets too seldom: conditions and literals of two kinds, letters that are not.
+# Cases that the generator meets too seldom: conditions and literals of two kinds, letters that are
+# not.
 CORNERS = (
     "TRUE = a", "FALSE <> a", "(a = '5') = a", "(a = '5') = (b = '5')", "a = (b IS NULL)",
     "NOT a = 'x'", "NOT a IS NULL", "NOT a", "1 = TRUE", "'true' = TRUE", "TRUE = 'true'",
@@ -46,8 +47,8 @@ CORNERS = (
     "a = 5 /*/ */", "$ = 5", "_ IS NULL", "a.b = 5", "5l = a", "5.e1 = a", ".5 = a", "5.l = a",
     "a = 5e", "a = .e5", "a=5or b=5", "a=5AND b=5", "a IN('5')",
 )  # fmt: skip
-# What RocketMQ's manual and its examples show of the language: each line of its grammar, each kind
-# of constant, and the expressions of its example programs.
+# The language in RocketMQ's manual and examples: each line of its grammar, each kind of constant,
+# and the expressions of its example programs.
 DOCUMENTED = (
     "a > 5 AND b = 'abc'", "a between 0 and 3",
     "(TAGS is not null and TAGS in ('TagA', 'TagB')) and (a is not null and a between 0 and 3)",

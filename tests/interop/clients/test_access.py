@@ -1,6 +1,6 @@
 """Accounts: the same clients against our broker and the real Java one, with the same file.
 
-What one allows the other does, but for what is written in `STRICTER`, with the reason.
+Both allow the same, but for the differences in `STRICTER`, with the reason.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ accounts:
   - readers=DENY
 """
 USERS = ("orders-writer", "orders-reader", "orders-both", "only-others")
-#: Who asks: an access key with a right or a wrong secret, or nobody.
+#: The askers: an access key with a right or a wrong secret, or nobody.
 ASKERS = (
     *((user, SECRET) for user in USERS),
     ("orders-both", "another-secret"),
@@ -217,7 +217,7 @@ def test_a_field_that_old_clients_do_not_sign(sides: dict[str, Side]) -> None:
             assert is_refused(wire) == name.startswith("java")
 
 
-#: As an administrator types them; the last ones are refused.
+#: Commands as an administrator types them; the last commands are refused.
 ADMIN_COMMANDS = (
     "clusterAclConfigVersion -c DefaultCluster",
     "updateAclConfig -c DefaultCluster -a newcomer -s newcomer-hidden -i DENY -u SUB -t made=PUB",
@@ -230,7 +230,7 @@ ADMIN_COMMANDS = (
     "updateAclConfig -b {broker} -a newcomer -s newcomer-hidden -t made=EVERYTHING",
     "deleteAclConfig -b {broker} -a nobody-here",
 )
-#: What refuses says why in words of its own; ours hold no secret and no path of the machine.
+#: Each broker refuses in words of its own; ours hold no secret and no path of the machine.
 _WORDS = ("error text", "error #2")
 
 
@@ -287,7 +287,8 @@ LANGUAGES = ("go", "cpp", "node", "aerobee")
 def test_clients_of_other_languages_sign(
     sides: dict[str, Side], language: str, tmp_path: Path
 ) -> None:
-    """What is sent with rights comes to a consumer with rights; who has none is refused."""
+    """A message sent with rights comes to a consumer with rights; a client without rights is
+    refused."""
     peer = PEERS[language]
     require(peer.needs or peer.name)
     for name in ("our 4.9.8", "java 4.9.8"):

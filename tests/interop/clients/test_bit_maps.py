@@ -21,7 +21,7 @@ HEART_BEAT, RETRY_IMMEDIATELY, NOT_FOUND = 34, 20, 19
 COUNT = 150
 EXT_BYTES = 1_500
 HEAD = struct.Struct(">hqqh")
-#: By group.
+#: The expressions by group.
 WANTED = {
     "g-all": "a IS NULL OR a IS NOT NULL",
     "g-none": "a = 'nothing has this'",
@@ -101,7 +101,8 @@ def units(store: Path, topic: str, queue: int) -> Iterator[tuple[str, int, int, 
 
 
 def filled(broker: Broker, messages: list[dict[str, str]]) -> Mapping[str, list[str]]:
-    """Send, some before anybody filters and the most after it; what each group gets, by name."""
+    """Send, some before anybody filters and the most after it; return the messages that each group
+    gets, by name."""
     broker.start()
     broker.create_topic(TOPIC, QUEUES)
     broker.create_topic(OTHER, QUEUES)

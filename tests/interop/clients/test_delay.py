@@ -35,7 +35,7 @@ def send(wire: Wire, turn: str) -> None:
 
 
 def delivered(broker: Broker) -> dict[str, list[Stored]]:
-    """What has come, by body."""
+    """The messages that have come, by body."""
     found: dict[str, list[Stored]] = {}
     with broker.wire() as wire:
         for one in wire.read_topic(TOPIC, QUEUES):
@@ -44,7 +44,7 @@ def delivered(broker: Broker) -> dict[str, list[Stored]]:
 
 
 def waiting(broker: Broker) -> dict[str, Stored]:
-    """What waits or waited, by body."""
+    """The messages that wait or waited, by body."""
     with broker.wire() as wire:
         return {
             one.body: one for level in LEVELS_MS for one in wire.read_queue(SCHEDULE, level - 1)

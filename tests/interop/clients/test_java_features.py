@@ -41,7 +41,7 @@ PUT_ASIDE, TRACES = "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_TRACE_TOPIC"
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
-    """Those that this run takes, started at once."""
+    """The sides that this run takes, started at once."""
     require("java-broker")
     root = tmp_path_factory.mktemp("features")
     options = {"shape": StoreShape(extra=SHAPE), "name_server": NAME_SERVER}
@@ -77,7 +77,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]
 
 @pytest.fixture(scope="module", autouse=True)
 def transactions(sides: dict[str, Side]) -> dict[str, Begun]:
-    """Of each side."""
+    """The transactions begun on each side."""
     with ThreadPoolExecutor() as threads:
         return dict(zip(sides, threads.map(begin_transactions, sides.values()), strict=True))
 
@@ -239,7 +239,8 @@ TRACED_BY_5 = Counter({"Pub": 2, "EndTransaction": 1})
 
 @everywhere
 def test_traces_are_found_by_key(side: Side) -> None:
-    """What a producer, one of transactions and a consumer did with a message, and when."""
+    """Traces tell what a producer, a transactional producer and a consumer did with a message, and
+    when."""
     topic = side.topic("traced", 1)
     sender = side.make("producer", "traced-sender", trace="yes")
     deciding = side.make("producer", "traced-decider", trace="yes", transactions="yes")
@@ -361,7 +362,7 @@ def test_lite_pull_consumers_seek_and_commit(side: Side) -> None:
 
 @pytest.mark.parametrize("side", ["our", "our-5.5.0"], indirect=True)
 def test_what_is_subscribed_to_while_pulls_are_held_is_not_passed_over(side: Side) -> None:
-    """With the reference it is: its clients choose by what they wanted when they pulled, and go on
+    """The reference passes it over: its clients choose by their wishes when they pulled, and go on
     behind all the others."""
     topic = side.topic("restated", 2)
     sender = side.make("producer", "restating-sender")
@@ -462,7 +463,7 @@ MESSAGE_ILLEGAL, ILLEGAL_OPERATION = 13, 604
 
 @pytest.mark.parametrize("side", ["our-5.5.0"], indirect=True)
 def test_messages_have_times_of_their_own(side: Side) -> None:
-    """None comes early; one that is recalled does not come. (Java's broker has no such times.)"""
+    """None comes early; a recalled message does not come. (Java's broker has no such times.)"""
     topic = side.topic("timed", 1)
     sender = side.make("producer", "timed-sender")
     consumer = side.make("consumer", "timed-reader", topic=topic)
@@ -492,7 +493,7 @@ def test_messages_have_times_of_their_own(side: Side) -> None:
 
 # --- transactions ---------------------------------------------------------------------------------
 
-#: Body: what the producer decides at once, what at checks. A check that came before a decision, as
+#: By body: the producer's decision at once, and at checks. A check that came before a decision, as
 #: on a busy machine, would have Java's broker deliver a message twice: none is made for an hour.
 AT_ONCE = "CHECK_IMMUNITY_TIME_IN_SECONDS=3600,check=none"
 TRANSACTIONS = {
@@ -563,8 +564,8 @@ def die_undecided(side: Side, topic: str, group: str) -> None:
 def test_transactions_are_decided_at_once_or_when_asked(
     side: Side, transactions: dict[str, Begun], request: pytest.FixtureRequest
 ) -> None:
-    """By their producer, or by another one of its group where it has died; each that is committed
-    is delivered once, no other is."""
+    """Their producer decides them, or another of its group where it has died; each committed
+    message is delivered once, no other is."""
     begun = transactions[request.node.callspec.params["side"]]
     states = [begun.sent[body]["state"] for body in TRANSACTIONS]
     assert states == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", *["UNKNOW"] * 4]

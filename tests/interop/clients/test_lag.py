@@ -51,8 +51,8 @@ def mqadmin(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def behind(body: bytes) -> int:
-    """As tools add it up: `consumerOffset` from `brokerOffset`, of each queue of the topic. Java's
-    form has objects as keys, which are no JSON: the numbers alone are read."""
+    """The lag as tools add it up: `consumerOffset` from `brokerOffset`, of each queue of the topic.
+    Java's form has objects as keys, which are no JSON: the numbers alone are read."""
     text = body.decode()
     ends, offsets = (
         [int(part.split(",")[0].rstrip("}")) for part in text.split(f'"{name}":')[1:]]

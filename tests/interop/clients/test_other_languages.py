@@ -1,7 +1,7 @@
-"""What clients in other languages than Java have besides test_clients.py, with both brokers.
+"""Features of clients in other languages than Java besides test_clients.py, with both brokers.
 
-Each case runs one scenario against our broker and the Java one at the same time, and what came of
-it is the same with both. A test's parameters are the clients that have the feature.
+Each case runs one scenario against our broker and the Java broker at the same time, and the result
+is the same with both. A test's parameters are the clients that have the feature.
 """
 
 import uuid
@@ -101,7 +101,7 @@ def numbers(lines: list[Line]) -> list[int]:
 def on_both(
     both: list[Broker], name: str, log: Path, subject: str, scenario: Callable[[Stage], T]
 ) -> dict[str, T]:
-    """What came of the scenario, by the kind of the broker; both run at the same time."""
+    """The result of the scenario, by the kind of the broker; both run at the same time."""
     require(PEERS[name].needs or name)
     stages = [Stage(broker, PEERS[name], log, subject) for broker in both]
     try:
@@ -280,7 +280,8 @@ def test_messages_of_one_sharding_key_share_a_queue(
 def test_transactions_end_as_their_producer_decides(
     both: list[Broker], name: str, tmp_path: Path
 ) -> None:
-    """Of each four: committed, rolled back, and committed or rolled back when the broker asks."""
+    """Each four transactions are: committed, rolled back, and committed or rolled back when the
+    broker asks."""
 
     def scenario(stage: Stage) -> tuple[list[int], list[int], int]:
         consumer = stage.ready(count=4)
@@ -340,7 +341,7 @@ def test_sending_and_consuming_are_traced(both: list[Broker], name: str, tmp_pat
 
 
 def traced(wire: Wire, keys: set[str]) -> set[tuple[str, str]]:
-    """What was traced of messages with these keys: the step and the key."""
+    """The traces of messages with these keys: the step and the key."""
     return {
         (fields[0], key)
         for one in wire.read_queue(TRACES, 0)

@@ -1,10 +1,10 @@
 """SQL92 filters: the same verdict as RocketMQ's own filter module, for generated expressions.
 
 One JVM holds `rocketmq-filter` as the Java broker has it (java/filter/SqlFilterPeer.java). It and
-our engine are asked for the same expressions and properties: whether the expression is one, and
-whether each message gives true, false, null or a failure. Then the same is asked of a broker that
-holds the messages: consumers' pulls that bring their expression get those for which it is true
-there, all of them and no others.
+our engine get the same expressions and properties: whether the expression is valid, and whether
+each message gives true, false, null or a failure. Then a broker that holds the messages gets them
+too: consumers' pulls that bring their expression get those for which it is true there, all of them
+and no others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.interop.processes import Dialogue
 from tests.interop.wire import PULL_MESSAGE, SUCCESS, Wire
 
 EXPRESSIONS, MESSAGES = 250, 12
-# Of the broker.
+# Messages of the broker.
 STORED = 1_000
 # Pulls that are on their way at a time.
 WINDOW = 50
@@ -99,7 +99,7 @@ REST, ZERO = "refused here for what is unread there", "a floating-point zero, re
 
 
 def verdict(mine: dict[str, str], theirs: dict[str, str], expression: str) -> str:
-    """What both say, or how they differ by intention; fails for any other difference."""
+    """The verdict of both, or how they differ by intention; fails for any other difference."""
     if theirs.get("unread"):
         assert "refused" in mine, (expression, mine, theirs)
         return REST
@@ -170,10 +170,11 @@ class Consumer:
         return [self._pull(expression, 0) for expression in expressions]
 
     def read(self, asked: list[int], expressions: Sequence[str]) -> list[dict[str, str]]:
-        """As `Peer.ask_kept` of each, T for a message that came and F for one that did not."""
+        """Returns the form of `Peer.ask_kept` for each, T for a message that came and F for a
+        message that did not."""
         came = [set[int]() for _ in expressions]
         refused = [""] * len(expressions)
-        # Of each pull its expression's place and its offset.
+        # The place of each pull's expression, and its offset.
         waiting = {number: (place, 0) for place, number in enumerate(asked)}
         while waiting:
             number, answer = self._wire.next_answer()
@@ -207,7 +208,8 @@ class Consumer:
 
 
 def queue_offsets(body: bytes) -> Iterator[int]:
-    """Those of the records of an answer; there may be millions, so nothing else is looked at."""
+    """The queue offsets of the records of an answer; there may be millions, so nothing else is
+    looked at."""
     place = 0
     while place < len(body):
         (size,) = struct.unpack_from(">i", body, place)
@@ -231,7 +233,7 @@ def stored_messages(broker: Broker, peer: Peer, topic: str) -> None:
 
 
 def compare_through(broker: Broker, peer: Peer, topic: str, asked: Sequence[str]) -> Counter[str]:
-    """What was said of each expression; fails where the two differ without intention."""
+    """The counts of verdicts on the expressions; fails where the two differ without intention."""
     verdicts: Counter[str] = Counter()
     with broker.wire() as wire:
         consumer = Consumer(wire, topic, STORED)

@@ -37,7 +37,7 @@ accounts:
   defaultTopicPerm: SUB
   defaultGroupPerm: SUB
 """
-#: What the broker sees of a client that does not trust it, where it leaves without saying why.
+#: The broker's view of a client that does not trust it, where the client leaves without saying why.
 SAYS_NOTHING = {"java-4.4.0": "gone"}
 #: Clients that speak no TLS, of each language.
 PLAIN = ("java-4.9.8", "go", "cpp", "node", "rust")

@@ -53,7 +53,7 @@ class Produce:
         self.output = output
         self.failed = 0
         self.routed = False
-        # Of a loaded machine, with brokers in other processes.
+        # The timeout suits a loaded machine, with brokers in other processes.
         self.producer = Producer(options.group, timeout=10_000)
         self.producer.set_namesrv_addr(options.namesrv)
         sign(self.producer, options)
@@ -193,7 +193,8 @@ class Consume:
         consumer.shutdown()
 
     def stop(self, *_: object) -> None:
-        """Of a signal: the event's lock may be held by whom it interrupts, so that is not set."""
+        """Handle a signal: the interrupted code may hold the event's lock, so the event is not
+        set."""
         self.stopped = True
 
     def received(self, message: RecvMessage) -> None:
@@ -206,7 +207,7 @@ class Consume:
 
 
 def sign(client: Producer | PushConsumer, options: argparse.Namespace) -> None:
-    """Have requests signed, for the account if there is one."""
+    """Have requests signed, for the account if the options name it."""
     if options.access_key:
         client.set_session_credentials(options.access_key, options.secret_key, "")
 

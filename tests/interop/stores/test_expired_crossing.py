@@ -50,7 +50,7 @@ def everything(wire: Wire) -> list[Stored]:
 
 def is_trimmed(wire: Wire, store: Path, queue: int) -> bool:
     """Whether the queue begins in its first file: files go after the offset has moved, and Java
-    looks for where a queue begins in the first one that it finds."""
+    looks for the beginning of a queue in the first file that it finds."""
     first = wire.min_offset(TOPIC, queue)
     files = sorted(
         int(path.name) for path in (store / "consumequeue" / TOPIC / f"{queue}").iterdir()

@@ -1,4 +1,4 @@
-"""kill -9 in mid-stream: what was acknowledged is there, in its place, and can be found."""
+"""kill -9 in mid-stream: acknowledged messages are there, in their place, and can be found."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.interop.wire import Stored
 from tests.parts import begin_watch_anew
 
 COUNT = campaign.size("clients and a kill")
-# As long as each of them is at it at least: on a busy machine they begin half a minute apart.
+# Each of them works at least this long: on a busy machine they begin half a minute apart.
 SENDING_S = 60
 TOPIC = "kill"
 FAR_FUTURE_MS = 9_999_999_999_999

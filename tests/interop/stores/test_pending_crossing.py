@@ -1,8 +1,8 @@
-"""What is pending when a store changes hands: undecided transactions, messages that wait for their
+"""Pending work when a store changes hands: undecided transactions, messages that wait for their
 delay or their time, offsets of a group that was reset. Java's broker, ours, and Java's again.
 
-Clients are frames, so that it is known what each of them was asked and told. No times are looked
-at: whichever broker is there when a message is due delivers it, once.
+Clients are frames, so that the requests and answers of each are known. No times are looked at: any
+broker that is there when a message is due delivers it, once.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Producer:
 
     def asked(self) -> dict[str, Transaction]:
         """The transactions of the checks that have come so far, by body; the last check of each."""
-        # Whatever is answered, checks that came before are read by then.
+        # After any answer, checks that came before are read.
         self.wire.max_offset(TOPIC, 0)
         found: dict[str, Transaction] = {}
         for code, ext, body in self.wire.requests:
@@ -133,7 +133,8 @@ def commit(wire: Wire, group: str, told: dict[int, int]) -> None:
 
 
 def reset(broker: Broker, group: str, time_ms: int) -> None:
-    """As an administrator's tool does it, with one member, who commits what it is told."""
+    """Reset as an administrator's tool does, with one member, which commits the offsets that it
+    gets."""
     subscription = {"topic": TOPIC, "subString": "*", "expressionType": "TAG", "subVersion": 1}
     data = {
         "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",

@@ -57,7 +57,7 @@ def bodies(*prefixes: str) -> set[str]:
 
 
 def check_queries(broker: Broker, log: Path, stored: list[Stored]) -> None:
-    """By key, id and time, asked over the wire and by the reference client."""
+    """Look messages up by key, id and time, over the wire and by the reference client."""
     with broker.wire() as wire:
         for one in stored[:: COUNT // 20]:
             assert one in wire.by_key(TOPIC, one.body, one.store_ms - 1_000, one.store_ms)

@@ -6,7 +6,7 @@ on and is killed, ours goes on and is killed, Java has the last word; at each ch
 directories are added, and retired. A second one is for what goes only without the pool: warming
 under SYNC_FLUSH.
 
-What differs in Java (4.9.7) is asserted where it shows: it goes on writing in a directory that has
+Java's differences (4.9.7) are asserted where they show: it goes on writing in a directory that has
 become read-only, where ours ends the segment and goes on elsewhere.
 """
 
@@ -73,7 +73,7 @@ class Turns:
                 assert answer.ext["queueOffset"] == str(number // QUEUES)
                 places.append(int(answer.ext["msgId"][-16:], 16))
         found = self.everything(len(self.stored) + len(places))
-        # What was there stays as it was, and each new one is where its answer said.
+        # Earlier messages stay as they were, and each new message is where its answer said.
         assert found[: len(self.stored)] == self.stored
         assert [one.log_offset for one in found[len(self.stored) :]] == places
         self._check_keys(found[len(self.stored) :])
@@ -231,7 +231,7 @@ def test_segments_warmed_under_sync_flush_wander_between_the_brokers(
 def test_java_does_not_look_into_a_read_only_directory_beside_a_single_other(
     new_broker: NewBroker, tmp_path: Path
 ) -> None:
-    """What docs/operations.md warns of: such a store is whole for our broker only."""
+    """docs/operations.md warns of this: such a store is whole for our broker only."""
     root = tmp_path / "disks"
     root.mkdir()
     turns = Turns(new_broker, root)

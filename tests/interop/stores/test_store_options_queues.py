@@ -176,7 +176,7 @@ def java_hash(text: str) -> int:
 
 
 def check_seals(store: Path, broker: Broker, turn: str, *, sealed: bool) -> None:
-    """What our broker has written ends with the CRC of all of it; to Java that is a property."""
+    """A record of our broker ends with the CRC of all of it; to Java that is a property."""
     log = (store / "commitlog" / f"{0:020d}").read_bytes()
     with broker.wire() as wire:
         ours = [one for one in wire.read_queue(TOPIC, 1) if one.body.startswith(f"{turn}-")]
@@ -216,7 +216,8 @@ def wait_saved(store: Path, offset: int) -> None:
 
 
 def take_derived_away(store: Path) -> dict[str, bytes]:
-    """So that the next broker has to make all of it again; what there was."""
+    """Remove them, so that the next broker has to make all of them again; return the old
+    contents."""
     before = derived(store)
     for folder in FOLDERS:
         shutil.rmtree(store / folder)

@@ -1,14 +1,14 @@
 """R9: a store lives for weeks while its wall clock is set; the test knows the true time.
 
 `World` has two clocks. True time only goes forward, an hour at a step; the wall clock follows it
-until a scenario sets it. Every hour messages are sent, synced, dispatched, and deletion runs. What
-must hold does not depend on the scenario:
+until a scenario sets it. Every hour messages are sent, synced, dispatched, and deletion runs. The
+claims do not depend on the scenario:
 
 - nothing is lost: a queue serves all that was sent to it, in order, under its offset and bytes,
   from the first message that deletion left;
 - store times are the wall clock's, or, where it was set back within a segment, the segment's last;
 - what deletion took was as old, in true time, as the retention time says;
-- nothing stays for ever: what is still there is not much older;
+- nothing stays for ever: the messages still there are not much older;
 - each message is found by its key, with and without its store time, and by its time in its queue
   as far as times along the queue are in order.
 
@@ -32,7 +32,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 RETENTION_HOURS = 72
 QUEUES = 2
-# What a clock may differ by without its being a step, once over a restart.
+# The difference of a clock that counts as no step, once over a restart.
 _TOLERANCE_MS = 660_000
 # How late deletion may be: up to two segments, and steps that are not hourly.
 _LATE_MS = 12 * HOUR_MS
@@ -76,7 +76,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class Figures:
-    """What of one life is printed."""
+    """The printed figures of one life."""
 
     sent: int = 0
     deleted: int = 0
@@ -116,7 +116,7 @@ class World:
     # --- what happens -----------------------------------------------------------------------
 
     def hours(self, count: int) -> None:
-        """So many hours of sends and deletion."""
+        """Pass `count` hours of sends and deletion."""
         for _ in range(count):
             self.clock.pass_ms(HOUR_MS)
             for _ in range(2):
@@ -195,7 +195,7 @@ class World:
             self.wrong.append("the store did not close cleanly")
 
     def let_go(self) -> None:
-        """Whatever has happened: the directory is free for the next life."""
+        """Free the directory for the next life, after any end."""
         if self.store.open_now:
             self.store.abandon()
 
@@ -255,7 +255,7 @@ class World:
             offset = result.next_offset
 
     def search_all(self) -> None:
-        """By key, by key and time, and by time."""
+        """Search all messages by key, by key and time, and by time."""
         there = list(self._there())
         for sent in there:
             key = f"U{sent.number}"

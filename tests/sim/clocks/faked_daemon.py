@@ -13,7 +13,7 @@ from tests.crash.running.daemons import start_daemon
 from tests.service.kit import Served
 from tests.tools import faketime_library, need
 
-#: What sets the clock of a FakedClock.
+#: Sets the clock of a FakedClock.
 Setting = Callable[["FakedClock"], None]
 
 
@@ -41,7 +41,7 @@ class FakedClock:
 
     @property
     def now_s(self) -> float:
-        """What the daemon reads."""
+        """The time that the daemon reads."""
         return self._stopped_s if self._stopped_s is not None else time.time() + self._offset_s
 
     def forward(self, seconds: float) -> None:

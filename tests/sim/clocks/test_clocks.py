@@ -190,8 +190,8 @@ def test_no_clock_costs_a_message_or_keeps_it_for_ever(name: str, seed: int) -> 
 
 
 def _recovered_by_time(plan_name: str, seed: int) -> list[str]:
-    """What is wrong with starts without our offsets file, as after another broker, by the
-    checkpoint's times. `test_storage_model.py` has such lives with the file.
+    """Faults of starts without our offsets file, as after another broker, by the checkpoint's
+    times. `test_storage_model.py` has such lives with the file.
 
     Power cuts take all or nothing here: without the file a hole before sound records is damage.
     """

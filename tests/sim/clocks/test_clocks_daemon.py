@@ -26,7 +26,7 @@ HOUR_S, DAY_S = 3600, 86_400
 _MESSAGES = 40
 _QUERY, _SEARCH, _HEARTBEAT, _CONSUMERS = 12, 29, 34, 38
 
-#: What is done to the clock, and how the daemon is stopped for it ("": it goes on serving).
+#: The change of the clock, and how the daemon is stopped for it ("": it goes on serving).
 STEPS: dict[str, tuple[Setting, str]] = {
     "an hour forward": (lambda clock: clock.forward(HOUR_S), ""),
     "an hour back": (lambda clock: clock.forward(-HOUR_S), ""),
@@ -94,7 +94,7 @@ class Life:
         forget_clock_of(self.daemon.process.pid)
 
     def wrong(self) -> list[str]:
-        """What clients were not given as promised."""
+        """Violations of the promises to clients."""
         found = served(self.daemon.port, self.store)
         return [f"{one.rule} {one.text}" for one in check(self.history, found, Promise())]
 

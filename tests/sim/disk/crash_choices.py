@@ -22,7 +22,7 @@ EXHAUSTIVE = 10
 RANDOM = 200
 TORN = 24
 KILLED = 8
-#: So many damages, at every so many places.
+#: The number of damages, and the distance of the places that get them.
 HURT = 2
 HURT_EVERY = 3
 

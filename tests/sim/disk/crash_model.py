@@ -1,13 +1,13 @@
-"""What a disk may hold after a crash: the journal of `recorded_files.py`, replayed.
+"""The possible states of a disk after a crash: the journal of `recorded_files.py`, replayed.
 
-Pessimistic on purpose, more than any one file system is. After a crash
+It is pessimistic on purpose, more than any single file system is. After a crash
 
 - a page of 4 KiB that was not synced holds any of the contents it had since its last sync;
 - it may be torn: each of its sectors of 512 bytes of another one of them;
-- a file's length is any it had since its last sync, whatever became of its pages;
+- a file has any length it had since its last sync, whatever became of its pages;
 - each name made, renamed or removed since the directory's last sync is there or not, on its own;
-- after a failed sync what it was about is in doubt for good, unless written again: a later sync
-  that succeeds says nothing about it (docs/reliability.md 3.2).
+- after a failed sync its pages and names are in doubt for good, unless written again: a later sync
+  that succeeds says nothing about them (docs/reliability.md 3.2).
 
 Everything that may be one way or another is a `Doubt`. A state of the disk is one version picked
 for each doubt; version 0 is the oldest (what the disk had for certain), the last one what the
@@ -107,7 +107,7 @@ class _FileModel:
         self._built.clear()
 
     def newest(self) -> bytes:
-        """What a process sees."""
+        """The content that a process sees."""
         picks = [(item, len(versions) - 1) for item, versions in sorted(self.versions.items())]
         return self.content(tuple(picks))
 
@@ -248,16 +248,18 @@ class CrashModel:
         return state
 
     def newest(self) -> tuple[State, dict[str, int]]:
-        """What a process that was killed now left with the kernel, and the number of each path."""
+        """The state that a process killed now leaves with the kernel, and the number of each
+        path."""
         doubts = self.doubts()
         numbers: dict[str, int] = {}
         self._number(numbers, self._root_path, self._root)
         return self.build(doubts, [doubt.versions - 1 for doubt in doubts]), numbers
 
     def forget(self, file: int) -> bytes | None:
-        """What becomes visible of a file when the cache forgets it; None if that changes nothing.
+        """The content of a file that appears when the cache forgets it; None if that changes
+        nothing.
 
-        Nothing of what a failed sync was about had been written.
+        No page of a failed sync had been written.
         """
         model = self._files[file]
         if not any(model.is_stuck(item) for item in model.versions):
@@ -266,7 +268,7 @@ class CrashModel:
         return model.newest()
 
     def describe(self, doubt: Doubt, pick: Pick) -> str:
-        """What that version of the doubt means, for people."""
+        """The meaning of that version of the doubt, for people."""
         if doubt.kind == "name":
             change = self._directories[doubt.number].pending[doubt.index]
             return f"{'done' if pick else 'not done'}: {change}"

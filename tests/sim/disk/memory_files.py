@@ -2,9 +2,9 @@
 
 Names are a table here; the bytes of a file are in a memory file of the kernel (memfd), so that a
 descriptor is a real descriptor and a mapping a real one, and the code under `Files` that reads,
-writes, zeroes and maps is the real code. What is only looked at and never opened stays the `bytes`
-it came from: building a disk of thirty files costs next to nothing, which is what lets one core
-try a thousand crash states in a few seconds.
+writes, zeroes and maps is the real code. A file that is only looked at and never opened stays the
+`bytes` it came from: building a disk of thirty files costs next to nothing, which is what lets one
+core try a thousand crash states in a few seconds.
 
 Inode numbers follow from names and times from contents, so both survive a crash. `boot` names the
 run of the machine: a power cut is followed by another one.
@@ -37,7 +37,7 @@ class MemoryFile:
     def __init__(self, number: int, content: bytes = b"") -> None:
         self.number = number
         self._image = content
-        # The memory file, once there was need for one.
+        # The memory file, once it was needed.
         self.fd = -1
         # Set by tests that play with times.
         self.fixed_modified_ns: int | None = None
@@ -188,7 +188,7 @@ class MemoryFiles(Files):
         self._nodes.pop(target, None)
         self._add(target, node)
         self._nodes.update(moved)
-        # What a renamed directory holds has other paths now.
+        # The files in a renamed directory have other paths now.
         for path in [path for path in self._nodes if path.startswith(source + "/")]:
             self._nodes[target + path.removeprefix(source)] = self._nodes.pop(path)
 
@@ -251,7 +251,7 @@ class MemoryFiles(Files):
         self._file(path).fixed_modified_ns = modified_ns
 
     def made_and_left(self, path: str) -> bool:
-        # What an image brings may be from before a power cut: times do not survive one here.
+        # The files of an image may be from before a power cut: times do not survive it here.
         file = self._file(path)
         return file.number not in self._from_image and file.fixed_modified_ns is None
 

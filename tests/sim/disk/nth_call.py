@@ -1,9 +1,9 @@
 """R5: one script of a store's life, run again and again with the n-th call failing.
 
 The script does everything once: open, send, flush, roll, dispatch, index, delete a topic, close,
-open again. What must hold, whichever call failed and how: nothing but errors of the store's own
-kinds comes out; what was acknowledged under SYNC_FLUSH is there after a restart, whatever of the
-rest is; and once the fault has passed, sends go on by themselves, unless a sync or write failed and
+open again. Whichever call failed, and how, this must hold: only errors of the store's own kinds
+come out; messages acknowledged under SYNC_FLUSH are there after a restart, whatever becomes of the
+rest; and once the fault has passed, sends go on by themselves, unless a sync or write failed and
 the store said that it has stopped.
 """
 
@@ -35,7 +35,7 @@ _CRASHES = ("none", "kill", "killed-1")
 
 @dataclass
 class Run:
-    """What came of one run; `wrong` is empty if all is as promised."""
+    """The result of one run; `wrong` is empty if all is as promised."""
 
     fault: Fault
     wrong: list[str] = field(default_factory=list)
@@ -142,7 +142,7 @@ class ScriptRunner(Runner):
 
     def _note_broken(self, step: str, broken: StoreBroken) -> None:
         run = self._outcome
-        # What is left of a topic half deleted would be in the way, so that stops the store.
+        # The rest of a half-deleted topic would be in the way, so that stops the store.
         if run.fault.kind in PASSING and not run.broke and step != "delete_topic":
             run.wrong.append(f"broken by what passes: {broken}")
         run.broke = True

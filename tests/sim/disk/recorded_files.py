@@ -46,7 +46,7 @@ class Sized(NamedTuple):
 
 
 class SyncBegan(NamedTuple):
-    """What the file holds now is what the sync that follows is about."""
+    """The sync that follows is about the file's content of now."""
 
     file: int
 
@@ -64,7 +64,7 @@ class SyncFailed(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """What a failed sync was about was dropped from the cache: the disk's older bytes appeared."""
+    """The pages of a failed sync were dropped from the cache: the disk's older bytes appeared."""
 
     file: int
 
@@ -154,7 +154,7 @@ class RecordedFiles(MemoryFiles):
     def go_on_from(self, start: Start, journal: list[Event]) -> None:
         """Take over another disk's past, which led to this one's image.
 
-        What was removed in it has a number of its own still: a crash may undo the removal.
+        A file that was removed in it still has a number of its own: a crash may undo the removal.
         """
         self.start = start
         self.journal = list(journal)

@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
 
 class DiskPlan(NamedTuple):
-    """What a checker needs to know of how the files were laid out."""
+    """The layout of the files, as far as a checker needs it."""
 
     segment_bytes: int
     index_slots: int
@@ -106,7 +106,8 @@ def check_disk(state: State, expected: Expected, plan: DiskPlan) -> list[Fault]:
 
 
 def _times_grow(records: list[Sent]) -> Iterator[Sent]:
-    """Those that none before them is younger than: of others the checkpoint's times say nothing."""
+    """The messages that no earlier message is younger than: the checkpoint's times say nothing of
+    others."""
     newest_ms = 0
     for sent in sorted(records, key=lambda sent: sent.log_offset):
         if sent.store_ms >= newest_ms:
@@ -215,7 +216,7 @@ def _check_pulled(
     if expected.damaged:
         return  # damage that no start has read yet may be pulled as it is
     offsets = [queue_offset for queue_offset, _ in pulled]
-    # Of a topic that was deleted, any part of the old numbering may be back.
+    # Any part of the old numbering of a deleted topic may be back.
     whole = sorted(set(offsets)) if queue[0] in expected.deleted else list(range(len(offsets)))
     if offsets != whole:
         yield Fault("I4", f"{queue} pulls out of order, twice or with gaps: {offsets}")
@@ -286,7 +287,7 @@ def check_index(
 
 
 def check_again(outcome: Outcome) -> Iterator[Fault]:
-    """I9: a second start changes nothing; a clean stop is one."""
+    """I9: a second start changes nothing; a clean stop counts as a start."""
     if not outcome.closed_clean:
         yield Fault("I9", "the store did not close cleanly")
     yield from _same(outcome.image, outcome.again, "a second start")
@@ -338,7 +339,7 @@ def _same(one: State, other: State, what: str) -> Iterator[Fault]:
 
 
 def comparable(image: State) -> dict[str, bytes]:
-    """What recoveries have to agree about; index files by number, their names are times."""
+    """The files on which recoveries have to agree; index files by number, their names are times."""
     found: dict[str, bytes] = {}
     index = 0
     for path, data in sorted(image.items()):

@@ -87,7 +87,7 @@ def _no_resynchronising(patch: pytest.MonkeyPatch) -> None:
 
 
 def _offsets_ahead(patch: pytest.MonkeyPatch) -> None:
-    """What is written is called flushed."""
+    """Written bytes are called flushed."""
     init = SteppedStore.__init__
 
     def with_other_mark(store: SteppedStore, *arguments: Any) -> None:

@@ -1,6 +1,6 @@
 """Looks at the states a workload's crashes may leave: collects, thins out, recovers, checks.
 
-Many places and choices make the same disk. Of equal disks only the latest place is looked at,
+Many places and choices make the same disk. Only the latest place of equal disks is looked at,
 because more has been promised by then. If more are left than the budget allows, a seeded sample is
 taken, with its share of extremes (all or nothing of what was unsynced) and of damaged disks.
 
@@ -63,7 +63,7 @@ class Broken(NamedTuple):
 
 @dataclass
 class Result:
-    """What an exploration found."""
+    """The result of an exploration."""
 
     places: int = 0
     candidates: int = 0
@@ -186,11 +186,11 @@ class Built(NamedTuple):
 
     choice: str
     state: State
-    # What the choice means, doubt by doubt.
+    # The meaning of the choice, doubt by doubt.
     description: list[str]
-    # Whether what was stored is all there.
+    # Whether all that was stored is there.
     nothing_lost: bool
-    # What has to hold then.
+    # The messages that must, may and must not be there then.
     expected: Expected
 
 
@@ -239,8 +239,8 @@ def judge(plan: Plan, recorded: Recorded, place: int, built: Built) -> list[Faul
 def _with_dropped(
     expected: Expected, state: State, outcome: Outcome, segment_bytes: int
 ) -> Expected:
-    """With the records and blanks in pages that the kernel dropped after a failed sync, if more was
-    kept.
+    """The expectation with the records and blanks in pages that the kernel dropped after a failed
+    sync, if more was kept.
 
     The process was killed before it could note the failure, and the machine is still up: for the
     start nothing is lost, so what is wrong below what the queues name is damage and not a torn

@@ -1,8 +1,8 @@
-"""What was done to a store and what it said: the side of the checker that is not the store.
+"""The requests to a store and its answers: the side of the checker that is not the store.
 
 A *life* is one disk from a state it begins with to the crash that ends it; within it the store may
-be closed and opened again. Times are places in the life's journal: what happened at 17 had happened
-when the first 17 entries had, and not before.
+be closed and opened again. Times are places in the life's journal: an event at 17 had happened when
+the first 17 entries had, and not before.
 
 `Expected` is the history as a checker needs it, for a crash at one place of one life.
 """
@@ -74,7 +74,7 @@ class Deleted(NamedTuple):
 
 @dataclass(slots=True)
 class Expected:
-    """What must, may and must not be there after a crash."""
+    """The messages that must, may and must not be there after a crash."""
 
     # In log order: what may be in the log. All of it that ends at or below `must_end` is.
     records: list[Sent]
@@ -95,7 +95,7 @@ class Expected:
 class Life:
     """One disk from its first state to its crash."""
 
-    # What its log held in the beginning, all of it durable.
+    # The messages in its log at the beginning, all of them durable.
     base: list[Sent]
     sync_flush: bool
     deleted: list[Deleted] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Life:
     seen: list[Seen] = field(default_factory=list)
 
     def expected(self, at: int, *, killed: bool = False) -> Expected:
-        """What has to hold after a crash at that place; `killed`: the disk lost nothing."""
+        """The expectation after a crash at that place; `killed`: the disk lost nothing."""
         records = self.base + [sent for sent in self.sent if sent.invoked < at]
         must_end = max((mark.log_offset for mark in self.acked if mark.at <= at), default=0)
         must_end = max([must_end] + [sent.end for sent in self.base])
@@ -121,7 +121,7 @@ class Life:
         return Expected(records, must_end, seen, deleted)
 
     def cut_at(self, at: int) -> "Life":
-        """What had happened by then; a put that had not returned did not."""
+        """The life up to then; a put that had not returned never returns."""
         return Life(
             self.base,
             self.sync_flush,
@@ -136,7 +136,7 @@ class Life:
         )
 
     def settle(self, there: set[int], at: int) -> None:
-        """Of puts that never returned, those at the log offsets `there` came through by `at`."""
+        """Puts that never returned came through by `at` if they are at the log offsets `there`."""
         self.sent = [
             replace(sent, returned=min(sent.returned, at))
             for sent in self.sent
@@ -144,7 +144,8 @@ class Life:
         ]
 
     def forget_lost(self, there: set[int]) -> None:
-        """After a restart: what was not promised and is not at one of the log offsets is gone."""
+        """After a restart: a message that was not promised and is at none of the log offsets is
+        gone."""
         promised = max((mark.log_offset for mark in self.acked), default=0)
         self.sent = [sent for sent in self.sent if sent.end <= promised or sent.log_offset in there]
 

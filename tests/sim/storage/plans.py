@@ -25,7 +25,7 @@ PLANS = [
     Plan("async-lives", False, 60, _LIVES, (20, 40)),
     Plan("sync-topics", True, 40, _TOPICS, (20,)),
     Plan("async-topics", False, 40, _TOPICS, (20,)),
-    # Segments of three or four messages, so a kill often hits one that is being made.
+    # Segments of three or four messages, so a kill often hits a segment that is being made.
     Plan("sync-kills", True, 40, _KILLS, (20,), (400, 900), segment=4096),
     Plan("async-kills", False, 40, _KILLS, (20,), (400, 900), segment=4096),
     # R9: the wall clock is set all the time.

@@ -57,7 +57,7 @@ class RawUnit(NamedTuple):
 
 
 def parse_record(data: bytes, position: int, log_offset: int) -> RawRecord | None:
-    """The record at `position`, None if there is none that checks out."""
+    """The record at `position`, None if no record there checks out."""
     if position + 91 > len(data):
         return None
     size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = _HEAD.unpack_from(
@@ -199,7 +199,7 @@ def checkpoint_times(image: Mapping[str, bytes | None], root: str) -> tuple[int,
 
 
 def offsets_file(image: Mapping[str, bytes | None], root: str) -> dict[str, Any] | None:
-    """The content of our own offsets file; None without one that is whole."""
+    """The content of our own offsets file; None unless the file is whole."""
     line, newline, checksum = (image.get(f"{root}/offsets") or b"").partition(b"\n")
     if checksum != b"crc32c=%08x\n" % _crc32c(line + newline):
         return None

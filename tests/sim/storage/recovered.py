@@ -27,7 +27,7 @@ class QueueView:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a start made of a state."""
+    """The result of a start on a state."""
 
     error: Exception | None = None
     log_end: int = 0
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class Machine(NamedTuple):
-    """What a start needs beside the disk."""
+    """The surroundings that a start needs beside the disk."""
 
     settings: Settings
     clock: Clock
@@ -91,7 +91,7 @@ def started_image(state: State, machine: Machine) -> State:
 
 
 def without_derived(image: State) -> State:
-    """The same disk without consume queues and index."""
+    """The disk without consume queues and index."""
     derived = (f"{ROOT}/consumequeue", f"{ROOT}/index")
     return {path: data for path, data in image.items() if not path.startswith(derived)}
 

@@ -2,7 +2,7 @@
 
 With threads the order of what reaches the disk would change from run to run, and no crash state
 could be built a second time. Here each service's work is a call: `sync_log`, `flush_queues`,
-`allocate`. What the services do is untouched.
+`allocate`. The services' work is untouched.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,8 @@ class _NoThread:
 
 
 class SteppedAllocator(AllocateMappedFileService):
-    """Makes segments in the caller's thread: the one that is waited for, others with `run`."""
+    """Makes segments in the caller's thread: a segment that is waited for at once, others with
+    `run`."""
 
     def take(self, start: int, timeout_s: float = 0.0) -> MappedFile:
         self.prepare(start)
@@ -47,7 +48,7 @@ class SteppedAllocator(AllocateMappedFileService):
         return super().take(start, timeout_s)
 
     def run(self) -> bool:
-        """What the thread would do by now; whether there was anything."""
+        """Do the work that the thread would have done by now; return whether there was any."""
         if not self._requested:
             return False
         while self._requested:

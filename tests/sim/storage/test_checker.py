@@ -62,7 +62,7 @@ def last_queued(expected: Expected) -> Sent:
 
 
 def without_last_record(case: Case) -> None:
-    """As if the last record had never been there."""
+    """Remove the last record as if it had never been there."""
     _, outcome, expected = case
     last = expected.records[-1]
     begin = last.log_offset // PLAN.segment * PLAN.segment

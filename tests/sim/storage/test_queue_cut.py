@@ -35,7 +35,7 @@ def files_with(first: int, end: int, files: int) -> State:
 
 
 def cut(files: MemoryFiles, at: int) -> int:
-    """What a recovery does whose log ends below the entry of the queue offset `at`."""
+    """Do as a recovery whose log ends below the entry of the queue offset `at`."""
     table = ConsumeQueueTable(files, ROOT, FILE)
     table.load()
     queue = table.get("T", 0)

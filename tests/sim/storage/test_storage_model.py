@@ -13,9 +13,9 @@ from tests.sim.storage.plans import PLANS, plan_named
 pytestmark = pytest.mark.usefixtures("quiet")
 
 SEEDS_PER_PLAN = 3
-#: To find a seed's states costs as much as to look at so many.
+#: To find a seed's states costs as much as to look at this number of states.
 LEAST_OF_A_SEED = 200
-#: A few of the chosen states are none: their damage finds nothing to hurt.
+#: A few of the chosen states cannot be made: their damage finds nothing to hurt.
 MORE = 1.25
 
 

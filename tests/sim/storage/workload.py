@@ -298,7 +298,7 @@ class Runner:
         self._open()
 
     def _step_kill_inside(self) -> None:
-        """As if the process had been killed in the middle of the step before."""
+        """Act as if the process had been killed in the middle of the step before."""
         begin, end = self._step_began, len(self._files.journal)
         if end - begin < 2 or self._store.broken is not None:
             return

@@ -1,4 +1,4 @@
-"""What the pages about Spark show to be typed: programs in Python, and commands.
+"""The programs in Python and the commands that the pages about Spark show.
 
 A page shows code in fences that name their language, and indented by four blanks up to an empty
 line. A block of commands has one a line; a `\\` at the end of a line goes on in the next, and `  #`

@@ -62,7 +62,7 @@ def running(
 
 
 def totals(spark: Any, folder: str, name_server: str) -> dict[str, list[Any]]:
-    """What is in Parquet, and what in the topic."""
+    """The rows in Parquet, and the bodies in the topic."""
     columns = ("shop", "orders", "cents", "batch")
     rows = [tuple(row) for row in spark.read.parquet(f"{folder}/totals").select(*columns).collect()]
     options = {"nameServer": name_server, "topic": "order-totals"}

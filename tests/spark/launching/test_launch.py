@@ -148,7 +148,7 @@ def test_a_shell_at_a_terminal_greets_reads_and_says_errors_in_one_line(
         assert until_prompt(terminal).split()[-2] == "2"
         os.write(terminal, f'{read}.option("topik", "x").load()\n'.encode())
         said = until_prompt(terminal)
-        # What was typed is there too, as far as the terminal is wide.
+        # The typed text is there too, as far as the terminal is wide.
         assert said.splitlines()[1:-1][-1:] == [
             "aerobee: unknown option 'topik'; did you mean 'topic'?"
         ]
@@ -160,7 +160,7 @@ def test_a_shell_at_a_terminal_greets_reads_and_says_errors_in_one_line(
 
 
 def until_prompt(terminal: int) -> str:
-    """What the shell writes until it asks for more."""
+    """The shell's output until it asks for more."""
     found = b""
     deadline = time.monotonic() + 200
     while not found.rstrip(b" ").endswith(b">>>"):

@@ -25,7 +25,7 @@ from tests.spark.launching.test_cluster import spark_home
 from tests.spark.launching.test_launch import environ, installed
 from tests.spark.messages import send_messages
 
-#: Run by other tests, as they stand: what the command has in it, and which.
+#: Commands that other tests run as they stand: a part of the command, and the test.
 ELSEWHERE = {
     'jobs.submit --file)" audit /mnt/store': "test_cluster.py",
     "--master spark://master:7077 --conf": "test_cluster.py",
@@ -43,9 +43,9 @@ LOOKED_AT = {
     "pip install": "downloads, which only whoever types it may want",
     "make pyspark": "the same",
 }
-#: No code: what a run leaves, what one says, and a unit of systemd with a command of the page.
+#: No code: the leavings of a run, its output, and a unit of systemd with a command of the page.
 NO_CODE = ("/archive/messages/topic=", "[PYTHON_DATA_SOURCE_ERROR]", "[Service]")
-#: What stands before a program in the reader's mind.
+#: Lines that a reader imagines before a program.
 BEFORE = {
     "docs/spark-sink.md": "orders = spark.sql(\"SELECT 'ada' AS customer, 5 AS cents\")\n",
 }
@@ -67,7 +67,7 @@ def is_in(names: dict[str, str], one: Shown) -> str | None:
 
 
 def commands(*kinds: str) -> list[Shown]:
-    """Those of `aerobee pipeline`, kind by kind, that are run here."""
+    """The commands of `aerobee pipeline`, kind by kind, that are run here."""
     found = []
     for one in shown():
         words = one.text.split()
@@ -189,7 +189,7 @@ def test_jobs_and_programs_of_the_pages_run_one_after_the_other(
         assert code == 0, (one.text, lines)
         assert lines
     for number, one in enumerate(STREAMS):
-        # Each to a table of its own; one that would go on ends with what is there.
+        # Each writes to a table of its own; a stream that would go on ends with the messages there.
         text = place.here(one.text).replace("/lake/", f"/lake/{number}/")
         text += "" if "--available-now" in text else " --available-now"
         text += "" if " -n " in text else f" -n {place.broker.name_server}"
@@ -243,7 +243,7 @@ _NAMED_IN_PART = (
 
 
 def settings_known(spark: Any, keys: list[str]) -> list[str]:
-    """Those that Spark has a definition of."""
+    """The keys that Spark has a definition of."""
     jvm = spark.sparkContext._jvm
     for name in ("internal.config.package$", "internal.config.Python$", "deploy.k8s.Config$"):
         jvm.java.lang.Class.forName(f"org.apache.spark.{name}")

@@ -1,7 +1,7 @@
 """Spark finds the sources by itself, from the wheel, whatever modules a user has of his own.
 
 Traps 13, 14, 15 and 17. Modules of a user's own whose names ours have lie first on the path, of the
-driver and of its workers; whoever imports one fails.
+driver and of its workers; an importer of such a module fails.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_the_wheel_alone_is_found_beside_a_users_own_modules(
 def test_each_version_finds_both_formats_among_a_users_modules(
     version: str, installed: Path, tmp_path: Path
 ) -> None:
-    """What Spark itself does to look for sources, without a driver."""
+    """It looks for sources as Spark itself does, without a driver."""
     require(version)
     (tmp_path / "config.py").write_text("raise RuntimeError('a module of the user was imported')")
     program = """

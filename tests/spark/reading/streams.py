@@ -1,4 +1,4 @@
-"""What the tests of streams let a driver do; each function runs there (see kit.Driver)."""
+"""Functions of the tests of streams; each runs in a driver (see kit.Driver)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def written(spark: Any, out: str) -> int:
 
 
 def bodies(spark: Any, out: str) -> list[bytes]:
-    """What is written, sorted."""
+    """The written bodies, sorted."""
     rows = spark.read.schema("body binary").parquet(out).collect()
     return sorted(bytes(row.body) for row in rows)
 

@@ -1,7 +1,7 @@
 """Batch reads by real Spark: every column, both ends, partitions, bad input; ours and Java's.
 
-What may differ with the version of Spark or with the broker runs on each `pair`, the rest on the
-newest version and our broker.
+Tests whose results may differ with the version of Spark or with the broker run on each `pair`, the
+rest on the newest version and our broker.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_bad_input_is_said_at_planning(
 
 
 def test_a_batch_of_ten_rows_waits_for_nothing(newest: Driver, our_broker: Broker) -> None:
-    """As quick as a Python source that has its ten rows at hand."""
+    """It is as quick as a Python source that has its ten rows at hand."""
 
     def seconds(spark: Any, options: dict[str, str]) -> tuple[float, float]:
         import time

@@ -1,4 +1,5 @@
-"""Spark Connect: a client without a JVM of its own reads a topic into Parquet and writes to one."""
+"""Spark Connect: a client without a JVM of its own reads a topic into Parquet and writes to a
+topic."""
 
 from __future__ import annotations
 

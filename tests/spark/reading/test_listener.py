@@ -77,7 +77,7 @@ def test_rows_lag_and_failures_of_a_query_are_metrics(
     failed = scraped(port)
     assert failed["rows_total", ""] == 40
     assert failed["running", ""] == 0
-    # What is known of the queues of a query goes with it.
+    # The figures of a query's queues go with it.
     assert ("lag_messages", "0") not in failed
 
     Path(where["gate"]).touch()
@@ -92,7 +92,7 @@ def test_rows_lag_and_failures_of_a_query_are_metrics(
 
 
 def test_a_query_that_lies_behind_says_by_how_much(driver: Driver) -> None:
-    """By reports as Spark makes them, of this source and of others."""
+    """The reports are as Spark makes them, of this source and of others."""
 
     def watch(spark: Any, broker: str) -> dict[str, float]:
         import json

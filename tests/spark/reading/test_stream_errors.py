@@ -1,4 +1,4 @@
-"""What ends a query, with a text that says why, and how it goes on from its checkpoint then."""
+"""Errors end a query, with a text that says why, and it goes on from its checkpoint then."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_data_that_is_gone_is_an_error_or_passed_over(
 
 
 def _pretend_more_was_read(checkpoint: Path, topic: str, offset: int) -> None:
-    """What is left after a power cut took messages back that were checkpointed."""
+    """Leave the state after a power cut that took checkpointed messages back."""
     last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     *head, text = last.read_text().splitlines()
     (mark,) = position_from_json(json.loads(text)).marks.values()
@@ -69,7 +69,7 @@ def _pretend_more_was_read(checkpoint: Path, topic: str, offset: int) -> None:
 def test_a_topic_that_was_made_again_is_an_error_or_read_from_its_first_message(
     pair: Pair, tmp_path: Path
 ) -> None:
-    """Longer than the checkpoint, so that offsets alone show nothing; of either broker."""
+    """Longer than the checkpoint, so that offsets alone show nothing; for either broker."""
     topic = new_topic(pair.broker, queues=1)
     where = places(tmp_path)
     options = {
@@ -213,7 +213,7 @@ accounts:
 
 
 class SignedWire(Wire):
-    """As the owner."""
+    """A wire with the owner's signature."""
 
     def call(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
         fields = {name: str(value) for name, value in (ext or {}).items()}
@@ -270,7 +270,8 @@ def _count(spark: Any, options: dict[str, str]) -> int:
 
 
 def texts_of_errors(spark: Any, name_server: str, topic: str, broker: str) -> dict[str, str]:
-    """What a user sees of errors of each place: options, planning, a stream's planning, a task."""
+    """The text that a user sees of errors of each place: options, planning, a stream's planning, a
+    task."""
     import json
     import tempfile
 

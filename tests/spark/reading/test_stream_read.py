@@ -267,7 +267,7 @@ def polled(spark: Any) -> bool:
     return bool(spark.tests_query.status["message"] == "Waiting for data to arrive")
 
 
-# What Spark leaves behind at each step of a batch, so that a kill meets all of them.
+# The files that Spark leaves behind at each step of a batch, so that a kill meets all steps.
 STEPS = {
     "planned": "checkpoint/offsets/[0-9]*",
     "written": "out/part-*.parquet",

@@ -37,7 +37,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def in_directory(target: Target) -> list[int]:
-    """What who reads the directory alone sees."""
+    """The places that a reader of the directory alone sees."""
     found: list[int] = []
     for path in target.sizes(""):
         if path.endswith(".parquet") and not path.startswith("_"):
@@ -82,7 +82,7 @@ def test_of_many_that_write_an_object_at_once_one_does(s3: S3Server) -> None:
         assert sum(made) == 1
         winner = made.index(True)
         assert writers[0].read(f"entry-{number}") == b"%d" % winner
-        # A put whose answer was lost, and which is sent again, is the one that did it.
+        # A put that is sent again because its answer was lost counts as the winner.
         assert writers[0].write_new(f"entry-{number}", b"%d" % winner)
         assert not writers[0].write_new(f"entry-{number}", b"another")
 
@@ -116,7 +116,7 @@ def test_the_job_archives_to_s3_and_reads_what_is_not_in_its_place_yet(
     assert "topsecret" not in first["text"]
     everything = driver.run(in_store, store=str(root))
     assert driver.run(archived, target=uri) == everything
-    # As a run leaves it that is killed behind the decision, before its files are in their places.
+    # A run that is killed after the decision, before its files are in their places, leaves this.
     target = Target(uri)
     last = Ledger(target).entries()[-1]
     target._files.delete_file(target.path(f"_archive/done/{last.name}"))

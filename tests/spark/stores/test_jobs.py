@@ -190,7 +190,7 @@ def test_audit_tells_messages_that_a_producer_sent_twice(newest: Driver, tmp_pat
     store = MessageStore.open(small_settings(tmp_path / "s"), clock=ManualClock())
     for unique in ("A", "B", "A"):
         store.log.put(message(b"x", unique=unique))
-    # As a broker stores them again itself.
+    # A broker stores them again itself in this form.
     store.log.put(message(b"x", "%RETRY%g", unique="B"))
     store.log.put(message(b"x", "%RETRY%g", unique="B"))
     store.dispatch()
@@ -229,7 +229,7 @@ def test_deleted_queues_and_index_come_back_byte_equal(
 
 
 def answers(root: Path) -> dict[str, list[bytes]]:
-    """What a broker finds for each key."""
+    """The bodies that a broker finds for each key."""
     from aerobee.store.message_store import MessageStore
 
     keys = [f"{letter}{number}" for number in range(MESSAGES) for letter in "UK"]
@@ -290,7 +290,7 @@ def test_an_archive_of_a_selection_goes_on_with_it_and_with_no_other(
     assert not (tmp_path / "archive" / "_archive").exists()
     first = newest.run(job, arguments=[*arguments, *selected])
     assert (first["code"], first["facts"]["ranges"]) == (0, 2)
-    # What else the segments hold is in no archive.
+    # The other messages of the segments are in no archive.
     assert "may be deleted" not in first["text"]
     assert "what else it holds is not here" in first["text"]
     for path in aside:
@@ -382,7 +382,7 @@ def test_a_driver_killed_while_it_archives_leaves_each_message_once(
     wait_until(has_archived, 300, f"{ranges} ranges archived", every_s=0.01)
     doomed.kill()
     everything = newest.run(in_store, store=str(root))
-    # Whatever it was at, ranges that were decided are there, whole, and nothing else.
+    # At any point of its work, decided ranges are there, whole, and nothing else.
     rows = sum(entry.rows for entry in Ledger(Target(str(target))).entries())
     assert newest.run(archived, target=str(target)) == everything[:rows]
     assert newest.run(job, arguments=arguments)["code"] == 0
@@ -472,7 +472,7 @@ def test_replay_leaves_out_what_is_no_message(newest: Driver, tmp_path: Path) ->
         "notes of brokers and traces": 3,
         "transactions' own": 1,
     }
-    # What waits has no other copy yet, so an archive has it; the rest it never had.
+    # A waiting message has no other copy yet, so an archive has it; the rest it never had.
     in_archive = {"waiting copies of delayed messages": 5}
     for arguments, others in (
         ([str(tmp_path / "s")], in_log),
@@ -502,7 +502,7 @@ def test_archive_then_replay_gives_the_same_messages(
     sent = newest.run(job, arguments=[*arguments, "--rate", "2000"])
     assert (sent["code"], sent["facts"]["messages"]) == (0, MESSAGES)
     assert sent["facts"]["sent"] == MESSAGES
-    # The same job again sends nothing twice, and says so.
+    # The job, run again, sends nothing twice, and says so.
     again = newest.run(job, arguments=arguments)
     assert (again["code"], again["facts"]["sent"]) == (0, 0)
     assert f"nothing sent: job {topic} was done before" in again["text"]
@@ -704,7 +704,7 @@ def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: 
     assert re.search(r"^\d+ s: reading the log$", done.stderr, re.MULTILINE)
     assert re.search(r"^\d+ s: comparing entries with records", done.stderr, re.MULTILINE)
     assert list((tmp_path / "tables" / "findings").glob("*.parquet"))
-    # Without PySpark, here.
+    # This Python has no PySpark.
     lacking = subprocess.run(
         [sys.executable, "-m", "aerobee.cli", "pipeline", "audit", str(root)],
         capture_output=True, text=True, timeout=300, check=False,
@@ -715,7 +715,7 @@ def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: 
 
 
 def request(function: Callable[..., Any], **given: Any) -> str:
-    """As Driver.run sends it, for who does not wait for the answer."""
+    """A request as Driver.run sends it, for a caller that does not wait for the answer."""
     import base64
     import inspect
     import pickle

@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused_by_name(driver: Driver, tmp_path: Path) -> No
 def test_the_store_of_a_running_broker_is_read(newest: Driver, our_broker: Broker) -> None:
     topic = new_topic(our_broker)
     send(our_broker, topic, [b"%d" % number for number in range(500)], batch=50)
-    # What consumers may see has units, and what has units is read.
+    # Messages that consumers may see have units, and messages with units are read.
     path = our_broker.store
     wait_until(lambda: len(rows(path, topic=topic)) == 500, 30, "500 messages with units")
     found = newest.run(read, path=str(our_broker.store), options={"topic": topic})

@@ -37,7 +37,7 @@ class LakeKind:
         return {"spark.jars": found} | small if found else {}
 
     def settings(self) -> dict[str, str]:
-        """Of a session that is made before the job knows what it is for."""
+        """Settings of a session that is made before the job knows the session's use."""
         package = PACKAGES.get(self.kind)
         return self.jars() | (dict(package.settings) if package else {})
 
@@ -47,7 +47,7 @@ LAKES = {
     "delta": LakeKind("delta", "delta"),
     "iceberg": LakeKind("iceberg", "iceberg"),
 }
-#: Those with a Spark of their own.
+#: The formats with a Spark of their own.
 DEAR = ("delta", "iceberg")
 
 
@@ -78,7 +78,7 @@ class Lake:
         return str(found["error"])
 
     def rows(self, table: Path, columns: str = "*") -> list[dict[str, Any]]:
-        """What readers see, in the order of the messages."""
+        """The rows that readers see, in the order of the messages."""
         return self.driver.run(  # type: ignore[no-any-return]
             read_table, kind=self.kind, table=str(table), columns=columns
         )
@@ -88,7 +88,7 @@ class Lake:
         return self.driver.run(read_sums, kind=self.kind, table=str(table))  # type: ignore[no-any-return]
 
     def sql(self, text: str) -> list[dict[str, Any]]:
-        """What somebody else does with a table."""
+        """Change or read a table as somebody else does."""
         return self.driver.run(run_sql, text=text)  # type: ignore[no-any-return]
 
     def name(self, table: Path) -> str:

@@ -102,7 +102,7 @@ def test_text_and_bytes(lake_of: Callable[[str], Lake], our_broker: Broker, tmp_
 def test_a_batch_that_the_checkpoint_has_not_is_not_written_again(
     lake: Lake, our_broker: Broker, tmp_path: Path
 ) -> None:
-    """What a kill between the two leaves: the table has the batch, and Spark does not know."""
+    """A kill between the two leaves this: the table has the batch, and Spark does not know."""
     topic, table = new_topic(our_broker, queues=1), tmp_path / "table"
     bad = tmp_path / "bad"
     how = (*JSON, "--schema", "shop STRING, cents BIGINT", "--bad-to", str(bad))
@@ -137,7 +137,7 @@ def test_a_schema_that_no_longer_fits_is_refused_and_a_new_column_is_added_when_
     said = lake.refused(our_broker, topic, table, *JSON, "--schema", new)
     assert "lacks colour: say --schema-change add" in said
     lake.done(our_broker, topic, table, *JSON, "--schema", new, "--schema-change", "add")
-    # What the stream had before still fits; what it has no more is null.
+    # The stream's old columns still fit; a column that it has no more is null.
     send(our_broker, topic, orders(4, 2, colour="blue"))
     lake.done(our_broker, topic, table, *JSON, "--schema", "cents BIGINT, colour STRING")
     rows = [(row["shop"], row["cents"], row["colour"]) for row in lake.rows(table)]
@@ -162,14 +162,14 @@ def test_a_table_that_somebody_else_writes_is_refused(
         lake.done(our_broker, topic, table, *other, "--existing")
         lake.done(our_broker, topic, table, *other)
         assert lake.sums(table)["messages"] == 4
-    # What is no table of a stream at all.
+    # This is no table of a stream at all.
     plain = tmp_path / "plain"
     plain.mkdir()
     (plain / "rows.csv").write_text("1")
     said = lake.refused(our_broker, topic, plain)
     assert "rows.csv" in said
     assert f"another --to for topic {topic}" in said
-    # And one that is gone.
+    # And this table is gone.
     shutil.move(table, tmp_path / "away")
     shutil.copytree(tmp_path / "away" / "_aerobee" / "checkpoint",
                     table / "_aerobee" / "checkpoint")  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_table_that_somebody_else_writes_is_refused(
 def test_a_delta_table_whose_making_was_broken_off_is_made(
     lake_of: Callable[[str], Lake], our_broker: Broker, tmp_path: Path
 ) -> None:
-    """What a kill leaves between the table's first file and its log."""
+    """A kill between the table's first file and its log leaves this."""
     lake = lake_of("delta")
     topic, table = new_topic(our_broker, queues=1), tmp_path / "table"
     how = ("--checkpoint", str(tmp_path / "checkpoint"))

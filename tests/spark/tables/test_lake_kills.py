@@ -18,7 +18,7 @@ from tests.spark.messages import new_topic, send
 from tests.spark.tables.lakes import LAKES, Command, Lake, arguments
 
 WAIT_S = 280.0
-#: What is there when a batch has got so far; a kill comes at one of them or shortly after.
+#: The files that show how far a batch has got; a kill comes at one of these steps or shortly after.
 STEPS = {
     "planned": "_aerobee/checkpoint/offsets/[0-9]*",
     "written": "**/*.parquet",

@@ -1,4 +1,4 @@
-"""What the tests of the sink run in drivers, and what they read afterwards.
+"""Functions that the tests of the sink run in drivers, and those that read the result.
 
 `write_streams` can make a query fail or stand still at a named place; a stand-still ends when the
 test kills the driver. Such places touch files in a folder of marks, by which the test knows.
@@ -183,7 +183,7 @@ def files_of(folder: Path, files: int = FILES, lines: int = LINES) -> Counter[st
 
 
 def tasks(marks: Path, name: str, batch: int) -> list[list[Any]]:
-    """What the tasks of a troubled query noted: query, batch, partition, attempt, stages."""
+    """The notes of the tasks of a troubled query: query, batch, partition, attempt, stages."""
     notes = [json.loads(note.read_text()) for note in marks.glob(f"{name}-task-*")]
     return sorted(note for note in notes if note[1] == batch)
 

@@ -56,7 +56,7 @@ class Source:
         return len(pairs)
 
     def _change_row(self, queue: int) -> tuple[Row | None, Row | None]:
-        """Of a key of that queue; some changes move a row to another key of it."""
+        """Change the row of a key of that queue; some changes move a row to another key of it."""
         key = self.draw.randrange(KEYS) * QUEUES + queue
         before = self.rows.pop(key, None)
         if before is not None and self.draw.random() < 0.25:
@@ -77,7 +77,7 @@ class Source:
         }
 
     def _canal(self, pairs: list[tuple[Row | None, Row | None]]) -> bytes:
-        """As Canal writes flat messages: all values are texts, `old` has what changed."""
+        """A flat message as Canal writes it: all values are texts, `old` has the changed values."""
         before, after = pairs[0]
         kind = "INSERT" if before is None else "DELETE" if after is None else "UPDATE"
         old = [
@@ -136,7 +136,8 @@ def running(
 
 
 def table(spark: Any, example: str, folder: str) -> tuple[list[dict[str, Any]], list[int]]:
-    """What the example gives readers, and how many messages it did not apply in each checkpoint."""
+    """The rows that the example gives readers, and how many messages it did not apply in each
+    checkpoint."""
     import importlib.util
     from pathlib import Path
 

@@ -40,7 +40,7 @@ def orders(numbers: range) -> list[bytes]:
 
 
 def tables(spark: Any, folder: str) -> dict[str, list[list[Any]]]:
-    """What is in the tables' files."""
+    """The rows in the tables' files."""
     found = {}
     for name in ("messages", "orders", "totals", "unreadable"):
         rows = spark.read.parquet(f"{folder}/tables/{name}")
@@ -49,7 +49,7 @@ def tables(spark: Any, folder: str) -> dict[str, list[list[Any]]]:
 
 
 def bodies(spark: Any, name_server: str, topic: str) -> list[str]:
-    """Of all messages of a topic."""
+    """The bodies of all messages of a topic."""
     options = {"nameServer": name_server, "topic": topic}
     rows = spark.read.format("rocketmq").options(**options).load().selectExpr("string(body)")
     return sorted(row[0] for row in rows.collect())

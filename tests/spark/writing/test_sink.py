@@ -48,7 +48,7 @@ class Mortal:
 
     @property
     def driver(self) -> Driver:
-        """The one that lives, or a new one."""
+        """The living driver, or a new driver."""
         if not self.made or not self.made[-1].child.running:
             require(VERSIONS[0])
             folder = self._folder / f"driver-{len(self.made)}"
@@ -234,7 +234,8 @@ def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
     mortal: Mortal, tmp_path: Path
 ) -> None:
     """Phases of a batch's life; one of the queries is killed together with the broker, half its
-    batch published. What begins again has the same numbers, first try included (trap 10)."""
+    batch published. A query that begins again has the same numbers, first try included (trap
+    10)."""
     phases = ("planned", "staged", "decided", "half", "published")
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -258,7 +259,8 @@ def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
                     mark = marks / phase
                     wait_until(lambda mark=mark: mark.exists() or running.done(), LONG_S, phase)
                     assert not running.done() or running.result()
-                # What another batch still publishes would be taken for this one's few rows.
+                # Rows that another batch still publishes would be taken for the few rows of this
+                # batch.
                 for phase, files in (("decided", 2), ("half", 1)):
                     wait_until(
                         lambda topic=topics[phase], rows=files * LINES: (
@@ -338,8 +340,8 @@ def test_a_broker_that_is_killed_again_and_again_gets_each_row_once(
 
     def kill_now_and_then() -> None:
         nonlocal kills
-        # The plan is made: without a registered broker there is none. From then on soon, so that a
-        # quick query does not escape; then ever later, so that a slow one ends.
+        # The plan is made: a plan needs a registered broker. Kills come soon from then on, so that
+        # a quick query does not escape; then ever later, so that a slow query ends.
         wait_until(lambda: stream.found().total() > 0 or over.is_set(), LONG_S, "a row")
         while not over.wait(0.3 * (kills + 1)):
             broker.kill()

@@ -1,4 +1,4 @@
-"""What an account may do: its lines, its defaults, administrators, topics that are hidden."""
+"""The rights of an account: its lines, its defaults, administrators, topics that are hidden."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who is let in: the order of what is asked, what is counted and said, and the signature itself."""
+"""Access control admits requests: order of its checks, counters, log lines and the signature."""
 
 from __future__ import annotations
 

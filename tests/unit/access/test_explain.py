@@ -1,4 +1,4 @@
-"""What is said of one account names the line that decides."""
+"""The explanation of an account names the line that decides."""
 
 from aerobee.access.accounts import Account
 from aerobee.access.explain import explain

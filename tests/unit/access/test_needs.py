@@ -1,4 +1,4 @@
-"""What each request asks for, row by row of the table, with fields that are there and that lack."""
+"""Rights that each request needs, row by row of the table, with fields present and missing."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ ROWS: dict[int, tuple[bytes, list[Need]]] = {
 }
 OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
 ADMINISTRATORS = {code for code, needs in BROKER_NEEDS.items() if needs is administrator}
-# Of what lacks nothing can be asked: who they are meant for says the handler.
+# Without their fields these name nothing that a right could be for: their handlers answer them.
 MAY_LACK = {
     Code.UNREGISTER_CLIENT,
     Code.VIEW_MESSAGE_BY_ID,
     Code.END_TRANSACTION,
 }
-#: Those whose body says what they reach.
+#: Codes whose body says what they reach.
 WITH_BODY = {code for code, (body, _) in ROWS.items() if body}
 
 
@@ -104,7 +104,7 @@ def asked(code: int, ext: dict[str, str] | None = None, body: bytes | None = Non
 
 def test_every_row_is_looked_at_here() -> None:
     assert {*ROWS, *OPEN, *ADMINISTRATORS} == set(BROKER_NEEDS)
-    # What anybody with an account may do, by name: no other row may become open unseen.
+    # Every account may make these requests, by name: no other row may become open unseen.
     assert {
         *(Code.STAGE_INTENT, Code.STAGE_STATUS, Code.STAGE_ABORT, Code.STAGE_CAPABILITY),
         *(Code.GET_BROKER_RUNTIME_INFO, Code.VIEW_BROKER_STATS_DATA),

@@ -1,4 +1,4 @@
-"""What `make pair` says, and what it needs of its surroundings; tests/bench has it run."""
+"""Messages of `make pair` and its needs of the surroundings; tests/bench has it run."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The table of goals: what its rows say, and when a goal counts as reached."""
+"""The table of goals: the text of its rows, and when a goal counts as reached."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Deleting old messages from the broker: what runs where, who is told, what consumers see."""
+"""Deleting old messages from the broker: threads, notifications, the view of consumers."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ async def test_unused_and_expired_queues_go_on_request(
     clock.time_ms += 96 * HOUR_MS
     await run_retention(store, offsets_of(store, tmp_path))
     assert (await serve(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
-    # Queue 7 is none of the topic's one; queue 0 keeps its numbering.
+    # The topic has a single queue, not queue 7; queue 0 keeps its numbering.
     assert set(store.queues()) == {("Orders", 0), ("Filler", 0)}
     assert store.min_offset("Orders", 0) == store.max_offset("Orders", 0) == 10
 

@@ -410,7 +410,7 @@ def leaves_with_a_topic(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield parser.get_default("command")
 
 
-# What a command must have before and behind the topic.
+# Arguments that a command must have before and after the topic.
 BEFORE = {
     "offset show": ["G", "--topic"],
     "offset reset": ["G"],
@@ -441,7 +441,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 def test_whatever_does_nothing_without_yes_takes_a_dry_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # What `topic create` does without it is to create.
+    # Without it, `topic create` creates.
     asking = [
         one
         for one in leaves(build_parser())

@@ -53,7 +53,7 @@ def admin(running: RunningBroker) -> Iterator[blocking_roles.Admin]:
 def fill(
     running: RunningBroker, admin: blocking_roles.Admin, topic: str, messages: int = 3
 ) -> None:
-    """A topic of one queue with so many messages."""
+    """Make a topic of one queue with this number of messages."""
     admin.create_topic(topic, queues=1)
     with blocking_roles.Producer(running.name_server, "P") as producer:
         where = MessageQueue(topic, "bee", 0)

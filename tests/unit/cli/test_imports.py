@@ -1,8 +1,8 @@
-"""What a command imports is most of the time that it takes; here are bounds without a clock.
+"""Imports take most of the time of a command; here are bounds without a clock.
 
 The goals: `--help` in 0.1 s of processor, a listing in 0.2 s, a daemon ready in 20 times the start
 of a bare interpreter. A module in `heavy` costs milliseconds; the number of all bounds the rest.
-Where a test fails, `python -X importtime -m aerobee.cli ...` shows who imports what.
+Where a test fails, `python -X importtime -m aerobee.cli ...` shows who imports which module.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ OTHERS = {
     *("aerobee.cli.bench", "http", "email", "multiprocessing", "unittest", "difflib", "tomllib"),
     *("importlib.metadata", "tempfile"),
 }
-#: What an event loop and a client bring.
+#: Modules that an event loop and a client bring.
 LOOP = {"asyncio", "ssl", "socket", "logging", "msgspec", "dataclasses", "inspect", "json"}
 SERVER = {"uvloop", "h11", "aerobee.store", "aerobee.broker", "aerobee.nameserver"}
 
 
 class Bound(NamedTuple):
-    """What a command must not import, and how many modules it may."""
+    """The modules that a command must not import, and how many modules it may import."""
 
     words: str
     modules: int

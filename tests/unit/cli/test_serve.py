@@ -192,7 +192,7 @@ def test_a_name_server_alone_takes_the_port_of_rocketmqs_file(tmp_path: Path) ->
         text = daemon.wait_ready()
         assert f"name server at 127.0.0.1:{port}\n" in text
         assert "broker.listen_port" not in text
-        # What the command line says wins, and the log does not say that the file had it.
+        # The command line wins, and the log does not say that the file had the setting.
         with served("nameserver", "-c", str(file), "--port", "0") as other:
             text = other.wait_ready()
             assert f"{file}:2" not in text

@@ -1,7 +1,7 @@
 """A scripted cluster over real sockets: a name server and brokers that keep all in memory.
 
-What it does by itself is the plain case; a test scripts the rest through `answers`, by request
-code. Nothing here knows the client's code, only the protocol.
+By itself it plays the plain case; a test scripts the rest through `answers`, by request code.
+Nothing here knows the client's code, only the protocol.
 """
 
 from __future__ import annotations

@@ -92,6 +92,6 @@ def test_blocking_clients_have_the_methods_of_the_asyncio_ones(name: str) -> Non
     role = getattr(client, name)
     awaited = {method for method in dir(role) if iscoroutinefunction(getattr(role, method))}
     assert {"__aenter__", "close"} < awaited
-    # What a broker asks of a client comes by `answer`; a program does not call it.
+    # A broker's request to a client comes by `answer`; a program does not call it.
     asked = {method for method in awaited if method[0] != "_" and method != "answer"}
     assert asked <= set(dir(getattr(blocking, name)))

@@ -1,4 +1,4 @@
-"""What may be sent, and how received bodies come out."""
+"""Messages that may be sent, and how received bodies come out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the roles are made with: a mix-up of arguments is named, whichever role it is."""
+"""Options of the roles: a mix-up of arguments is named, in every role."""
 
 from __future__ import annotations
 

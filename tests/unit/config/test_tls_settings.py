@@ -66,7 +66,7 @@ def test_rocketmqs_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert settings.tls_check_servers
     assert loaded.origins["tls_key_path"].text == f"{file}:4"
     assert loaded.warnings == ()
-    # What is set elsewhere counts more.
+    # A setting from elsewhere counts more.
     assert load(f"tls.config.file={file}", "tls.key_path=/mine").settings.tls_key_path == "/mine"
 
 

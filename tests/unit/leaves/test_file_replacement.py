@@ -1,4 +1,4 @@
-"""Replacing a file as a whole: what is synced before what, and what an error leaves."""
+"""Replacing a file as a whole: the order of syncs, and the files that an error leaves."""
 
 from __future__ import annotations
 
@@ -135,13 +135,13 @@ def test_large_contents_take_turns_in_three_files(tmp_path: Path) -> None:
 
 
 def test_a_file_that_grows_is_made_anew_at_times(tmp_path: Path) -> None:
-    """In one that grew a little at a time the kernel has as many small pieces to write."""
+    """The kernel would have to write many small pieces of a file that grew a little at a time."""
     made = set()
     for number in range(300):
         replace_large(tmp_path / "x", number, 300_000 + 1_000 * number)
         made.add((tmp_path / "x").stat().st_ino)
         assert held_in(tmp_path / "x") == number
-    # Three in each eighth of 512 KiB and of 1 MiB; some have the number of one that has gone.
+    # Three in each eighth of 512 KiB and of 1 MiB; some have the number of a file that has gone.
     assert 3 < len(made) <= 3 * 5
 
 

@@ -389,7 +389,7 @@ async def test_a_broken_large_registration_of_a_broker_that_has_gone_is_nobody_s
 
 
 async def test_large_registrations_are_read_one_after_the_other(desk, monkeypatch):
-    """What is made of one may be a hundred megabytes, and anybody may send some."""
+    """A registration may decode to a hundred megabytes, and anybody may send some."""
     reading, most = [], []
     read = desk.requests._read_registration
 

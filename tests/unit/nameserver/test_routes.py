@@ -363,7 +363,7 @@ def stepped(clock: Clock) -> RouteTable:
 
 
 def perms(table: RouteTable, topics: Iterable[str] = MANY) -> set[int | None]:
-    """Those of broker b-a in these topics, None where it has no queues."""
+    """The permissions of broker b-a in these topics, None where it has no queues."""
     found: set[int | None] = set()
     for topic in topics:
         queues = (table.find(topic) or ({}, []))[0]
@@ -520,6 +520,6 @@ def test_a_list_is_made_in_steps_and_has_each_topic_as_it_is_then(stepped, by):
     stepped.register(broker("b-b", topics={"New": QUEUES, "T1999": QUEUES}))
     stepped.delete_topic("T1998", None)
     stepped.unregister("b-a", 0, "b-a:10911")
-    # What was looked at before the broker left, and what another one has.
+    # The topics looked at before the broker left, and the topic of another broker.
     assert drive(steps) == [*(f"T{number}" for number in range(500)), "T1999"]
     assert sorted(drive(listing())) == ["New", "T1999"]

@@ -65,7 +65,7 @@ def read_one_by_one(root: Path) -> list[Message]:
 
 
 def as_row(record: Message) -> Row:
-    """What the source's standard columns are for it; bodies as stored."""
+    """The source's standard columns for it; bodies as stored."""
     properties = record.properties
     place = offset_msg_id(pack_host(*record.store_host), record.log_offset)
 
@@ -122,7 +122,7 @@ def write_store(root: Path, count: int = 60, *, clean: bool = True, size: int = 
 
 
 def copy_of_open(root: Path, target: Path, count: int = 60) -> Path:
-    """What a copy of a running broker's directory holds."""
+    """Make a copy of a running broker's directory."""
     store = write_store(root, count, clean=False)
     shutil.copytree(root, target)
     store.close()

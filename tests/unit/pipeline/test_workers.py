@@ -1,4 +1,4 @@
-"""What is imported is left out of the collections of a worker of Spark's, and of nothing else."""
+"""Imported objects are left out of the collections of Spark's workers, and of nothing else."""
 
 import gc
 import importlib.machinery

@@ -1,4 +1,4 @@
-"""What a build does where the compiled form is not wanted, or is not to be had."""
+"""A build where the compiled form is not wanted, or is not to be had."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def built(tree: Path, version: str) -> tuple[dict[str, Any], list[str]]:
-    """What the hook asks of hatchling, and what it said."""
+    """The build data that the hook asks of hatchling, and its output."""
     said: list[str] = []
     app = SimpleNamespace(display_warning=said.append, abort=sys.exit)
     asked: Any = (str(tree), {}, None, None, str(tree), "wheel", app)

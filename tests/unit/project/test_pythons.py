@@ -56,7 +56,7 @@ def test_versions_of_pyenv_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_environment_is_no_python_of_its_own() -> None:
-    """The one that runs this: its Python is found by itself."""
+    """The environment that runs this test: its Python is found by itself."""
     assert not list(candidates([ROOT / ".venv" / "bin"]))
 
 

@@ -1,4 +1,4 @@
-"""What `pip install '.[spark]'` brings is what the pipeline's tests run with."""
+"""The pipeline's tests run with the packages that `pip install '.[spark]'` brings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from tests.unit.pipeline.stores import write_store
 
 ROOT = Path(__file__).parents[3]
-#: What PySpark asks for, and what our reader decodes with.
+#: Packages that PySpark asks for, and those with which our reader decodes.
 NEEDED = {"pyspark", "numpy", "pandas", "pyarrow"}
 
 

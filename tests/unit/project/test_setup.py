@@ -32,7 +32,7 @@ esac
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What set-up looks at, below a directory with a blank in its name."""
+    """The files that set-up looks at, below a directory with a blank in its name."""
     root = tmp_path / "my clone"
     for name in (".ci/setup", "pyproject.toml", "requirements/dev.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def give_compiler(root: Path) -> None:
-    """What compiles anything."""
+    """Make a compiler that compiles anything."""
     (root / "cc").write_text("#!/bin/sh\ncat >/dev/null\n")
     (root / "cc").chmod(0o755)
 
@@ -63,7 +63,7 @@ def no_wish(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_up(root: Path, *words: str) -> list[str]:
-    """What pip has been told to install so far, after one more set-up."""
+    """Set up once more; return all that pip was told to install so far."""
     done = subprocess.run(
         [root / ".ci" / "setup", *words], capture_output=True, text=True, cwd="/", timeout=30
     )

@@ -1,4 +1,4 @@
-"""Timers go by the monotonic clock: who asks for the wall clock is listed here, with the reason."""
+"""Timers go by the monotonic clock: callers of the wall clock are listed here, with the reason."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Bodies: what each client sends is understood, what is wrong or too much is named."""
+"""Bodies: each client's form is understood, a wrong or too large body is named."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_what_waits_for_its_next_try_is_told_where_there_is_any() -> None:
     assert body == b'{"consumeTps":0.0,"offsetTable":{},"waitingRetries":3}'
     assert stats_bodies.ConsumeStats.parse(body) == stats
     assert stats.lag == 3
-    # RocketMQ does not tell; nonsense is none.
+    # RocketMQ does not send the number; nonsense counts as absent.
     for members in (b"", b',"waitingRetries":-1'):
         body = b'{"consumeTps":0.0,"offsetTable":{}%b}' % members
         assert stats_bodies.ConsumeStats.parse(body).waiting_retries == 0

@@ -14,7 +14,7 @@ PLAIN = b"abcdefgh" * 1000
 
 
 def _zstd_stream(plain: bytes) -> bytes:
-    """As Java's streams write it: the frame does not tell its size."""
+    """A stream as Java writes it: the frame does not tell its size."""
     stream = zstandard.ZstdCompressor().compressobj()
     return stream.compress(plain) + stream.flush()
 

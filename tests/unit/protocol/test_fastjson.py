@@ -38,7 +38,7 @@ values = st.recursive(
 
 
 def without_nulls(value: Any) -> Any:
-    """What is left of a value when null members are dropped, as fastjson does."""
+    """Returns the rest of a value when null members are dropped, as fastjson does."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -70,7 +70,7 @@ tables = st.recursive(
 
 
 def with_bare_keys(value: Any) -> str:
-    """As fastjson prints it: integer keys without quotes."""
+    """Prints as fastjson does: integer keys without quotes."""
     if isinstance(value, dict):
         return (
             "{"

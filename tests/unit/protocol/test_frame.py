@@ -297,7 +297,7 @@ def test_codes_beyond_16_bits_do_not_fit_the_binary_header() -> None:
 
 
 def test_frames_that_another_has_served_are_let_go() -> None:
-    """Else an idle connection kept its last read, and it counted as unfinished input."""
+    """Otherwise an idle connection kept its last read, and it counted as unfinished input."""
     decoder = FrameDecoder()
     decoder.add(frame() * 3)
     decoder.skip(2 * len(frame()))

@@ -1,4 +1,4 @@
-"""Typed headers: what is missing or no number is named; what clients send is understood."""
+"""Typed headers: a field that is missing or no number is named; clients' forms are understood."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def log_of(messages: list[StoreMessage]) -> bytes:
 
 
 def one_by_one(data: bytes, check_crc: int) -> list[Checked]:
-    """What the strict reader makes of the same bytes."""
+    """The result of the strict reader for the same bytes."""
     found: list[Checked] = []
     position = 0
     while True:

@@ -1,4 +1,4 @@
-"""What requests that wait keep, and what that counts for."""
+"""Requests that wait keep memory, and it is counted."""
 
 import ast
 from pathlib import Path

@@ -165,7 +165,7 @@ async def shaken(found: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket
 
 @pytest.fixture(params=["transports", "sockets"])
 async def plain_bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    """As `bench`, without TLS: for clients that do not say what they are."""
+    """A `bench` without TLS: for clients that do not say what they are."""
     bench = Bench(compiled_form() if request.param == "sockets" else None)
     yield bench
     await bench.close()

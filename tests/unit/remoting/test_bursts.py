@@ -1,4 +1,5 @@
-"""Bursts of smallest frames: what is decoded when, what is counted, and who comes in between."""
+"""Bursts of smallest frames: when they are decoded, their counts, and peers that come in
+between."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.unit.remoting.conftest import StepClock
 pytestmark = pytest.mark.both_loops
 
 TINY = b'\x00\x00\x00\x19\x00\x00\x00\x15{"code":9,"opaque":1}'
-# As many as one read brings.
+# One read brings this number.
 BURST = 9_000
 # Each look at the clock is a tenth of a slice.
 A_SLICE = 10
@@ -42,7 +43,7 @@ async def test_no_more_is_decoded_than_a_slice_serves_and_the_rest_counts_by_its
         await until(lambda: len(ahead) == BURST)
     assert max(ahead) == 0
     assert max(map(len, bench.handler.lists)) <= A_SLICE + 1
-    # What waits undecoded is input in memory.
+    # Undecoded data that waits is input in memory.
     assert max(held) > 16 * 1024
     await until(lambda: server.stats.inbound_bytes == 0)
 

@@ -1,4 +1,4 @@
-"""What hostile, greedy, slow and numerous peers can and cannot do (docs/reliability.md 8)."""
+"""Limits for hostile, greedy, slow and numerous peers (docs/reliability.md 8)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resident_bytes() -> int:
 
 
 async def ends(reader: asyncio.StreamReader) -> bytes:
-    """What still comes until the server ends the connection."""
+    """The bytes that still come until the server ends the connection."""
     async with asyncio.timeout(5):
         try:
             return await reader.read()
@@ -244,7 +244,7 @@ async def test_who_takes_its_answers_is_served_while_others_fill_the_output(benc
 
 
 async def test_the_kernel_keeps_little_of_what_a_peer_does_not_take(bench, until):
-    """What it keeps is in no account of ours, and counts into a control group's memory."""
+    """The kernel's buffers are in no account of ours, and count into a control group's memory."""
     bench.handler.answer = lambda _c, command: encode_response(command, 0, body=bytes(8 * MIB))
     server = await bench.server()
     with socket.create_connection(("127.0.0.1", server.port)) as client:
@@ -328,7 +328,7 @@ def test_a_stalled_frame_makes_room_as_long_as_somebody_waits_for_it():
     stalled.close.assert_called_once_with(CloseReason.INBOUND_MEMORY, abort=True)
     budget.changed(stalled, 0)
     waiting.release_from_memory.assert_called_once_with()
-    # Nobody waits: whoever is slow has the time that a frame has.
+    # Nobody waits: a slow peer has the time that a frame has.
     budget.close_stalled(STALL_S + 1)
     waiting.close.assert_not_called()
 

@@ -1,4 +1,4 @@
-"""Order, answers, closing: what a connection promises its owner."""
+"""Order, answers, closing: a connection's promises to its owner."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ async def test_connections_know_their_ends(bench, until):
 
 
 async def test_a_crowd_of_newcomers_is_accepted_some_a_turn(plain_bench, until):
-    """Those who are served are looked at in between."""
+    """Served peers are looked at in between."""
     bench = plain_bench
     server = await bench.server()
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""What a timer looks at or ends is many, and others are served between its steps."""
+"""A timer looks at or ends many connections, and others are served between its steps."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_connections_that_end_together_end_in_slices_beside_others() -> No
     for _ in range(10_000):
         Idle(shared, closed)
     shared._sweep()
-    # Whoever joins while the sweep goes on is looked at by the next one.
+    # The next sweep looks at a connection that joins while this sweep goes on.
     Idle(shared, closed)
     assert await most_between_turns(lambda: len(closed), 10_000) <= 24 * 32
     assert shared.stats.open == 1

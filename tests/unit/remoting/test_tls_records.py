@@ -1,5 +1,5 @@
-"""Records of every size, cut anywhere, with updates of keys between, damaged or ended early: what
-came whole is served, in both forms, and no byte besides."""
+"""Records of every size, cut anywhere, with updates of keys between, damaged or ended early: data
+that came whole is served, in both forms, and no byte besides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = (1, 2, 300, FULL - 1, FULL)
 
 @dataclass
 class Stream:
-    """What a client sends: its records, and the data that each brings."""
+    """A client's stream: its records, and the data that each brings."""
 
     records: list[tuple[bytes, bytes]]
 
@@ -106,14 +106,14 @@ async def send(rng: random.Random, peer: ssl.SSLSocket, wire: bytes) -> None:
             if rng.random() < 0.5:
                 await asyncio.sleep(0)
     except OSError:
-        # Behind what is damaged nothing is taken.
+        # Nothing is taken behind a damaged record.
         pass
     finally:
         raw.close()
 
 
 async def received(peer: ssl.SSLSocket, size: int) -> bytes:
-    """So much, or what there is before the end."""
+    """The next `size` bytes, or those before the end."""
     found = b""
     async with asyncio.timeout(60):
         while len(found) < size and (more := await some(peer)):

@@ -1,4 +1,4 @@
-"""What one turn of the loop serves, and what goes on in later ones."""
+"""One turn of the loop serves a budget; the rest goes on in later turns."""
 
 from __future__ import annotations
 
@@ -244,7 +244,8 @@ async def test_nothing_is_served_behind_a_short_way_that_has_filled_the_output(b
 
 
 async def test_a_request_in_work_that_was_held_for_memory_is_read_again(bench, until):
-    # Two requests in steps fill the budget; the one that is held for it shrinks when it has ended.
+    # Two requests in steps fill the budget; the request that is held for it shrinks when it has
+    # ended.
     doors = {code: asyncio.get_running_loop().create_future() for code in (11, 12)}
 
     def steps(command: Command) -> Steps:

@@ -54,7 +54,7 @@ class Noting(asyncio.Protocol):
 
 
 class NotingBuffered(Noting, asyncio.BufferedProtocol):
-    """The same, with the buffer of a set of connections."""
+    """A `Noting` with the buffer of a set of connections."""
 
     def __init__(self, shared: ConnectionSet) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class NotingBuffered(Noting, asyncio.BufferedProtocol):
 
 
 class NotingConnection(Noting):
-    """The same, as the compiled form's sockets call a connection."""
+    """A `Noting` as the compiled form's sockets call a connection."""
 
     packed_peer = b""
     held_bytes = 0

@@ -1,4 +1,4 @@
-"""Pages of metrics become one that Prometheus' own parser takes."""
+"""Pages of metrics become one page that Prometheus' own parser takes."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

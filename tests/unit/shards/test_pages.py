@@ -55,7 +55,7 @@ async def test_what_a_ready_shard_says_besides_is_shown() -> None:
 
 
 async def ready_shard(body: bytes) -> dict[str, Any]:
-    """What the supervisor says of a shard whose page is this."""
+    """The supervisor's report of a shard with this page."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

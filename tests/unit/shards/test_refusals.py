@@ -1,4 +1,4 @@
-"""What `aerobee serve --shards` refuses before it starts anything, in one sentence and a code."""
+"""Refusals of `aerobee serve --shards` before it starts anything, in one sentence and a code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What shards differ in: nobody's port, store or name is another one's."""
+"""Shards differ: no two share a port, a store or a name."""
 
 from itertools import pairwise
 

@@ -44,7 +44,7 @@ FOR_EVER = "while True: signal.pause()\n"
 
 
 class Heard(Notifier):
-    """What the supervisor tells its own."""
+    """Records the supervisor's notifications."""
 
     def __init__(self) -> None:
         super().__init__({})

@@ -1,4 +1,4 @@
-"""What the store's tests share: small settings, messages, a clock, images of a killed store."""
+"""Shared by the store's tests: small settings, messages, a clock, images of a killed store."""
 
 import os
 import shutil
@@ -44,8 +44,8 @@ def small_settings(path: Path, **changes: object) -> Settings:
 
 
 class Heard(StoreListener):
-    """What a store has said: where its marks were each time one moved, and its failure; `durable`
-    is called with each durable mark."""
+    """The reports of a store: its marks at each move, and its failure; `durable` is called with
+    each durable mark."""
 
     def __init__(self, durable: Callable[[int], None] = lambda _mark: None) -> None:
         self.durable: list[int] = []
@@ -64,7 +64,7 @@ class Heard(StoreListener):
 
 
 def marks_at(log_offset: int) -> Marks:
-    """Those of a store whose log ends there."""
+    """The marks of a store whose log ends there."""
     return Marks(Settings.for_tests(), log_offset, 0, StoreListener())
 
 
@@ -120,7 +120,7 @@ def from_properties(
     reconsume_times: int = 0,
     prepared_offset: int = 0,
 ) -> StoreMessage:
-    """As the broker makes it of a request."""
+    """A message as the broker makes it of a request."""
     values = decode_properties(properties)
     return StoreMessage(
         topic,
@@ -243,7 +243,7 @@ def flip(path: Path, position: int, bit: int = 1) -> None:
 
 
 def whole(steps: Generator[None, None, T]) -> T:
-    """What work in steps comes to."""
+    """The result of work in steps."""
     while True:
         try:
             next(steps)

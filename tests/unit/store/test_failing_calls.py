@@ -150,7 +150,7 @@ def test_what_a_failed_sync_took_is_made_again_though_nobody_could_note_it(lost:
 
 
 def test_an_index_file_is_read_as_the_disk_has_it_after_a_failed_sync() -> None:
-    """What is mapped stays in the cache, whatever the kernel is told to forget."""
+    """Mapped pages stay in the cache, whatever the kernel is told to forget."""
     files = FailingFiles(ROOT)
     store = started(ROOT, files)
     for number in range(3):

@@ -113,7 +113,8 @@ def test_rate_text_is_three_plain_numbers() -> None:
 
 
 def reference_range(value_ms: int) -> int:
-    """In which range RocketMQ counts a put of that many whole milliseconds (StoreStatsService)."""
+    """The range in which RocketMQ counts a put of that many whole milliseconds
+    (StoreStatsService)."""
     if value_ms <= 0:
         return 0
     bounds = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)

@@ -142,7 +142,7 @@ def _every_bit(original: Original, chosen: list[Record]) -> Iterator[Case]:
 
 def _unlike(places: list[tuple[Record, int]]) -> Iterator[list[tuple[Record, int]]]:
     """No two of a topic at once: damaged alike, half the messages of a queue would agree with each
-    other against the rest. What else could say which of them are right is not there."""
+    other against the rest. Nothing else there could say which of them are right."""
     of_topic: dict[str, list[tuple[Record, int]]] = {}
     for record, position in places:
         if not _may_begin_anew(record):

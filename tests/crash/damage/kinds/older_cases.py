@@ -44,7 +44,7 @@ def _kind(original: Original, folder: str) -> str:
 
 
 def _older_segment(original: Original, name: str, data: bytes, what: str) -> Case:
-    """What has been written since is zeros again."""
+    """Bytes that were written since are zeros again."""
     start = int(name[-20:])
     end = start + len(data.rstrip(b"\0"))
     lost = do.touched(original, [(end, start + SEGMENT)]) & hits(original, name)

@@ -1,4 +1,4 @@
-"""Changes of files of accounts: what is given changes, what is wrong changes nothing."""
+"""Changes of files of accounts: given fields change, a wrong change changes nothing."""
 
 import itertools
 import re
@@ -240,7 +240,7 @@ def test_a_name_that_is_no_text_is_not_lost(path: Path) -> None:
 
 
 def test_a_link_stays_one(path: Path, tmp_path: Path) -> None:
-    """As where a volume's files are links that are swapped."""
+    """A volume's files may be links that are swapped."""
     target = tmp_path / "target.yml"
     path.rename(target)
     path.symlink_to(target)

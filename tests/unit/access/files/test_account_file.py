@@ -66,7 +66,7 @@ def parse(text: str) -> AccountFile:
 
 
 def refusal(content: str | bytes) -> str:
-    """What is said of a file that cannot be taken."""
+    """The error text for a file that cannot be taken."""
     with pytest.raises(AccountFileError) as raised:
         parse_account_file("f.yml", content.encode() if isinstance(content, str) else content)
     text = str(raised.value)

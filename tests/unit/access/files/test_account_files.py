@@ -186,10 +186,10 @@ def test_where_a_file_is_missed_is_said_whole(
 def test_a_file_that_nobody_can_look_at_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the rules of the others were in force alone."""
+    """Otherwise the rules of the other files would be in force alone."""
     put(tmp_path / "conf/acl/a.yml", text("account-1"))
     files = AccountFiles(str(tmp_path))
-    # The default file is inside of a file: that is none. One behind a closed folder is there.
+    # The default file is below a file, so it cannot exist. A file below a closed folder may exist.
     assert list(AccountFiles(str(tmp_path), "conf/acl/a.yml/b.yml").load().rules.accounts)
     real = Path.stat
 
@@ -228,7 +228,7 @@ def test_a_stamp_moves_with_every_change(tmp_path: Path) -> None:
     stamps = [files.stamp()]
     put(path, text("account-12"))
     stamps.append(files.stamp())
-    # The same size and time, another file.
+    # Another file has this size and time.
     other = put(tmp_path / "other", text("account-21"))
     found = path.stat()
     os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))

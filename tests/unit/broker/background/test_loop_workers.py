@@ -1,4 +1,4 @@
-"""What the loop hands to its workers."""
+"""Work that the loop hands to its workers."""
 
 import asyncio
 import threading

@@ -102,7 +102,7 @@ async def test_a_change_after_a_pause_is_saved_at_the_next_look() -> None:
 
 
 async def test_what_is_done_in_a_short_life_is_saved_soon_all_through_it() -> None:
-    """100 lives of a second each: what is older than 200 ms when it ends is on the disk."""
+    """100 lives of a second each: changes older than 200 ms when it ends are on the disk."""
     bench = Bench()
     await bench.pass_s(1.3, change=True)
     at = [100.0, *(when for when, _ in bench.table.saved)]

@@ -485,7 +485,8 @@ def test_a_clean_stop_writes_the_place_and_nothing_comes_twice(bench: Bench) -> 
 
 
 def test_the_file_says_nothing_that_is_not_durable(bench: Bench) -> None:
-    """Else a power cut loses the message: its second record is gone, and the file has it done."""
+    """Otherwise a power cut loses the message: its second record is gone, and the file has it
+    done."""
     for n in range(3):
         bench.send(b"%d" % n, 1)
     bench.pass_ms(1500)

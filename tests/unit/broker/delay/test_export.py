@@ -65,7 +65,7 @@ def test_what_is_kept_comes_at_its_time_and_what_is_exported_is_the_levels_alone
 def test_what_was_exported_does_not_count_as_waiting(
     tmp_path: Path, minute: int, window_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever part of an hour the levels reach, and wherever what is further ahead is rolled."""
+    """Levels may reach any part of an hour, and messages further ahead may be rolled anywhere."""
     bench = Bench(tmp_path, message_delay_levels="1h 2h")
     bench.timer_roll_window_seconds = window_ms // 1000
     bench.clock.shift_ms += HOUR_MS - bench.clock.now_ms() % HOUR_MS + minute * 60_000

@@ -103,7 +103,7 @@ class Bench:
             self.store.dispatch()
 
     def save(self) -> None:
-        """As the saver does, with all that was written made durable."""
+        """Save as the saver does, with all that was written made durable."""
         self.store.request_flush()
         self.store.sync_soon()
         self.store.wait_durable(self.store.written, 10)
@@ -377,7 +377,7 @@ def test_without_its_progress_file_all_that_waits_is_delivered_and_said(
 
 
 def test_the_cursor_waits_for_what_is_stored_and_not_visible_yet(bench: Bench) -> None:
-    """Else a kill would leave behind a cursor that has passed it."""
+    """Otherwise a kill would leave behind a cursor that has passed it."""
     late_ms = bench.send(b"late", 2000)
     bench.visible = False
     bench.send(b"early", 1000)
@@ -465,7 +465,7 @@ def test_a_stop_names_the_recalls_beside_what_waits(
 
 
 def test_what_waits_is_counted_before_its_hour_is_read(bench: Bench) -> None:
-    """Else a stop right after a start would say nothing."""
+    """Otherwise a stop right after a start would say nothing."""
     bench.recall(b"x", bench.send(b"x", 1000))
     bench.restart()
     assert (bench.timer.pending(), bench.timer.recalls()) == (1, 1)

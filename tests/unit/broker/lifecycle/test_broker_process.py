@@ -1,4 +1,4 @@
-"""What the process says and does around the daemon: signals while it starts, its last line."""
+"""The process around the daemon: signals while it starts, its last line."""
 
 from __future__ import annotations
 

@@ -257,12 +257,12 @@ STATES = {
     ("first", "second"), [("idle", "reading"), ("reading", "writing"), ("writing", "served")]
 )
 async def test_who_makes_room_first(start: Starter, first: str, second: str) -> None:
-    """Idle, then half a request, then an answer not taken, then one that is being made."""
+    """Idle, then half a request, then an answer not taken, then an answer that is being made."""
     server = await start(connections=2)
     server._routes |= {"/never": never, "/big": big}
     writers = []
     async with asyncio.timeout(20):
-        for state in (second, first):  # the one that goes first came last
+        for state in (second, first):  # the connection that goes first came last
             _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
             writers.append(writer)
             writer.write(STATES[state])

@@ -14,7 +14,7 @@ from aerobee.store.errors import StoreNotWritable
 
 
 class Disk:
-    """A file system with so much room."""
+    """A file system with the given room."""
 
     def __init__(self) -> None:
         self.room = 1 << 30

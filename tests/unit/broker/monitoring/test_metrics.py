@@ -187,7 +187,7 @@ async def test_a_request_that_finds_nothing_is_not_refused(metrics: Metrics) -> 
     ):
         stats.request_refused(RequestCode.PULL_MESSAGE, code)
     stats.request_refused(RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.QUERY_NOT_FOUND)
-    # What tools and consumers ask, to hear that there is nobody, or none.
+    # Tools and consumers ask this to hear that there is no member or no group.
     online = RequestCode.GET_CONSUMER_CONNECTION_LIST
     stats.request_refused(online, ResponseCode.CONSUMER_NOT_ONLINE)
     for code in (RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.VIEW_BROKER_STATS_DATA):
@@ -533,7 +533,7 @@ def lag_of(
     online: Mapping[str, Sequence[str]] = MappingProxyType({}),
     retries: RetriesWaiting | None = None,
 ) -> LagArguments:
-    """What the section of lag is given, for these queues, offsets, numbers of queues by topic,
+    """The arguments of the lag section, for these queues, offsets, numbers of queues by topic,
     topics of the groups online, and retries that wait."""
     store = cast("MessageStore", queues)
     lag = ConsumerLag(
@@ -573,7 +573,7 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
 
     assert lag("G", "T", "lag_messages") == 20
     assert lag("G", "T", "lag_latency_milliseconds") == 2_000_000 - 1_000_050
-    # Of queue 0, 90..94 are on their way; of queue 1 nothing that still counts.
+    # Messages 90..94 of queue 0 are on their way; queue 1 has nothing that still counts.
     assert lag("G", "T", "inflight_messages") == 4
     assert lag("G", "T", "ready_messages") == 6 + 10
     assert lag("NEW", "T", "ready_messages") == 100 + 10 + 5
@@ -855,7 +855,7 @@ async def test_a_stall_is_logged_with_what_was_served_in_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its clock is the test's: two stalls within a second are one line, the next second has its
-    own; what was served before a stall is not blamed for it."""
+    own; requests served before a stall are not blamed for it."""
     now = 100.0
     served: list[str] = []
     monitor = watching(served, lambda: now)

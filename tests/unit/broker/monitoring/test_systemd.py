@@ -83,7 +83,7 @@ def test_status_waits_neither_for_a_supervisor_that_does_not_read_nor_for_a_thre
     """The loop says it. With the wait of half a second that other messages have, everybody's
     requests stood still for as long, every ten seconds."""
     listening, name = supervisor
-    # Whoever waited for room would wait until the test is cut off.
+    # A sender that waited for room would wait until the test is cut off.
     monkeypatch.setattr(systemd, "_SEND_TIMEOUT_S", None)
     notifier = Notifier({"NOTIFY_SOCKET": name})
     for number in range(10_000):

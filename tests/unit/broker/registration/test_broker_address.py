@@ -1,4 +1,4 @@
-"""What clients are told, and the warnings that go with it."""
+"""Addresses that clients get, and the warnings that go with them."""
 
 from __future__ import annotations
 

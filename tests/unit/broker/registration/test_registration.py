@@ -1,4 +1,5 @@
-"""Registering at name servers: our own over sockets, and a scripted one that keeps what it got."""
+"""Registering at name servers: our own over sockets, and a scripted server that records
+requests."""
 
 from __future__ import annotations
 
@@ -385,7 +386,7 @@ async def test_a_server_that_closes_without_a_word_may_want_tls(world, caplog):
     hint = "(does it take nothing but TLS? tls.enable=true speaks it)"
     assert registrar.errors[address].endswith(f"closed: closed by peer {hint}")
     assert caplog.text.count(hint) == 1, "not at each try"
-    # One that has answered is spoken to as it wants.
+    # A server that has answered is spoken to as it wants.
     server.answer = lambda c: encode_response(c, 0)
     await until(lambda: registrar.registered[address])
     caplog.clear()

@@ -84,7 +84,7 @@ class Store:
 
 
 def at_once(_connection: object, command: Command, work: Callable[[], object]) -> bytes:
-    """What a worker would have done later."""
+    """Does at once the work that a worker would do later."""
     work()
     return encode_response(command, ResponseCode.SUCCESS)
 

@@ -209,7 +209,7 @@ def test_queues_that_are_too_many_are_not_counted_by_queue() -> None:
         stats.stored(topic, 1, 100, queue_id)
     assert (topic.messages_in, sorted(topic.queues)) == (5, [0, 1, 2])
     assert stats.overflowed == {"queue": 2}
-    # What goes with its topic makes room.
+    # Entries that go with their topic make room.
     stats.forget_topic("T")
     other = stats.topic("U")
     stats.stored(other, 1, 100, 7)

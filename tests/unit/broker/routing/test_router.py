@@ -1,4 +1,4 @@
-"""Who is to blame for an error, and what the client is told of it."""
+"""The router decides whose fault an error is, and what it answers to the client."""
 
 from __future__ import annotations
 

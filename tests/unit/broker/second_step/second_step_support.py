@@ -31,7 +31,7 @@ def no_deletions() -> DeletedTopics:
 
 
 def deletions(config: Path, log_end: int) -> DeletedTopics:
-    """Those that a directory has."""
+    """The deletions that a directory has."""
     return DeletedTopics(JsonStateFile(config / "deletedTopics.json"), log_end)
 
 

@@ -115,7 +115,7 @@ def test_a_deletion_is_forgotten_when_nothing_waits_from_before_it(tmp_path: Pat
     forgetting.look()
     forgetting.look()
     assert (table.offset_of("T"), table.offset_of("U")) == (None, 900)
-    # What is not visible yet may wait.
+    # A message that is not visible yet may wait.
     waits.found = (None, None)
     not_visible = Forgetting(turns, table, [waits], marks_at(899))
     not_visible.look()

@@ -1,4 +1,4 @@
-"""What has waited goes to the topic as it is now, whatever it waited for."""
+"""A message that has waited goes to the topic as it is now, whatever it waited for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Way:
     waits: Waits
 
     def found(self) -> list[tuple[int, bytes]]:
-        """What consumers find, by queue."""
+        """The messages that consumers find, by queue."""
         self.store.dispatch()
         return [
             (queue, one.body) for queue in range(4) for one in read_all(self.store, TOPIC, queue)
@@ -56,7 +56,7 @@ class Way:
         self.make(TopicConfig(TOPIC, read, read if write is None else write))
 
     def delete(self) -> None:
-        """As a deletion does it; a topic of the name is made anew at once."""
+        """Delete the topic as a deletion does; a topic of the name is made anew at once."""
         self.deleted.add(TOPIC, self.store.written)
 
     def waiting(self) -> WaitingMessages:

@@ -1,4 +1,4 @@
-"""Fast failure: what has waited in the broker for too long is refused."""
+"""Fast failure: a request that has waited in the broker for too long is refused."""
 
 from __future__ import annotations
 

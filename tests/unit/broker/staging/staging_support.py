@@ -58,7 +58,7 @@ class Handle:
 
 
 class Loop:
-    """What staging asks of an event loop."""
+    """The part of an event loop that staging needs."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -270,7 +270,7 @@ class Desk:
         )
 
     def bodies(self) -> list[str]:
-        """What consumers find in all queues of both topics, sorted."""
+        """The bodies that consumers find in all queues of both topics, sorted."""
         self.store.dispatch()
         return sorted(
             f"{topic}/{queue}/{message.body.decode()}"

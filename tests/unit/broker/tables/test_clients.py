@@ -1,4 +1,4 @@
-"""Who is in which group, who is told of changes, and how members leave."""
+"""Members of groups, notifications of changes, and how members leave."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_new_member_whose_clock_is_behind_is_heard(broker: Broker) -> None:
     broker.beat(first, "c1", 1_000, g={"T": "A"})
     broker.beat(second, "c2", 5, g={"T": "B"})
     assert broker.in_force("g") == {"B"}
-    # Who says the same again changes nothing: members do not take turns.
+    # A member that repeats its statement changes nothing: members do not take turns.
     broker.beat(first, "c1", 1_000, g={"T": "A"})
     assert broker.in_force("g") == {"B"}
 
@@ -317,7 +317,7 @@ def test_silence_is_looked_for_a_connection_a_step(broker: Broker) -> None:
         assert group.name == "g"
         assert next(steps) is None
         assert len(broker.clients) == left
-    # One leaves by itself meanwhile: it is not silent, and may go on with something else.
+    # One client leaves by itself meanwhile: it is not silent, and may go on with something else.
     broker.clients.unregister(peers[2].connection, None, "g")
     assert [step.name for step in steps if step is not None] == ["g", "g"]
     assert [peer.closed for peer in peers] == [True, True, False, True, True]
@@ -496,7 +496,7 @@ def test_the_client_check_says_what_is_wrong_with_an_expression(
     broker: Broker, kind: str, expression: str, why: str
 ) -> None:
     ask = request(RequestCode.CHECK_CLIENT_CONFIG, body=_check_body(kind, expression))
-    # What was refused is remembered, and refused alike.
+    # A refused statement is remembered, and refused alike.
     for _ in range(2):
         with pytest.raises(BadRequest, match=why) as caught:
             drive(broker.requests.check_config(Peer(1).connection, ask))
@@ -595,7 +595,7 @@ class Counted:
         list(self.table.connection_closed(self.peers.pop(port).connection))
 
     def held(self) -> int:
-        """What is held, counted anew."""
+        """The bytes held, counted anew."""
         table, total = self.table, 0
         for group in table.consumer_groups():
             total += texts_bytes((group.name,))

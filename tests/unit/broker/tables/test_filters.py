@@ -1,4 +1,4 @@
-"""Compiled expressions and the filters of groups: what is kept, replaced, refused, forgotten."""
+"""Compiled expressions and the filters of groups: they are kept, replaced, refused, forgotten."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_filter_dies_with_its_subscription_or_group_and_lives_again(world: Wor
     world.now_ms += 1
     world.table.group_left("g")
     assert (world.of("T", "g").dead_ms, world.of("U", "g").dead_ms) == (10_001, 10_000)
-    # The same is enough to live again.
+    # This expression is enough to live again.
     world.beat("g", 2, T="a > 1")
     assert (world.of("T", "g").dead_ms, world.of("U", "g").dead_ms) == (0, 10_000)
     world.beat("g", 0, U="b > 1")
@@ -160,7 +160,7 @@ def test_the_dead_make_room_and_then_it_is_refused(tmp_path: Path) -> None:
         world.beat("g5", 1, T="a > 1")
     assert caught.value.code == 1
     assert world.table.bytes == 3 * one
-    # What is there already is always taken.
+    # A filter that exists already is always taken.
     world.beat("g1", 2, T="a > 2")
     assert world.of("T", "g1").expression == "a > 2"
 

@@ -1,4 +1,5 @@
-"""Claims about lag: what counts as not consumed, and from where, of groups in every state."""
+"""Claims about lag: the messages that count as not consumed, and from where, for groups in every
+state."""
 
 from __future__ import annotations
 
@@ -49,12 +50,12 @@ def joins(tables: Tables, name: str, *topics: str, **of_data: Any) -> Peer:
 
 
 def lag(tables: Tables, name: str, where: str = "T") -> list[int]:
-    """By queue."""
+    """The lag by queue."""
     return [one.messages for one in tables.lag.queues(name, where)]
 
 
 def fails(tables: Tables, name: str, number: int) -> None:
-    """So many messages that a group has failed on wait for their next try."""
+    """Let `number` messages that a group has failed on wait for their next try."""
     for _ in range(number):
         tables.retries.waits(3, retry_topic(name))
 
@@ -89,7 +90,7 @@ def test_a_group_that_never_committed_is_behind_by_all_it_would_start_with(table
     assert asked(tables, "hangs") == ResponseCode.SUCCESS
     assert lag(tables, "hangs") == [290, 0]
     assert judged(tables) == {("hangs", "T"): 290}
-    # What it was given is no less behind for that.
+    # Messages that the group was given still count as lag.
     tables.stats.consumer("hangs", "T").pulled[0] = 32
     assert lag(tables, "hangs") == [290, 0]
     assert next(tables.lag.queues("hangs", "T")).given_out == 32
@@ -132,7 +133,7 @@ def test_expired_messages_are_nothing_to_be_behind_of(tables: Tables) -> None:
 
 
 def test_an_offset_beyond_the_end_is_told_and_no_lag(tables: Tables) -> None:
-    """As with a restored store beside newer offsets."""
+    """A restored store beside newer offsets leads to this."""
     topic(tables, "T")
     group(tables, "g")
     tables.queues.put("T", 0, range(9))
@@ -150,7 +151,7 @@ def test_a_group_that_begins_at_the_end_is_behind_from_where_it_asked(tables: Ta
     assert asked(tables, "g") == ResponseCode.QUERY_NOT_FOUND
     tables.queues.put("T", 0, range(107), min_offset=50)
     assert lag(tables, "g") == [7]
-    # What it was given and holds, while its first messages expire.
+    # The group holds messages that it was given, while its first messages expire.
     tables.stats.consumer("g", "T").pulled[0] = 157
     tables.queues.put("T", 0, range(4), min_offset=153)
     assert lag(tables, "g") == [4]
@@ -254,7 +255,7 @@ def test_queues_that_a_smaller_topic_has_no_more_are_nobodys_lag(tables: Tables)
     assert lag(tables, "g") == [9] * 4
     topic(tables, "T", 2)
     assert lag(tables, "g") == [9] * 2
-    # Those that are not written any more can still be read.
+    # Queues that are not written any more can still be read.
     topic(tables, "T", 4, 2)
     assert lag(tables, "g") == [9] * 4
 

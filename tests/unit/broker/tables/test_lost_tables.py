@@ -1,4 +1,4 @@
-"""A start without a table of its own: what can be read is served, the rest is kept aside."""
+"""A start without a table of its own: readable files are served, the rest is kept aside."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def fail(bench: Bench, number: int, level: int = 1, topic: str = RETRY) -> list[PutResult]:
-    """So many messages wait for their next try."""
+    """Let `number` messages wait for their next try."""
     return [bench.send(b"%d" % one, level, topic) for one in range(number)]
 
 
@@ -35,7 +35,7 @@ def waiting(bench: Bench) -> tuple[int, int]:
 
 
 def steps(bench: Bench) -> int:
-    """Count all that is to be counted: in so many steps."""
+    """Count all that is to be counted; return the number of steps."""
     number = 0
     while bench.retries.step():
         number += 1
@@ -176,7 +176,7 @@ def test_what_is_passed_over_before_it_is_counted_has_nothing_counted_anew(bench
 def test_a_count_goes_on_while_records_that_it_has_read_are_passed_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It began afresh with each of them: of a level with much damage none came to its end."""
+    """It began afresh with each of them: no count of a level with much damage came to its end."""
     results = []
     for _ in range(3):
         results += fail(bench, 1)
@@ -209,7 +209,7 @@ def test_a_count_goes_on_while_records_that_it_has_read_are_passed_over(
 
 
 def test_a_level_that_is_empty_has_no_retries(bench: Bench) -> None:
-    """Whatever has gone wrong before."""
+    """Earlier errors do not change that."""
     fail(bench, 1)
     bench.retries.waits(1, OTHER)
     bench.pass_ms(1500)

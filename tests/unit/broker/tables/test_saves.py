@@ -231,7 +231,7 @@ async def test_what_a_full_disk_refuses_is_refused_to_all_and_changes_nothing(
     assert world.topics_file.path.read_bytes() == stored
     world.topics_file.is_full = False
     await world.topics.update(TopicConfig("T3"))
-    # What was refused does not come with the next save.
+    # A refused change does not come with the next save.
     again = TopicTable(world.settings, JsonStateFile(world.topics_file.path), lambda: 0, INLINE)
     assert again.get("T1") == TopicConfig("T1", 4, 4)
     assert again.get("T2") is None

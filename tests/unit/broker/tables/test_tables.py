@@ -31,7 +31,7 @@ def topic_table(tmp_path: Path, **changes: object) -> TopicTable:
 
 
 def create(topics: TopicTable, name: str, queues: int) -> TopicConfig | None:
-    """What a first send makes of the template."""
+    """The topic that a first send makes of the template."""
     made(topics.create_on_send(name, "TBW102", queues, 0))
     return topics.get(name)
 

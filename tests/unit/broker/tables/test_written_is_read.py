@@ -1,5 +1,5 @@
-"""A writer's bound is its reader's, for every table of ours: what was written is read by the next
-start, however many values it has and whatever stands in its texts."""
+"""A writer's bound is its reader's, for every table of ours: the next start reads what this run
+wrote, however many values it has and whatever stands in its texts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.crash.damage import tables
 from tests.unit.store.support import marks_at
 
 I64_MAX = (1 << 63) - 1
-#: What JSON, Java and text files have their own opinions about.
+#: Characters that JSON, Java and text files treat each in its own way.
 HARD = "\"\\\t\n\r\x00\x1f\x7f\x85\u2028\u2029\ufeff'{}[]:,@%|" + "\U0001f680" + "x" * 200
 
 
 @pytest.fixture(autouse=True)
 def few_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a request may hold; a test that writes a million takes long."""
+    """Lower the limit of values in a request; a test that writes a million takes long."""
     monkeypatch.setattr(fastjson.loads, "__defaults__", (5,))
     with pytest.raises(ValueError, match="more than 5 values"):
         fastjson.loads(b"[1,2,3,4,5,6]")

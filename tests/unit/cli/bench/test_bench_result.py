@@ -72,7 +72,7 @@ def made(found: Measurement | None = None, **changes: Any) -> dict[str, Any]:
     result = document(
         plan(**changes), found or measured(), brokers=brokers, machine=MACHINE, stored=1500
     )
-    # What is written is JSON.
+    # The written result is JSON.
     parsed: dict[str, Any] = json.loads(json.dumps(result, allow_nan=False))
     return parsed
 

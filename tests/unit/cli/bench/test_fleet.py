@@ -1,4 +1,4 @@
-"""Processes of the generator: what happens when they cannot do their work."""
+"""Processes of the generator that cannot do their work."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_process_reports_what_it_did(open_loop: bool) -> None:
         assert [sum_of([report]).sent for report in reports] == [1, 1]
         assert [report["unanswered"] for report in reports] == [1, 1]
         assert all(report["elapsed_s"] > 0 for report in reports)
-        # What was reported does not come again.
+        # Reported numbers do not come again.
         reports = await fleet.tell("report")
         assert [sum_of([report]).sent for report in reports] == [0, 0]
     server.close()

@@ -34,7 +34,7 @@ testDurationMinutes: 5
 
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have one."""
+    """The user who runs the tests may have an account."""
     for name in ("AEROBEE_CREDENTIALS", "ROCKETMQ_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -196,7 +196,7 @@ def test_a_file_without_keys_is_refused_and_not_shown(credentials: Path) -> None
     assert "nowhere.yml: No such file" in refused("send", "--credentials", "nowhere.yml")
 
 
-# Who does what
+# The division of the work
 
 
 def place(brokers: int = 2, queues: int = 3, stored: int = 5) -> BenchTopic:

@@ -25,6 +25,6 @@ def test_rounding_does_not_add_up() -> None:
 
 def test_a_late_request_does_not_move_those_behind_it() -> None:
     schedule = Schedule(10, 0, 1, 0)
-    # Whoever asks later gets the same times: the schedule knows no clock.
+    # A later caller gets the same times: the schedule knows no clock.
     assert times(schedule, 3) == [0, 100_000_000, 200_000_000]
     assert schedule.due_ns == 300_000_000

@@ -1,4 +1,5 @@
-"""Workload files of the OpenMessaging Benchmark: what is read, and what is refused and why."""
+"""Workload files of the OpenMessaging Benchmark: keys that are read, and keys that are refused and
+why."""
 
 from pathlib import Path
 

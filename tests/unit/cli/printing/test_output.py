@@ -134,7 +134,7 @@ def test_json_says_exactly_what_it_was_given(capsys: pytest.CaptureFixture[str])
 
 
 def test_no_other_module_of_the_commands_writes_to_the_terminal() -> None:
-    """But what a worker of `aerobee bench` tells the process that started it."""
+    """The reports of a worker of `aerobee bench` to the process that started it are excepted."""
     found = []
     root = Path(output.__file__).parent
     for path in sorted(root.rglob("*.py")):

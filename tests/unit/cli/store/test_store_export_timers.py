@@ -40,7 +40,7 @@ def filled(tmp_path: Path) -> Path:
 
 
 def received(root: Path, expected: int) -> list[ReceivedMessage]:
-    """What the topic has once so many have come, and no more is due for a while."""
+    """The messages of the topic once `expected` have come, and no more is due for a while."""
     with (
         testing.broker(store_path=str(root), message_delay_levels=LEVELS) as running,
         PullConsumer(running.name_server) as consumer,

@@ -19,7 +19,7 @@ from tests.unit.store.background.retention.retention_support import (
 from tests.unit.store.support import tree
 
 DAY_MS = 24 * HOUR_MS
-# Whatever the disk is like that the tests run on.
+# These hold on any disk that the tests run on.
 ROOMY = (
     *("--set", "retention.disk_max_used_percent=95"),
     *("--set", "retention.disk_force_ratio=1.0"),
@@ -65,7 +65,7 @@ def test_people_get_tables_of_disks_segments_and_groups(root: Path) -> None:
 
 
 def test_an_hour_at_which_nothing_goes_is_named_first(root: Path) -> None:
-    # One that cannot begin while this runs.
+    # This hour cannot begin while the test runs.
     hour = (datetime.now().hour + 2) % 24
     hours = ("--set", f"retention.delete_hours={hour}", "--set", "fileReservedTime=1000")
     out = store("retention", root, *hours, *ROOMY).out

@@ -1,4 +1,4 @@
-"""What a listener's result means, and where it runs."""
+"""The meaning of a listener's result, and where the listener runs."""
 
 from __future__ import annotations
 

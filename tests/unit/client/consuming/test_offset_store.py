@@ -71,7 +71,7 @@ async def test_a_forgotten_queue_is_never_stored_again(broker, offsets) -> None:
 
 
 async def test_the_first_offset_of_a_topic_goes_alone(broker, offsets, until) -> None:
-    """Of several at once a Java broker may keep one."""
+    """A Java broker that gets several at once may keep only one."""
     waiting: list[tuple[Connection, Command]] = []
     broker.answers[UPDATE] = lambda *request: waiting.append(request)
     queues = [MessageQueue("T", "a", number) for number in range(4)]

@@ -1,4 +1,4 @@
-"""What may be committed, and who is woken when."""
+"""Offsets that may be committed, and waiters that are woken."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_counts_and_bytes_follow_what_is_cached(messages) -> None:
 
 
 def test_messages_of_one_offset_are_finished_one_by_one(stored) -> None:
-    """Those of a light queue have the offsets of the queues that they were sent to: a second one
-    ended the worker that consumed it."""
+    """Messages of a light queue have the offsets of the queues that they were sent to: a second
+    message of an offset ended the worker that consumed it."""
     one, other = (received(decode_record(stored("T", 0, 7, body)), "a") for body in (b"x", b"yy"))
     queue = assigned(7)
     queue.add([one, other])

@@ -1,4 +1,4 @@
-"""Replies that brokers push: to whom they go, and what becomes of one that cannot be read."""
+"""Replies that brokers push: to whom they go, and how an unreadable reply ends."""
 
 from __future__ import annotations
 

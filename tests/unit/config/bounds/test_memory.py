@@ -107,7 +107,7 @@ def test_constants_are_those_of_their_modules() -> None:
 
 
 def test_texts_that_are_remembered_are_few_and_short() -> None:
-    """Each cache by its number of texts; of properties and tags the long ones are left out."""
+    """Each cache by its number of texts; long properties and tags are left out."""
     value = {fixed.name: fixed.value for fixed in FIXED}["remembered texts"]
     caches = [
         getattr(import_module(f"aerobee.{module[:-3].replace('/', '.')}"), name[:-2])

@@ -24,7 +24,7 @@ fileReservedTime = 48
 brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
-# Of parts that are not built yet.
+# Settings of parts that are not built yet.
 _LATER = "duplicationEnable=true\nhaSendHeartbeatInterval=4000\n"
 
 
@@ -529,7 +529,7 @@ def test_format_can_be_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[broker\nlisten_port = 1\n", 'broker.name = "x\n', "a=1"])
 def test_a_name_that_ends_in_toml_is_believed(tmp_path: Path, text: str) -> None:
-    """As properties these would be unknown settings, which are ignored."""
+    """Read as properties, these would be unknown settings, which are ignored."""
     assert refused(tmp_path, text, name="a.toml").where.endswith("a.toml:1")
 
 

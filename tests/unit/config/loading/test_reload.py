@@ -1,4 +1,4 @@
-"""What a configuration that is read again changes, and what the log says of it."""
+"""A configuration that is read again: its changes, and what the log says of them."""
 
 import logging
 import re
@@ -36,7 +36,7 @@ def test_the_last_line_names_what_changed_and_what_needs_a_restart(
         "configuration read again changed=limits.max_topics,limits.max_queues "
         "needs_restart=limits.idle_seconds,limits.connections"
     )
-    # What was taken differs no more; what needs a restart is named until there was one.
+    # A setting that was taken differs no more; a setting that needs a restart is named until then.
     assert said(both) == (
         "configuration read again changed=none needs_restart=limits.idle_seconds,limits.connections"
     )

@@ -1,4 +1,4 @@
-"""What requests have changed: where it counts and is kept, and what may be wrong with its file."""
+"""Settings that requests have changed: where they count and are kept, and faults of their file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates and keys: what is read, what is wrong with them, and when they are read again."""
+"""Certificates and keys: how they are read, their faults, and when they are read again."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_both_ways_to_write_a_time(authority: Authority, years: int) -> None:
     text = pair.certificate.read_text()
     wanted = x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc
     assert expiry("Subject: a text before it\n" + text) == wanted
-    # Of a chain the first is the one that is shown.
+    # The first certificate of a chain is shown.
     assert expiry(text + authority.certificate.read_text()) == wanted
 
 

@@ -21,13 +21,13 @@ COUNT = 300
 
 
 def properties_of(number: int) -> dict[str, str]:
-    """Each third has no amount, each fifth one that is no number."""
+    """Each third message has no amount; the amount of each fifth is no number."""
     amount = {} if number % 3 == 0 else {"amount": "much" if number % 5 == 0 else str(number)}
     return {"region": "ns"[number % 2], **amount}
 
 
 def wanted(number: int) -> bool:
-    """What SQL means, in Python."""
+    """The SQL expression, in Python."""
     amount = properties_of(number).get("amount", "")
     return amount.isdigit() and int(amount) > 100 and number % 2 == 0 and number % 7 < 2
 

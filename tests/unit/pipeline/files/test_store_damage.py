@@ -1,4 +1,4 @@
-"""Damaged, live, crashed and shrinking stores: what is read of them, and what is said."""
+"""Damaged, live, crashed and shrinking stores: the rows read of them, and the errors."""
 
 from __future__ import annotations
 

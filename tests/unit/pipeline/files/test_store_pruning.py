@@ -1,4 +1,4 @@
-"""What is not asked for is neither given nor read; what is asked for is, however it is asked."""
+"""Rows that are not asked for are neither given nor read; rows asked for are, in every form."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_filters_of_spark_narrow_what_is_selected() -> None:
     assert selected(("GreaterThan", "storeTimestamp", moment)) == Selection(start_ms=ms)
     assert selected(("LessThanOrEqual", "storeTimestamp", moment)) == Selection(end_ms=ms + 1)
     assert selected(("EqualTo", "commitLogOffset", 7)) == Selection(start_offset=7, end_offset=8)
-    # What is not understood narrows nothing.
+    # A filter that is not understood narrows nothing.
     assert selected(("EqualTo", "storeTimestamp", datetime(2023, 1, 1))) == Selection()
     assert selected(("StringStartsWith", "topic", "a"), ("In", "topic", ("a", None))) == Selection()
     assert selected(("EqualTo", "body", b"x")) == Selection()

@@ -226,7 +226,7 @@ def write_log_of_5x(tmp_path: Path) -> tuple[Path, list[int]]:
     path = tmp_path / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     for place in places[5:9]:
-        # The same record with a topic of one byte whose length takes two, and a body a byte less.
+        # This record with a topic of one byte whose length takes two, and a body a byte less.
         record = bytes(data[place : place + 102])
         data[place + 4 : place + 8] = MESSAGE_MAGIC_V2.to_bytes(4, "big")
         data[place + 84 : place + 88] = (9).to_bytes(4, "big")

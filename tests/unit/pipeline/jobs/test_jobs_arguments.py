@@ -1,4 +1,4 @@
-"""What a job is asked for is looked at before Spark starts, and refused in one line."""
+"""A job's arguments are checked before Spark starts, and refused in one line."""
 
 from __future__ import annotations
 

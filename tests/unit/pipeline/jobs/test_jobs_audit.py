@@ -147,7 +147,7 @@ PLACES = ((0, 3), (1, 9), (2, 20), (0, 32))
 CASES = [(name, *place) for name in PLANTS for place in PLACES]
 
 
-# What tells a finding of this fault from others: its kind and its place.
+# The kind and place tell a finding of this fault from others.
 Fault = tuple[str, int | None, int | None]
 
 
@@ -279,7 +279,7 @@ def test_two_records_that_say_the_same_wrong_number_are_two_faults(root: Path) -
 def test_a_wrong_number_beside_damage_in_its_queue_is_two_faults(root: Path) -> None:
     for slot in (9, 20):
         at.overwrite_log(root, STORED[1, slot].log_offset + 20, i64(500 if slot == 9 else 1))
-    # Behind the one, before the other.
+    # The damage lies behind the first, before the second.
     for slot in (10, 19):
         at.flip_log(root, STORED[1, slot].log_offset + 90)
     wanted = ["queue-offset", "queue-repeat", "record-damaged", "record-damaged"]

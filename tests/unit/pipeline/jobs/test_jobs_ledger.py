@@ -86,7 +86,7 @@ def writer(target: Target, end_of_data: int = LOG_END) -> Callable[..., StagedRo
             table = pa.table({"place": begins[number::2]})
             pq.write_table(table, f"{folder}/part.parquet", filesystem=files)
             files.create_dir(f"{target.path(aside)}/_temporary/0", recursive=True)
-            # What tasks leave behind that were given up.
+            # Tasks that were given up leave this behind.
             left = f"{target.path(aside)}/_temporary/0/part.parquet"
             for path in (f"{folder}/part.parquet.crc", left):
                 with files.open_output_stream(path) as opened:
@@ -97,7 +97,7 @@ def writer(target: Target, end_of_data: int = LOG_END) -> Callable[..., StagedRo
 
 
 def run(target: Target, end_of_data: int = LOG_END) -> int:
-    """What the job does."""
+    """Run the job."""
     ledger = Ledger(target)
     ledger.recover()
     entries = ledger.entries()
@@ -119,7 +119,7 @@ def places(target: Path) -> list[int]:
 
 
 def by_ledger(target: Target) -> list[int]:
-    """What who reads by the ledger sees."""
+    """The places that a reader by the ledger sees."""
     found: list[int] = []
     if target.exists("_archive"):
         for path in Ledger(target).files():

@@ -1,4 +1,4 @@
-"""What damaged ranges held is told from entries and numbers, each message once."""
+"""The lost messages of damaged ranges are derived from entries and numbers, each message once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_entries_that_point_into_a_range_are_its_messages() -> None:
     found = entries_within(batch_of(rows, ENTRIES_DDL), RANGES)
     assert found.column("range").to_pylist() == [0, 0, 1]
     assert found.column("logOffset").to_pylist() == [1000, 1950, 5900]
-    # What an entry says of its size is no more than what is left of the range.
+    # An entry's size is at most the rest of the range.
     assert found.column("size").to_pylist() == [100, 50, 100]
     assert not entries_within(pa.RecordBatch.from_pylist([], schema=ENTRIES), RANGES).num_rows
 
@@ -48,7 +48,7 @@ def test_entries_that_point_into_a_range_are_its_messages() -> None:
         ([run(0, 2, 0), run(5, 2, 3000)], [(2, 5, 3)]),
         ([run(0, 2, 0), run(5, 2, 7000)], [(2, 5, 3)]),
         ([run(0, 2, 2500), run(5, 2, 3000)], []),
-        # One of those that are left has a wrong number.
+        # A remaining message has a wrong number.
         ([run(0, 2, 0), run(99, 1, 3000), run(6, 2, 3500)], [(2, 6, 3)]),
         # Nothing is known before the first record and behind the last.
         ([run(3, 2, 7000)], []),

@@ -56,7 +56,7 @@ def test_units_of_records_are_those_in_the_queues(root: Path) -> None:
 
 
 def write_queues(output: Path, entries: pa.Table, most: int = 1 << 15) -> list[dict[str, Any]]:
-    """What the task that writes these entries says, handed `most` rows at a time."""
+    """The results of the task that writes these entries, handed `most` rows at a time."""
     sizes = Sizes(queue_file_bytes=199)  # rounded up to ten entries
     written = queue_writer(str(output), sizes)(iter(entries.to_batches(most)))
     return [row for batch in written for row in batch.to_pylist()]

@@ -1,4 +1,4 @@
-"""What a job says of its progress, without Spark."""
+"""Progress reports of a job, without Spark."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -179,7 +179,7 @@ def test_the_page_holds_report_and_tables_and_escapes_names(tmp_path: Path) -> N
 def test_without_matplotlib_there_is_the_page_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With it: tests/spark/stores/test_jobs.py.
+    # tests/spark/stores/test_jobs.py draws with it.
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert not can_draw()
     paths = write_plots(TABLES, ["report"], str(tmp_path / "plots"))

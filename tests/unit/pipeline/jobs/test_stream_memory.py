@@ -1,4 +1,4 @@
-"""What a stream keeps, what it says of failures and packages, and how it counts."""
+"""The memory of a stream, its messages about failures and packages, and how it counts."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_each_batch_is_counted_once_though_some_are_seen_late() -> None:
 
 
 class Query:
-    """One that has ended; what it failed of is told to who asks."""
+    """A query that has ended; it tells its failure to a caller that asks."""
 
     isActive = False
     lastProgress = None

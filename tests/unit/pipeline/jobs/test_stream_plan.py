@@ -1,4 +1,4 @@
-"""What a stream is asked for is looked at before Spark starts, and refused in one line."""
+"""A stream's arguments are checked before Spark starts, and refused in one line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_plan_is_options_of_the_source_that_it_takes(tmp_path: Path) -> None:
     assert options.tags == {"x", "y"}
     assert options.start.timestamp_ms == 1_795_255_200_000
     assert (options.limits.most_rows, options.group) == (500, "g")
-    # What says which message a row is comes along, whatever the table has of it.
+    # The columns that identify the message come along, whatever columns the table has.
     names = [column.name for column in options.columns]
     assert names == [
         "topic", "brokerName", "queueId", "queueOffset", "keys", "storeTimestamp", "body",

@@ -1,4 +1,4 @@
-"""What is run for a shell or a program, and with which environment."""
+"""The command that runs for a shell or a program, and its environment."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_sentence_of_ours_is_found_in_what_spark_says() -> None:
 
 @workers.plain_errors
 class Reader:
-    """As Spark calls one."""
+    """Called as Spark calls a reader."""
 
     def partitions(self) -> list[int]:
         """A list of partitions."""

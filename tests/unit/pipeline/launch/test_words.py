@@ -12,7 +12,7 @@ from aerobee.pipeline.launch.words import Words, defaults, flat, split
 
 
 def words_of(*arguments: str) -> tuple[str, list[str]]:
-    """As the whole command line has them."""
+    """Returns the words as the whole command line has them."""
     parsed = build_parser().parse_args(["pipeline", *arguments])
     assert parsed.command == "pipeline launch"
     return parsed.launch, parsed.words

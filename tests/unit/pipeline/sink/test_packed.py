@@ -1,4 +1,4 @@
-"""Rows that are packed many at a time are byte for byte those that are made one by one."""
+"""Rows that are packed many at a time equal rows that are made singly, byte for byte."""
 
 from __future__ import annotations
 

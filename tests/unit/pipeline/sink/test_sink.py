@@ -1,4 +1,4 @@
-"""What a sink takes: options, columns, rows. Without Spark, without a broker."""
+"""Options, columns and rows that a sink takes. Without Spark, without a broker."""
 
 from __future__ import annotations
 

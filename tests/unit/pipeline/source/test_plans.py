@@ -450,7 +450,7 @@ def test_an_end_below_the_checkpoint_is_lost_data(broker: RunningBroker) -> None
 
 
 def made_again(broker: RunningBroker, messages: int) -> None:
-    """The topic deleted, made anew, and so many messages sent to its queue 0."""
+    """Delete the topic, make it anew, and send this number of messages to its queue 0."""
     with Admin(broker.name_server) as admin:
         admin.delete_topic(TOPIC)
     create(broker)
@@ -460,7 +460,7 @@ def made_again(broker: RunningBroker, messages: int) -> None:
 def read_on(
     broker: RunningBroker, checkpoint: Position, **given: str
 ) -> tuple[list[Range], list[Range]]:
-    """What the next batch of a query that starts again reads, and the one after it."""
+    """The ranges that the next two batches of a query that starts again read."""
     stream = plan(broker, **given)
     try:
         end = stream.latest(checkpoint)
@@ -548,7 +548,7 @@ def test_messages_that_a_power_cut_took_back_are_not_read_twice(broker: RunningB
     send(broker, [b"new"] * 4)
     assert tolerant.ranges(end, tolerant.latest(end)) == [Range(queue(0), 3, 7)]
     tolerant.close()
-    # The same if nobody looked before the queue was longer than the checkpoint again.
+    # This holds too if nobody looked before the queue was longer than the checkpoint again.
     found = read_on(broker, checkpoint, failOnDataLoss="false")
     assert found == ([Range(queue(0), 3, 7)], [])
 
@@ -605,7 +605,7 @@ def test_a_queue_without_a_route_keeps_its_offset(
     end = stream.latest(start)
     assert end.offsets == {queue(0): 3, queue(1): 0, away: 77}
     assert stream.ranges(start, end) == [Range(queue(0), 1, 3)]
-    # Before 4.2 Spark tells no start: what was seen counts.
+    # Before 4.2 Spark tells no start: the seen offsets count.
     assert stream.latest(None) == end
     stream.close()
 

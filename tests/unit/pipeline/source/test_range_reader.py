@@ -26,7 +26,7 @@ from tests.unit.pipeline.support import bodies_of, create, options, queue, runni
 
 BODIES = [b"%d" % number * (1 + number % 7) for number in range(500)]
 
-# As a Java broker caps its answers, and as it does for cold messages; and ours.
+# Caps of answers: a Java broker's, its cap for cold messages, and ours.
 JAVA = {"transfer_bytes_bulk": 0}
 COLD = {"transfer_bytes_bulk": 0, "memory_ratio_percent": 0}
 TINY = {"transfer_bytes_bulk": 1_000}

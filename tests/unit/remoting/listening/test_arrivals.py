@@ -1,4 +1,4 @@
-"""What happens to a socket between its accept and its first frame, where TLS is taken."""
+"""The life of a socket between its accept and its first frame, where TLS is taken."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def taking(bench: Bench) -> Taking:
 
 
 async def connected(server: RemotingServer, data: bytes = b"") -> socket.socket:
-    """A raw socket that has sent so much."""
+    """A raw socket that has sent this data."""
     loop = asyncio.get_running_loop()
     found = socket.socket()
     found.setblocking(False)
@@ -57,7 +57,7 @@ async def connected(server: RemotingServer, data: bytes = b"") -> socket.socket:
 
 
 async def ended(found: socket.socket) -> bytes:
-    """What comes until the server has closed it."""
+    """The bytes that come until the server has closed it."""
     loop, data = asyncio.get_running_loop(), b""
     async with asyncio.timeout(10):
         while True:
@@ -309,7 +309,8 @@ async def test_thousands_of_half_handshakes_hold_nobody_up(
             held.append(await connected(server, data[: None if number % 2 else 100]))
         assert await answer_of(server, client()) == 0
         assert await answer_of(server, None) == 0
-        # Those within their hello wait for the rest of it; of the others so many are under way.
+        # Clients within their hello wait for the rest of it; at most `UNDER_WAY` of the others are
+        # under way.
         await eventually(lambda: server.open <= HALF // 2 + UNDER_WAY, 60)
         assert server.open >= HALF // 2
         assert server.stats.tls.handshakes == 1
@@ -327,7 +328,7 @@ STEPS_A_TURN = 4
 
 @pytest.fixture
 async def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """In which turn of the loop each step of a server's handshake was done."""
+    """The turn of the loop in which each step of a server's handshake was done."""
     loop = asyncio.get_running_loop()
     turns, found = [0], []
     step = TlsSession.shake
@@ -357,7 +358,7 @@ class Shaking:
         self.done = False
 
     def flight(self) -> bytes:
-        """What it says next."""
+        """The bytes that it sends next."""
         try:
             self._side.do_handshake()
             self.done = True
@@ -371,7 +372,7 @@ class Shaking:
         return self._outgoing.read()
 
     def opened(self) -> bytes:
-        """What it was told since, tickets aside."""
+        """The data that it got since, tickets aside."""
         try:
             return self._side.read(65536)
         except ssl.SSLWantReadError:
@@ -453,7 +454,7 @@ async def test_those_who_left_while_they_waited_end_a_few_a_turn(
 
 
 async def test_hellos_in_a_thousand_records_hold_nobody_up(tls: Bench) -> None:
-    """Neither those that have begun nor the one that comes then, and no such handshake is done."""
+    """Neither handshakes under way nor the next client wait, and no such handshake is done."""
     server = await tls.server()
     body = hello()[5:] + bytes(4000)
     body = body[:1] + (len(body) - 4).to_bytes(3, "big") + body[4:]
@@ -580,7 +581,7 @@ async def test_another_certificate_is_for_those_who_come_after(tls: Bench, tmp_p
     shown = [one.getpeercert(binary_form=True) for one in (old, new)]
     files = (CERTIFICATE, pair.certificate)
     assert shown == [ssl.PEM_cert_to_DER_cert(file.read_text()) for file in files]
-    # Who was there before is served on.
+    # Earlier clients are served on.
     old.setblocking(True)
     old.send(make_request(10).encode())
     await eventually(lambda: len(tls.handler.commands) == 1)

@@ -1,4 +1,4 @@
-"""Whose handshake begins, and who makes room."""
+"""Handshakes that wait: which begins next, and which make room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transports of TLS connections, in both forms: what a loop's own promises its protocol."""
+"""The transports of TLS connections, in both forms, keep the promises of a loop's own transport."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ends:
         self.peer = peer
 
     async def read(self, count: int) -> bytes:
-        """So many bytes of the peer's, fewer at the end."""
+        """The peer's next `count` bytes, fewer at the end."""
         found = bytearray()
         async with asyncio.timeout(20):
             while len(found) < count:
@@ -190,7 +190,7 @@ async def test_what_came_with_the_goodbye_is_answered(ends: Ends) -> None:
 
 @pytest.mark.parametrize("before", [b"", b"whole"], ids=["alone", "behind_a_good_one"])
 async def test_a_record_that_was_changed_ends_the_connection(ends: Ends, before: bytes) -> None:
-    """What came whole before it is served first, as without TLS."""
+    """Data that came whole before it is served first, as without TLS."""
     await ends.send(before)
     send_raw(ends.peer, DAMAGED)
     await eventually(lambda: ends.protocol.told == ["made", "lost"])
@@ -236,7 +236,7 @@ async def test_a_read_takes_a_bounded_number_of_records(
     await eventually(lambda: len(ends.protocol.data) == len(data))
     assert ends.protocol.data == data
     assert max(a_read) <= 64
-    # There were so many at once, and what was left behind them has come all the same.
+    # There were 64 at once, and the rest behind them has come all the same.
     assert a_read.count(64) > 1
 
 

@@ -184,7 +184,7 @@ def log_end(root: Path) -> int:
 
 
 def mark_open(root: Path) -> None:
-    """As if the broker had been killed, the machine having gone down."""
+    """Mark the store as if the broker had been killed, the machine having gone down."""
     (root / "abort").touch()
     adopt(root, other_boot=True)
 

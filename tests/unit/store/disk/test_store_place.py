@@ -34,7 +34,7 @@ def move_away(root: Path) -> None:
 
 
 def replace_by_a_copy(root: Path) -> None:
-    """As a mount does that covers it: all is there, and nothing of it is ours."""
+    """Replace it as a mount does that covers it: all is there, and nothing of it is ours."""
     shutil.copytree(root, root.with_name("copy"))
     move_away(root)
     root.with_name("copy").rename(root)

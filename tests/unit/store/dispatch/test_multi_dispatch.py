@@ -412,7 +412,7 @@ def test_a_wrong_number_of_a_further_queue_costs_that_queue_s_unit_only(tmp_path
 
 @pytest.mark.parametrize("number", ["9" * 2500, str(1 << 62), "-1", "", "1,2", "\u0661"])
 def test_a_number_that_is_none_is_passed_over(tmp_path: Path, number: str) -> None:
-    """As a foreign broker may have stored it, with the option off for example."""
+    """A foreign broker may have stored it, with the option off for example."""
     more = {"INNER_MULTI_DISPATCH": X, "INNER_MULTI_QUEUE_OFFSET": number}
     store = MessageStore.open(small_settings(tmp_path))
     store.log.put(message(more=more))

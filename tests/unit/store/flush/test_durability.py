@@ -1,4 +1,4 @@
-"""Claims about the durable mark: who moves it, what waits for it, what a failed sync does."""
+"""Claims about the durable mark: its writer, its waiters, and the effect of a failed sync."""
 
 import errno
 import struct

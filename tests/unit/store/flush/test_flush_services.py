@@ -195,7 +195,8 @@ def test_append_that_nobody_asks_for_is_synced_after_the_interval(tmp_path: Path
 
 
 def test_requests_made_while_a_sync_runs_are_not_lost(tmp_path: Path) -> None:
-    """The swap: what comes in while the last ones are served is served next, without a pause."""
+    """The swap: requests that come in while the last are served are served next, without a
+    pause."""
     files = GatedFiles(tmp_path)
     store = sync_store(tmp_path, files)
     for _ in range(20):

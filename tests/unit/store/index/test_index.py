@@ -140,7 +140,7 @@ def test_another_key_of_the_same_hash_is_no_answer(tmp_path: Path) -> None:
         store.log.put(message(b"%d" % number, keys="BB"))
     store.dispatch()
     assert found(store, "Aa") == [b"asked for", b"unique"]
-    # Those of the other key are newer, and all that one look at the index gives.
+    # The entries of the other key are newer, and one look at the index gives no more.
     [record] = store.search.query("Orders", "Aa", 1, *ALL).records
     assert decode_record(record).body == b"unique"
     assert len(found(store, "BB")) == 5
@@ -151,7 +151,8 @@ def test_another_key_of_the_same_hash_is_no_answer(tmp_path: Path) -> None:
 def test_no_flipped_bit_of_an_entry_serves_a_message_without_the_key(
     tmp_path: Path, byte: int, bits: int
 ) -> None:
-    """Of the hash (0 to 3) and the log offset (4 to 11), which is made that of another record."""
+    """Damages the hash (0 to 3) or the log offset (4 to 11), which is made that of another
+    record."""
     store = MessageStore.open(small_settings(tmp_path))
     made = fill(store, 10)
     assert store.close()
@@ -317,7 +318,7 @@ def test_message_that_was_half_indexed_is_indexed_once_for_each_key(tmp_path: Pa
     store.close()
     [path] = (root / "index").iterdir()
     data = bytearray(path.read_bytes())
-    # As killed after the first of the last message's two keys.
+    # The process was killed after the first of the last message's two keys.
     header = list(struct.unpack(">qqqqii", data[:40]))
     slot = slot_hash(java_hash("Orders#b")) % 50
     previous = struct.unpack(">iqii", data[40 + 200 + 20 * 5 :][:20])[3]

@@ -1,4 +1,4 @@
-"""A large batch, encoded before its append, gives the bytes of one that is encoded at once."""
+"""A large batch that is encoded before its append gives the bytes of a batch encoded at once."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def derived(root: Path) -> dict[str, bytes]:
 
 
 def crashed(root: Path) -> Path:
-    """As a broker before ours that was killed would have left it."""
+    """Leave the store as a broker before ours that was killed would have left it."""
     (root / "abort").touch()
     for name in ("checkpoint", "offsets"):
         (root / name).unlink(missing_ok=True)
@@ -331,7 +331,7 @@ def test_an_unfiltered_pull_reads_no_extension(tmp_path: Path) -> None:
 
 
 def test_further_queues_of_a_message_hold_plain_tags_codes(tmp_path: Path) -> None:
-    """As in the reference; with both options the log gives the same again."""
+    """The reference does so too; with both options the log gives the same again."""
     options = {"multi_dispatch": True, "lmq_enabled": True}
     store = extended(tmp_path, **options)
     for n in range(3):
@@ -418,7 +418,7 @@ def test_a_rebuild_at_rest_makes_queues_and_extensions_together(
 ) -> None:
     made = filled(tmp_path)
     before = derived(tmp_path)
-    # An orphan in front: what is made anew has other addresses than what was there.
+    # An orphan in front: rebuilt entries have other addresses than the old entries.
     queue = queue_file(tmp_path)
     queue.write_bytes(queue.read_bytes()[:20] + queue.read_bytes()[40:] + bytes(20))
     settings = ext_settings(tmp_path, consume_queue_ext_enabled=enabled)

@@ -1,4 +1,4 @@
-"""What a start keeps of each queue's ends is given back only while it is still so."""
+"""The ends of each queue that a start keeps are given back only while they are still so."""
 
 from aerobee.store.disk.descriptors import QueueFile
 from aerobee.store.queues.kept_ends import KeptEnds

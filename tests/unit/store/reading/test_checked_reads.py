@@ -42,7 +42,7 @@ from tests.unit.store.support import (
 COUNT = 60
 QUEUES = 3
 VICTIM = 25
-# Of a record with IPv4 hosts: where the body's length and the body are.
+# Places of the body's length and the body in a record with IPv4 hosts.
 BODY_LENGTH_POSITION, BODY_POSITION = 84, 88
 
 # A byte of each field that a read believes, by where it is in a record with that body length.
@@ -192,7 +192,7 @@ def test_zeroed_page_of_records_costs_those_records_only(stopped: Stopped) -> No
     with stopped.open() as store:
         lost = {record.body for record in victims}
         assert all_bodies(store) == [body for body in stopped.bodies if body not in lost]
-        # What a sound record follows is known to have been a record.
+        # Bytes that a sound record follows are known to have been a record.
         assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 2, "index": 0}
 
 

@@ -1,4 +1,4 @@
-"""Claims about reads in steps: what they give is what a read at once gives; nothing stays held."""
+"""Claims about reads in steps: they give the same as a read at once; nothing stays held."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ TAG_1 = frozenset({tag_code("T1")})
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a thousand messages were many."""
+    """Make the steps so small that a thousand messages are many."""
     monkeypatch.setattr(reader, "_STEP_ENTRIES", 7)
     monkeypatch.setattr(reader, "LEAST_ENTRIES", 1)
 
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def facts(result: GetResult) -> tuple[object, ...]:
-    """What a caller sees, and the bodies; the result is released."""
+    """The facts that a caller sees, and the bodies; the result is released."""
     found = [one.body for view in result.views for one in decode_records(bytes(view))]
     assert (sum(map(len, result.views)), len(found)) == (result.size, result.count)
     with result:

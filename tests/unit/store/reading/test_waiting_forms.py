@@ -1,4 +1,4 @@
-"""What a message that waited is when it is stored once more: pure values."""
+"""The form of a message that waited when it is stored once more: pure values."""
 
 import pytest
 

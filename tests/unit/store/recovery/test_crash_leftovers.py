@@ -1,5 +1,5 @@
-"""What killed and cut-off processes leave behind in derived files, and what the next start makes of
-it. Each of these was found by the storage model (tests/sim)."""
+"""Killed and cut-off processes leave things behind in derived files, and the next start copes. The
+storage model (tests/sim) found each of these cases."""
 
 from pathlib import Path
 
@@ -291,7 +291,7 @@ def test_segment_that_a_killed_process_had_just_made_is_not_lost_later() -> None
 
 
 def test_segments_are_removed_one_by_one() -> None:
-    """Of two removals on their way to the disk, a power cut may take the one of the earlier file,
+    """With two removals on their way to the disk, a power cut may take that of the earlier file,
     and the log would have a hole."""
     files = RecordedFiles(ROOT)
     store = started(files)

@@ -140,9 +140,9 @@ def test_new_numbering_is_believed_though_its_first_records_are_damaged(
 def test_new_numbering_whose_entries_are_gone_too_is_believed_by_the_note_of_its_deletion(
     tmp_path: Path, before: int, kept: list[bytes], with_offsets_file: bool
 ) -> None:
-    """Killed before it was dispatched. Nothing but our offsets file says then that the number is
-    no damage; without it the log ends at the damaged record, and the old ones stay in their slots.
-    Of two old ones the second has the number of the first that is left."""
+    """Killed before it was dispatched. Nothing but our offsets file says then that the number is no
+    damage; without it the log ends at the damaged record, and the old ones stay in their slots. The
+    second of two old entries has the number of the first that is left."""
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running))
     store.log.put(message(b"of another topic", topic="Others"))

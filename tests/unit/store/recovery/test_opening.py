@@ -1,4 +1,4 @@
-"""Claims about opening and closing: who may, what is refused untouched, what is left behind."""
+"""Claims about opening and closing: owners, refusals that touch nothing, files left behind."""
 
 import errno
 import os

@@ -62,7 +62,7 @@ def no_offsets(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of other topics there are messages behind the last of Orders, many more than a segment."""
+    """Messages of other topics lie behind the last of Orders, many more than a segment."""
     root = tmp_path_factory.mktemp("queues") / "stopped"
     store = MessageStore.open(small_settings(root))
     for number in range(QUEUES * PER_QUEUE):

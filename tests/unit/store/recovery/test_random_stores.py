@@ -1,4 +1,4 @@
-"""Random stores, cut off at random places: what must hold of each of them afterwards.
+"""Random stores, cut off at random places: claims that must hold of each of them afterwards.
 
 How many a run makes is in tests/campaign.py; they come from the run's seed.
 """
@@ -79,7 +79,7 @@ class Writer:
             self.store._queue_flusher.flush(self.rng.choice((0, 2)))
 
     def durable(self) -> dict[Place, bytes]:
-        """What a power cut must not take."""
+        """The records that a power cut must not take."""
         durable = self.store.durable
         return {place: body for place, (body, end) in self.written.items() if end <= durable}
 
@@ -135,7 +135,7 @@ def test_random_store_survives_kills_and_power_cuts(
         assert writer.durable().items() <= there.items()
         assert all(writer.written[place][0] == body for place, body in there.items())
         if sync:
-            # What consumers could see is what survives: no offset is given out twice.
+            # The messages that consumers could see survive: no offset is given out twice.
             for topic, queue_id in writer.store.queues():
                 seen = writer.store.max_offset(topic, queue_id)
                 assert store.max_offset(topic, queue_id) >= seen
@@ -170,7 +170,7 @@ def test_damaged_bytes_cost_the_records_they_hit_only(
     writer.store.close()
     hit: set[int] = set()
     for _ in range(rng.randrange(1, 5)):
-        # Below the last record that a queue names; what is behind it may be a torn tail.
+        # Below the last record that a queue names; the bytes behind it may be a torn tail.
         position = rng.randrange(last.log_offset)
         for number in range(position, min(position + rng.choice((1, 4, 600)), last.log_offset)):
             start = number // SEGMENT * SEGMENT

@@ -70,7 +70,7 @@ class Stopped:
         return MessageStore.open(self.settings)
 
     def damage(self, number: int, at: int = 95) -> int:
-        """Flip a bit of a message's record (95: of its body); its log offset."""
+        """Flip a bit of a message's record (95: in its body); return its log offset."""
         offset = self.records[number].log_offset
         start = offset // SEGMENT * SEGMENT
         flip(log_segment(self.root, start), offset - start + at)
@@ -210,7 +210,7 @@ def test_poisoned_run_is_not_believed_beyond_its_synced_marks(stopped: Stopped) 
     adopt(stopped.root, poisoned=True)
     offset = stopped.damage(50)
     store = stopped.open()
-    assert store.written == offset  # cut: what failed to be written may not be there
+    assert store.written == offset  # cut: the record that failed to be written may not be there
     store.close()
 
 

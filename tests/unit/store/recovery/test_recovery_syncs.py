@@ -68,7 +68,7 @@ def test_power_cut_after_that_start_loses_no_unit(tmp_path: Path) -> None:
     changed = (tmp_path / "changed").read_text().split()
 
     class Unsynced(FaultyFiles):
-        """What the killed process wrote is with the kernel only."""
+        """Files whose writes by the killed process are with the kernel only."""
 
         def __init__(self) -> None:
             super().__init__(root)

@@ -104,7 +104,8 @@ def test_no_wrong_segment_is_found_while_the_first_ones_go(tmp_path: Path) -> No
 
 
 def test_dispatch_does_not_read_on_behind_a_record_that_is_wrong(tmp_path: Path) -> None:
-    """B18: there is one position; behind a record of inconsistent length nothing is taken."""
+    """B18: there is a single position; no bytes behind a record of inconsistent length are
+    taken."""
     files = FaultyFiles(tmp_path)
     store = MessageStore.open(small_settings(tmp_path), files)
     made = fill(store, 3)

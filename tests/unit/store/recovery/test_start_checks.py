@@ -1,4 +1,4 @@
-"""Claims about what a start refuses, with nothing changed: files that are none, or not ours."""
+"""Claims about a start's refusals, with nothing changed: files that are no files, or not ours."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def refusal(root: Path, files: Files | None = None) -> str:
-    """What the start says, having changed nothing."""
+    """The error text of the start, which has changed nothing."""
     before = tree(root, ".")
     with pytest.raises(StoreError) as caught:
         MessageStore.open(small_settings(root), files)
@@ -68,7 +68,8 @@ def test_segment_copied_behind_the_log_is_refused(root: Path) -> None:
 
 
 def test_flipped_bit_does_not_make_a_segment_another_one(root: Path) -> None:
-    """Of the first record's own place, so that it names the beginning of the second segment."""
+    """The bit is in the first record's own place, so that it names the second segment's
+    beginning."""
     flip(log_segment(root), 34, SEGMENT >> 8)
     store = MessageStore.open(small_settings(root))
     assert len(bodies(store)) == COUNT - 1

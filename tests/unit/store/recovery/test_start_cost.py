@@ -1,7 +1,7 @@
 """Claims about what a start costs for each queue, counted at the door to the operating system.
 
-A store has thousands of queues, and each call for each of them is felt. What has to be known of a
-queue is in its first and its last entries, which one look gives.
+A store has thousands of queues, and each call for each of them is felt. A start needs only the
+first and the last entries of a queue, which one look gives.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from tests.unit.store.support import (
 )
 
 QUEUES = 120
-# As many as a process with few descriptors keeps open: fewer than there are queues.
+# A process with few descriptors keeps this number open: fewer than there are queues.
 OPEN = 64
 
 
@@ -94,7 +94,7 @@ def test_start_opens_each_synced_queue_once_and_syncs_none(tmp_path: Path, end: 
     store = MessageStore.open(small_settings(killed if end == "killed" else clean), files)
     assert store.recovery.clean_stop == (end == "clean")
     counts = files.counts
-    # What its extents hold, its first entries and its last ones.
+    # A start reads each file's extents, its first entries and its last entries.
     assert (counts["open"], counts["read"]) == (QUEUES, 3 * QUEUES)
     assert (counts["sync"], counts["forget"]) == (0, 0)
     # Its topic once, the queue's own directory once.
@@ -134,7 +134,7 @@ def test_second_try_syncs_what_the_first_one_took_back(tmp_path: Path) -> None:
     files.fail("data_sync", part="/consumequeue/")
     with pytest.raises(StoreBroken):
         MessageStore.open(small_settings(root), files)
-    # What the files show now ends below the synced mark, and the disk has more.
+    # The content of the files now ends below the synced mark, and the disk has more.
     assert not any(queue_file(root, queue_id=1).read_bytes()[180:])
     files.heal()
     store = MessageStore.open(small_settings(root), files)

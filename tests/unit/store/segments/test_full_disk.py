@@ -51,7 +51,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> AllocateMappedFileService:
-    # As a start does: the service itself makes no directory.
+    # The start makes the directories: the service itself makes none.
     for changed in files.make_directories(str(tmp_path / "log")):
         files.sync_directory(changed)
     return AllocateMappedFileService(
@@ -410,7 +410,7 @@ def test_dispatch_that_fell_behind_reads_the_log_and_gives_the_same_bytes(
 
 
 def test_start_after_a_kill_needs_no_room_for_its_own_marks(tmp_path: Path) -> None:
-    """What is already in queues and index is served although not one block is left."""
+    """Messages already in queues and index are served although not one block is left."""
     store = MessageStore.open(small_settings(tmp_path / "store"))
     made = fill(store, 40)
     store._offsets.save()

@@ -1,4 +1,4 @@
-"""Claims about the transient pool: what is where when, what is lost, what is refused."""
+"""Claims about the transient pool: the places of records, losses, refusals."""
 
 import errno
 import logging
@@ -298,7 +298,7 @@ def test_segment_without_a_buffer_is_mapped_and_the_mark_passes_it_in_order(tmp_
     made = fill(store, 70)
     kinds = [type(segment) for segment in store.log.segments.segments]
     assert kinds[:3] == [PooledFile, MappedFile, MappedFile]
-    # What is in the mapped ones is not visible before what lies before it.
+    # Records in mapped segments are not visible before the records that lie before them.
     assert store.committed == store.dispatched == 0
     assert bodies(store) == []
     assert not any(log_segment(tmp_path).read_bytes())

@@ -1,4 +1,4 @@
-"""Claims about warming new segments: what is touched, locked and synced, when, and by whom."""
+"""Claims about warming new segments: pages are touched, locked and synced, when, and by whom."""
 
 import errno
 import mmap

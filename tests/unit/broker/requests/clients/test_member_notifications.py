@@ -50,7 +50,7 @@ async def test_toggles_of_a_large_group_are_folded_and_spread(tmp_path: Path) ->
 
 
 class Joining:
-    """A group that members join one by one, and what they are told."""
+    """A group that members join singly, and the notifications that they get."""
 
     def __init__(self, folder: Path, turns: Turns | None = None) -> None:
         self.clients = Tables(folder).clients

@@ -1,4 +1,4 @@
-"""A log of changes: what was appended is read, a torn end is cut, damage is kept aside."""
+"""A log of changes: appended changes are read, a torn end is cut, damage is kept aside."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_damaged_line_is_passed_over_and_its_file_copied_aside(
     path = table.with_suffix(".log")
     damaged = path.read_bytes().replace(b"line1", b"lin\xff\x0a")
     path.write_bytes(damaged)
-    for _ in range(2):  # the second start after one that was killed
+    for _ in range(2):  # the second start follows a start that was killed
         again = ChangeLog(table)
         assert list(again.read()) == [b"line0", b"line2"]
         assert again.is_damaged

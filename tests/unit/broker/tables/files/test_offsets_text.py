@@ -50,8 +50,8 @@ def _change(table: ConsumerOffsets, chance: random.Random) -> None:
     group = chance.choice(["g", "h", "i", "%LMQ%l", "%LMQ%m"])
     if chance.random() < 0.05:
         drive(table.remove_group(group))
-        # What comes back goes to the table's end, and in the file where it was: saved apart, it
-        # is at the end of both.
+        # A group that comes back goes to the table's end, and to its old place in the file: saved
+        # apart, it is at the end of both.
         table.flush()
         return
     topic = chance.choice(["T", "U", "%RETRY%g", "%LMQ%l"])

@@ -1,4 +1,4 @@
-"""What one connection sends and counts, with a clock and a peer of the tests' own."""
+"""A connection sends and counts, with a clock and a peer of the tests' own."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_reader(
 
 
 def connected(load: Kind) -> Kind:
-    """As if there were a connection; what is written goes nowhere."""
+    """Pretend that there is a connection; writes go nowhere."""
     load._lane.open = True
     return load
 
@@ -203,7 +203,7 @@ def records(count: int, *, stamp_ns: int | None = None, broken: bool = False) ->
         store_host=bytes(8),
         reconsume_times=0,
         prepared_transaction_offset=0,
-        # A body that looks like a stamp is none.
+        # A body may look like a stamp without being a stamp.
         body=b"AEROBEE_BENCH\x01 in a body",
         properties=text.encode(),
     )

@@ -71,7 +71,7 @@ def derived(root: Path) -> dict[str, bytes]:
 
 
 def tagged(root: Path, tag: str) -> list[bytes]:
-    """What a consumer of that tag gets of queue 0."""
+    """The bodies that a consumer of that tag gets of queue 0."""
     store = opened(root)
     found: list[bytes] = []
     offset = 0

@@ -66,7 +66,7 @@ def scenario(
     checked_with=lambda root: {"read_only_commit_log_paths": f"{root}/not-mounted"},
 )
 def _(root: Path) -> None:
-    """What no part of an audit looks at, but loading does."""
+    """Damage that no part of an audit looks at, but loading does."""
     assert root.is_dir()
 
 
@@ -482,7 +482,7 @@ def _(root: Path) -> None:
 
 @scenario("config-unused")
 def _(root: Path) -> None:
-    """Offsets of light queues, which are off, and a table of RocketMQ's that is none of ours."""
+    """Offsets of light queues, which are off, and a table of RocketMQ's that we do not have."""
     (root / "config" / "lmqConsumerOffset.json").write_text("{")
     (root / "config" / "messageRequestMode.json").touch()
 
@@ -722,7 +722,7 @@ def test_of_both_tables_of_offsets_a_start_reads_one(root: Path, light: bool) ->
     [*LOADERS, "config/consumerFilter.json", "config/delayOffset.json", "config/stages.json"],
 )
 def test_a_file_that_holds_another_table_is_damage(root: Path, name: str) -> None:
-    """As a start sees it: one flipped bit in the name of its table must not empty it."""
+    """A start sees it so too: one flipped bit in the name of its table must not empty it."""
     (root / name).parent.mkdir(exist_ok=True)
     for path in (root / name, root / f"{name}.bak"):
         path.write_text('{"offsetTabla":{}}')

@@ -1,4 +1,4 @@
-"""What an audit can still read of a damaged log, and that it misses no damage."""
+"""An audit reads the sound parts of a damaged log, and misses no damage."""
 
 import random
 import shutil
@@ -145,7 +145,7 @@ def test_a_record_forged_in_a_body_is_not_believed(tmp_path: Path) -> None:
 
 
 def result_of(steps: Generator[None, None, int]) -> int:
-    """What a generator of steps returns at last."""
+    """The value that a generator of steps returns at last."""
     while True:
         try:
             next(steps)

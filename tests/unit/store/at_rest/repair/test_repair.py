@@ -502,7 +502,7 @@ def one_segment(root: Path) -> Path:
 
 
 def repair_by(root: Path, *given: str, **changes: Any) -> RepairPlan:
-    """With the settings that `given` names; all others are found."""
+    """Repair with the settings that `given` names; all others are found."""
     changes = {"commit_log_segment_bytes": 1 << 30, **changes}
     with StoreAtRest(small_settings(root, **changes), given) as rest:
         made = plan_repair(rest)
@@ -512,7 +512,7 @@ def repair_by(root: Path, *given: str, **changes: Any) -> RepairPlan:
 
 
 def start(root: Path) -> list[bytes]:
-    """As the broker does, by its settings."""
+    """Start as the broker does, by its settings."""
     store = MessageStore.open(small_settings(root))
     found = bodies(store)
     assert store.max_offset("Orders", 0) == 20

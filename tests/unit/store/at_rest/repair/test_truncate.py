@@ -224,7 +224,8 @@ def test_a_store_that_is_not_whole_is_refused(root: Path, damage: str) -> None:
 def test_a_queue_file_that_is_missing_is_made_again(
     root: Path, tmp_path: Path, missing: int, number: int
 ) -> None:
-    """As a start does it: consume queues follow from the log. No group is set back further."""
+    """It works as a start does: consume queues follow from the log. No group is set back
+    further."""
     everything = at.of_queue(root, 1)
     place = everything[number].log_offset if number < len(everything) else at.log_end(root)
     whole = at.copy(root, tmp_path / "whole")

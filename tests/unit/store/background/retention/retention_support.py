@@ -1,4 +1,4 @@
-"""What the tests of deletion share: a store whose marks keep up, hours, a way to its owner."""
+"""Shared by the tests of deletion: a store whose marks keep up, hours, a way to its owner."""
 
 import threading
 import time
@@ -63,7 +63,8 @@ def open_store(
 
 
 def fill_segments(store: MessageStore, segments: int, *, queues: int = 1) -> list[bytes]:
-    """Messages until the log has so many segments; all durable and synced in the queues then."""
+    """Append messages until the log has this number of segments; all are durable and synced in the
+    queues then."""
     made: list[bytes] = []
     while len(names(store)) < segments:
         made += fill(store, 4, queues=queues)

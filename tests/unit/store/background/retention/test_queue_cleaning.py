@@ -1,4 +1,5 @@
-"""Claims about queues that are removed: of deleted topics, and those without a message left."""
+"""Claims about queues that are removed: those of deleted topics, and those without a message
+left."""
 
 import errno
 import threading

@@ -372,7 +372,7 @@ def test_query_running_meanwhile_does_not_fail(tmp_path: Path) -> None:
 
 
 def check_image(image: Path, made: list[bytes]) -> int:
-    """The store opens; what it has is a suffix of what was sent; numbering goes on. Its length."""
+    """The store opens; it has a suffix of the sent messages; numbering goes on. Its length."""
     store = open_store(image)
     assert store.recovery.gaps == []
     found = read_all(store)

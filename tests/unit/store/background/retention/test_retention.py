@@ -116,7 +116,7 @@ def test_expiry_is_counted_from_the_messages_not_from_the_file(tmp_path: Path) -
     store = open_store(tmp_path, clock)
     fill_segments(store, 3)
     assert store.close()
-    # As a copy or a backup would have it: all files of today, or of long ago.
+    # A copy or a backup has this: all files of today, or of long ago.
     for seconds, days_later, gone in ((FIRST_MS // 1000 + 10**7, 4, 2), (0, 1, 0)):
         for start in (0, SEGMENT, 2 * SEGMENT):
             os.utime(log_segment(tmp_path, start), (seconds, seconds))

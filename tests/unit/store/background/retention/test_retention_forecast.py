@@ -31,7 +31,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 def days(path: Path, count: int, *, clock: Hours | None = None) -> Hours:
-    """A store closed after so many segments, one a day."""
+    """A store closed after `count` segments, one a day."""
     clock = clock or Hours()
     store = open_store(path, clock)
     for number in range(count):
@@ -55,7 +55,7 @@ def commit(path: Path, table: dict[str, dict[str, int]]) -> None:
 
 
 def test_time_that_does_not_count_is_left_out_and_said(tmp_path: Path) -> None:
-    """As the running store does: it was down, or the clock was set; nobody can tell."""
+    """The running store does so too: it was down, or the clock was set; nobody can tell."""
     clock = days(tmp_path, 4)
     clock.time_ms += 96 * HOUR_MS
     assert len(look(tmp_path, clock).on_request.doomed) < 3

@@ -151,7 +151,7 @@ def chosen(
     safe_end: int = 10**9,
     most: int = 10,
 ) -> tuple[list[tuple[int, str]], str]:
-    """(start, reason) of what goes of segments so many days old, and why no more."""
+    """(start, reason) of the deleted segments, given ages in days, and why no more go."""
     places = segments(len(days_old))
     now_ms = 100 * DAY_MS
 

@@ -62,7 +62,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 def opened(
     root: Path, files: Files | None = None, passes: int = 1, **changes: object
 ) -> Iterator[MessageStore]:
-    """An open store whose scrub has ended so many passes, its findings settled."""
+    """An open store whose scrub has ended this number of passes, its findings settled."""
     values = {"scrub_bytes_per_second": FAST} | changes
     store = MessageStore.open(small_settings(root, **values), files)
     try:
@@ -312,7 +312,7 @@ def test_forged_record_in_a_body_is_not_taken_for_one(tmp_path: Path) -> None:
 
 
 def test_record_that_no_queue_names_is_found_behind_damage(tmp_path: Path) -> None:
-    """Half messages have no unit; sound records lead from it to one that has."""
+    """Half messages have no unit; sound records lead from it to a record that has a unit."""
     store = MessageStore.open(small_settings(tmp_path))
     first = store.log.put(message(b"first"))
     half = store.log.put(message(b"half", sys_flag=4))

@@ -1,4 +1,5 @@
-"""Claims about index files in the scrub: what leads nowhere is named, what is written is not."""
+"""Claims about index files in the scrub: entries that lead nowhere are named, entries added
+meanwhile are not."""
 
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def stopped(root: Path, count: int = 100) -> list[Path]:
 
 
 def opened(root: Path) -> MessageStore:
-    """One whose scrub does nothing by itself before it is asked."""
+    """A store whose scrub does nothing by itself before it is asked."""
     return MessageStore.open(small_settings(root, scrub_bytes_per_second=1 << 40))
 
 
