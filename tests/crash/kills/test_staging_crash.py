@@ -23,6 +23,7 @@ from aerobee.protocol.message.properties import decode_properties, encode_proper
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
+from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.staging.staging_support import Desk, Row, rows, texts
 from tests.unit.store.support import adopt, kill_image, message
@@ -160,7 +161,7 @@ def test_kill_9_after_each_append_leads_to_each_row_once(
         life = Life(tmp_path / "live", save=save)
         left = [count]
         for name in ("put", "put_batch"):
-            monkeypatch.setattr(life.desk.store, name, counted(life.desk.store, name, left))
+            monkeypatch.setattr(life.desk.store.log, name, counted(life.desk.store.log, name, left))
         with contextlib.suppress(Killed):
             life.run()
         image = kill_image(tmp_path / "live", tmp_path / "image")
@@ -266,7 +267,7 @@ def killed_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     left = [1]
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
         for name in ("put", "put_batch"):
-            patch.setattr(desk.store, name, counted(desk.store, name, left))
+            patch.setattr(desk.store.log, name, counted(desk.store.log, name, left))
         yield desk
     assert left == [0]
     later = kill_image(root, root.with_name("later"))
@@ -283,8 +284,8 @@ def zero(root: Path, start: int, end: int) -> None:
         file.write(bytes(length))
 
 
-def counted(store: MessageStore, name: str, left: list[int]):  # type: ignore[no-untyped-def]
-    real = getattr(store, name)
+def counted(log: CommitLog, name: str, left: list[int]):  # type: ignore[no-untyped-def]
+    real = getattr(log, name)
 
     def put(what: object) -> object:
         if left[0] == 0:

@@ -451,7 +451,7 @@ def test_the_missing_rows_of_a_lost_chunk_are_passed_over_together(
     lost = stage.chunks[1].log_offset
     real = desk.store.reader.record_at
     monkeypatch.setattr(
-        desk.store, "record_at", lambda offset: None if offset == lost else real(offset)
+        desk.store.reader, "record_at", lambda offset: None if offset == lost else real(offset)
     )
     desk.settle()
     assert desk.state(KEY) == "done"
