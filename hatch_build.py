@@ -3,8 +3,8 @@
 AEROBEE_NATIVE=off leaves it out, `required` makes a failure the build's; else a machine without a C
 compiler or zlib's headers gets a wheel of plain Python. One line says which of these it was.
 
-What is built below build/ is of one Python, so that those of several neither meet nor mix; it is
-made anew when a source changes, or anything else that it was made from. Cython's C, half of the
+Files below build/ belong to one Python, so that those of several neither meet nor mix; they are
+made anew when a source changes, or anything else that they were made from. Cython's C, half of the
 work, is the same whatever the options and the Python: it is kept by the content of what it was made
 from, and a build finds it there if any build before has made it.
 """
@@ -59,7 +59,7 @@ class NativeHook(BuildHookInterface[Any]):
                 build_data["force_include"][str(path)] = f"aerobee/native/{path.name}"
 
     def _built(self, root: Path) -> list[Path]:
-        """The modules, made as AEROBEE_NATIVE wishes; none where plain Python is to run."""
+        """The modules, made as AEROBEE_NATIVE wishes; empty where plain Python is to run."""
         wish = os.environ.get("AEROBEE_NATIVE") or "auto"
         if wish not in ("auto", "off", "required"):
             self.app.abort(f"AEROBEE_NATIVE is {wish!r}, it may be one of auto, off, required")
@@ -70,7 +70,8 @@ class NativeHook(BuildHookInterface[Any]):
         try:
             return build(root)
         except (BaseError, CCompilerError, OSError) as error:
-            # No compiler, or not what it needs. Sources that Cython refuses are a fault of ours.
+            # The compiler, or something that it needs, is missing. Sources that Cython refuses are
+            # a fault of ours.
             if wish == "required":
                 self.app.abort(
                     "AEROBEE_NATIVE=required, but the compiled form cannot be built, which needs a "
@@ -83,8 +84,8 @@ class NativeHook(BuildHookInterface[Any]):
 
 
 def replace_beside(folder: Path, built: Iterable[Path]) -> None:
-    """Put modules beside their sources. Those of this Python that were there go, also when there
-    are no others: what was built from other sources is not to run."""
+    """Put modules beside their sources. Earlier modules of this Python are deleted, also when there
+    are no new ones: a build from other sources must not run."""
     names = {path.name for path in built}
     for path in built:
         # A process that runs keeps what it has.
@@ -120,9 +121,9 @@ def build(
 
 
 def _translations(work: Path, kept: Path) -> list[tuple[Path, Path]]:
-    """Of each module where its C is made, and where it is kept: under a name that follows from all
-    that it is made from. In Cython's own cache the name has the path of Cython besides, which is
-    another in each build by pip."""
+    """For each module the place where its C is made, and the place where it is kept: its name
+    follows from everything that it is made from. In Cython's own cache the name also has the path
+    of Cython, which differs in each build by pip."""
     import Cython
 
     folder = Path("aerobee", "native")
@@ -137,8 +138,8 @@ def _translations(work: Path, kept: Path) -> list[tuple[Path, Path]]:
 
 
 def _take_kept(c: Path, as_kept: Path) -> None:
-    """Have the C that is kept, with the time of now if it is another one than was there; or none,
-    so that it is made, whatever the times say."""
+    """Take the C that is kept, with the time of now if it differs from the C that was there. If no
+    C is kept, delete the one there, so that it is made whatever the times say."""
     if not as_kept.exists():
         c.unlink(missing_ok=True)
     elif not c.exists() or c.read_bytes() != as_kept.read_bytes():
@@ -154,7 +155,7 @@ def _replace(target: Path, source: Path) -> None:
 
 
 def _compiled(work: Path, options: Sequence[str], kept: Path) -> list[str]:
-    """The modules, from the working directory's sources; made is what is older than its source."""
+    """The modules, from the working directory's sources; those older than their source are made."""
     translations = _translations(work, kept)
     for c, as_kept in translations:
         _take_kept(c, as_kept)

@@ -1,7 +1,7 @@
 """Lets Spark find `format("rocketmq-store")` by itself.
 
 Spark looks for a class DefaultSource in every top-level module named `pyspark_*`. One such module
-that cannot be imported would hide all of them, so where PySpark is too old this one is empty.
+that cannot be imported would hide all of them, so this module is empty where PySpark is too old.
 """
 
 try:

@@ -1,19 +1,19 @@
 """A file replaced as a whole: after a crash there is the old content or the new one, never a part.
 
-The new content goes to `X.tmp` and is synced, the old one is kept as a backup where that is asked
+The new content goes to `X.tmp` and is synced, the old content is kept as a backup if that is asked
 for, then `X.tmp` is renamed over `X` and the directory is synced. The backup is a second name of
 the old file, which costs the same however large it is, and loses the first with the rename; where
 the file system knows no second names it is a copy. It is for small files that are written seldom:
 offsets, tables, states. The message store does not come here, it has a door of its own to the disk
 (store/disk/files.py).
 
-What a megabyte costs is mostly the kernel's pages for a new file, and their end with the old one.
+The cost of a megabyte is mostly the kernel's pages for a new file, and their end with the old file.
 So the backup that is replaced may be kept, as `X.spare`, and the next content is written over it: a
-third less. Nobody else may see that: one that has another name, or that somebody still reads, is
-not written to, and nothing that has to survive a crash is ever at that name.
+third less. Nobody else may see that: a spare that has another name, or that somebody still reads,
+is not written to, and nothing that has to survive a crash is ever at that name.
 
 Every function raises OSError and may be called from any thread, by one writer of a file at a time.
-`sync` is what makes a descriptor durable: `os.fsync`, or what its caller trusts more.
+`sync` makes a descriptor durable: `os.fsync`, or a function that its caller trusts more.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Sync = Callable[[int], None]
-#: What a file is to hold, in one piece or in several, which need not be joined.
+#: The content for a file, in one piece or in several, which need not be joined.
 Content = bytes | Sequence[bytes]
 
 # File systems without hard links, files that may not get one (of another user), or too many.
 _NO_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS))
-#: What the name of a damaged file that is kept aside has behind it, and perhaps a number.
+#: The end of the name of a damaged file that is kept aside; a number may follow.
 DAMAGED = ".damaged"
 # A smaller file costs less to make than its spare to keep.
 _SPARE_FROM = 256 << 10
@@ -63,7 +63,8 @@ def replace_file(
     is_used = keep_spare and _take_spare(spare, temporary, _size_of(content))
     kept = _mode_of(path) if keep_mode else None
     if not is_used:
-        # What a crash has left there would keep its own rights, and may be a link to elsewhere.
+        # A file that a crash has left there would keep its own rights, and may be a link to
+        # elsewhere.
         temporary.unlink(missing_ok=True)
     mode = mode if kept is None else kept
     write_synced(temporary, content, new=not is_used, used=is_used, mode=mode, sync=sync)
@@ -97,16 +98,16 @@ def _set_aside(backup: Path, spare: Path) -> None:
         if backup.stat().st_size >= _SPARE_FROM:
             os.link(backup, spare)
     except OSError:
-        # There is no backup, or no second name for it: the next file is a new one.
+        # There is no backup, or no second name for it: the next content gets a new file.
         return
 
 
 def _take_spare(spare: Path, temporary: Path, size: int) -> bool:
     """Give the spare the name `temporary`, if it may be written to: when it is our own, has no
-    other name, and nobody has it open, who began to read it when it was the file.
+    other name, and no reader still has it open from the time when it was the file.
 
-    Not if `size` is of another eighth: a file that grew a little at a time lies in as many pieces,
-    in memory and on the disk, and costs as much as a new one in the end.
+    It is left if `size` is of another eighth: a file that grew a little at a time lies in as many
+    pieces, in memory and on the disk, and costs as much as a new one in the end.
     """
     try:
         descriptor = os.open(spare, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -118,8 +119,8 @@ def _take_spare(spare: Path, temporary: Path, size: int) -> bool:
             return False
         if _eighth(found.st_size) != _eighth(size):
             return False
-        # The kernel gives a lease for writing only to who alone has the file open. Whoever opens it
-        # in the next microsecond makes it send a signal: one that does nothing.
+        # The kernel gives a lease for writing only if nobody else has the file open. An open in the
+        # next microsecond makes it send a signal: SIGURG, which does nothing.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -132,7 +133,7 @@ def _take_spare(spare: Path, temporary: Path, size: int) -> bool:
 
 
 def _keep(path: Path, backup: Path, mode: int, sync: Sync) -> None:
-    """Give what is at `path` the name `backup` too."""
+    """Give the file at `path` the name `backup` too."""
     second = backup.with_name(backup.name + ".tmp")
     second.unlink(missing_ok=True)
     try:
@@ -171,9 +172,10 @@ def write_synced(
     mode: int = 0o666,
     sync: Sync = os.fsync,
 ) -> None:
-    """Write a file and sync it; with `new` there must be none. Its name may still be lost.
+    """Write a file and sync it; with `new` the name must be free. Its name may still be lost.
 
-    With `used` what it held is written over: it costs less, and is no content until the end.
+    With `used` the earlier bytes are written over: that costs less, and until the end the file has
+    no valid content.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     flags |= os.O_EXCL if new else 0 if used else os.O_TRUNC
@@ -188,7 +190,7 @@ def write_synced(
 
 
 def _write_all(descriptor: int, pieces: Sequence[bytes]) -> int:
-    """Write the pieces one behind the other; returns how many bytes they are."""
+    """Write the pieces one after the other; returns the number of their bytes."""
     size = 0
     for first in range(0, len(pieces), _PIECES):
         some: list[bytes | memoryview] = list(pieces[first : first + _PIECES])
@@ -203,7 +205,7 @@ def _write_all(descriptor: int, pieces: Sequence[bytes]) -> int:
 
 
 def free_name(path: Path) -> Path:
-    """The name under which a damaged file is kept: one that nothing has yet."""
+    """The name under which a damaged file is kept; no other file has it yet."""
     aside, number = path.with_name(path.name + DAMAGED), 1
     while os.path.lexists(aside):
         number += 1

@@ -1,4 +1,4 @@
-"""The known name that was probably meant by one that is not known."""
+"""The known name that was probably meant by an unknown name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest_name(given: str, known: Iterable[str]) -> str | None:
-    """The known name that resembles the given one most, whatever their case; None if none does."""
+    """The known name that resembles the given name most, without regard to case; else None."""
     import difflib  # only a mistake pays for it
 
     by_lower = {name.lower(): name for name in known}

@@ -25,7 +25,8 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_json(document: str) -> str:
-    """A JSON document that says the same without such characters, but for its own line breaks."""
+    """A JSON document with the same content and without such characters, except its own line
+    breaks."""
     return _UNPRINTABLE.sub(lambda found: _json_escape(found[0]), document)
 
 

@@ -3,8 +3,8 @@
 What a peer can make happen again and again (a refused request, a dead letter, a reply that nobody
 takes) must not write a line each time, and none of it may vanish: so the first event of a kind is
 logged as it is; those after it are counted, and when the minute is over the last of them is logged
-with `unlogged=N`, the number of those since that had no line. Then the next minute begins, until
-one has no event; the one after that is a first again.
+with `unlogged=N`, the number of those since that had no line. Then the next minute begins, until a
+minute has no event; the event after that is a first again.
 
 A kind is what the caller says: a group, a reason. Kinds are bounded; of more, those that share a
 text are counted as one kind. Every line here is logged with `each`: the log's own suppression of
@@ -78,8 +78,8 @@ class SummedLog:
         *values: object,
         count: int = 1,
     ) -> None:
-        """An event of that kind has happened, or `count` of them, of which `values` are those of
-        the last. `text` and `values` are as in `logger.log`."""
+        """An event of that kind has happened, or `count` of them; `values` are those of the last.
+        `text` and `values` are as in `logger.log`."""
         key = text, kind
         found = self._sums.get(key)
         if found is None and len(self._sums) >= MOST_KINDS:
@@ -107,7 +107,7 @@ class SummedLog:
         self._arm()
 
     def report(self) -> None:
-        """Log what has had no line, of each kind whose minute is over. Called now and then."""
+        """Log the events without a line, of each kind whose minute is over. Called now and then."""
         now = self._clock()
         over = [key for key, one in self._sums.items() if now - one.said_at >= self._every_s]
         for key in over:
@@ -118,7 +118,7 @@ class SummedLog:
                 self._sums[key] = one
 
     def close(self) -> None:
-        """Log what has had no line until now: nobody calls `report` any more."""
+        """Log the events that had no line until now: nobody calls `report` any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

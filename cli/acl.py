@@ -13,7 +13,7 @@ from aerobee.cli.printing.output import OK, REFUSED, CommandFailed, say, show
 
 
 def check(parsed: argparse.Namespace) -> int:
-    """Say what is wrong with a file, or what it has; of a folder with each file, and with all
+    """Say what is wrong with a file, or what it has; for a folder say it of each file, and of all
     together. Code 1 when a broker would not take it."""
     if Path(parsed.file).is_dir():
         return _check_folder(parsed.file)
@@ -86,7 +86,8 @@ def _say_alone(path: str) -> None:
 
 
 def explain_account(parsed: argparse.Namespace) -> int:
-    """Say what an account may do, for a topic or a group if one is named, and who needs none."""
+    """Say what an account may do, for a named topic or group if any, and which peers need no
+    account."""
     files = [_read(path) for named in parsed.file for path in _paths(named)]
     accounts = (one for file in files for one in file.accounts)
     account = next((one for one in accounts if one.access_key == parsed.account), None)

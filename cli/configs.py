@@ -15,7 +15,7 @@ from aerobee.nearest_name import nearest_name
 
 _HIDDEN = "***"
 
-# The settings that mqbroker -m prints, as far as each has a counterpart.
+# The settings that mqbroker -m prints, those that have a counterpart.
 _IMPORTANT = (
     "broker_name",
     "cluster_name",
@@ -82,7 +82,7 @@ def explain(parsed: argparse.Namespace) -> int:
 
 
 def _asked(keys: list[str]) -> list[Setting]:
-    """The settings of these names; CommandFailed for one that there is not."""
+    """The settings of these names. Raises CommandFailed for an unknown name."""
     known = {name.lower(): setting for setting in SETTINGS for name in _names(setting)}
     found = []
     for key in keys:

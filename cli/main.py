@@ -65,7 +65,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The parsed command line; argparse ends the process with code 2 when it is wrong.
 
     It takes a word that may be left out, such as the body of `message send TOPIC`, only when it
-    stands beside the words before it, so what stands behind an option is put in its place here.
+    stands beside the words before it, so a word that stands after an option is put in its place
+    here.
     """
     parser = build_parser()
     parsed, rest = parser.parse_known_args(arguments)
@@ -84,8 +85,8 @@ def _run(parsed: argparse.Namespace, *, is_process: bool) -> int:
     with no_collections():
         command = getattr(importlib.import_module(f"aerobee.cli.{module}"), name)
     if is_process:
-        # No collection looks at it later either, and the one at the end of a process is a tenth of
-        # a short command.
+        # No later collection looks at it either, and the collection at the end of a process is a
+        # tenth of a short command.
         gc.freeze()
     return command(parsed)
 
@@ -113,8 +114,8 @@ def _explain_full(error: OSError) -> int:
 
 
 def _silence_stdout() -> None:
-    """Nothing can be written there any more, because its reader has seen enough (`| head`) or it is
-    full; the exit must not try again."""
+    """Standard output takes no more, because its reader has seen enough (`| head`) or it is full;
+    the exit must not write again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -45,8 +45,8 @@ first steps:
 
 
 class Parser(argparse.ArgumentParser):
-    """Options that a command does not know are refused by it, with its usage; a command that is
-    not there by what looks like it; where one is missing, the help says which there are.
+    """A command refuses unknown options, with its usage. An unknown command is refused with the
+    nearest name; without a command the help lists all.
 
     `fill` declares the arguments when the parser is asked for the first time."""
 
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
             and first.startswith("-")
             and first not in self._option_string_actions
         ):
-            self.error(f"{first} goes behind the command, as in: {self.prog} COMMAND ... {first}")
+            self.error(f"{first} goes after the command, as in: {self.prog} COMMAND ... {first}")
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
         if unknown and self._subparsers is None:
@@ -146,7 +146,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="run N brokers on this machine, each with store, ports and name of its own, under one "
         f"supervisor (1; at most {SHARDS_MAX})",
     )  # fmt: skip
-    # What the supervisor calls each of them with.
+    # The supervisor starts each shard with this.
     add("--as-shard", type=number, help=argparse.SUPPRESS)
     add("--dev", action="store_true", help="free ports and a store that is deleted at the end")
     add("-p", "--print-config", action="store_true", help="print all settings and exit")
@@ -239,12 +239,12 @@ def _add_topic(parser: argparse.ArgumentParser) -> None:
 
 def _add_create(group: "Commands") -> None:
     description = (
-        "Create a topic, or change one with --update. A topic that is to have fewer queues loses "
-        "what is in those that fall away: take the write queues first, wait until the others are "
-        "consumed, then take the read queues. What would become unreadable is said first, and done "
-        "with --yes."
+        "Create a topic, or change an existing topic with --update. A topic that gets fewer queues "
+        "loses the messages in those that go: first take away write queues, wait until they are "
+        "consumed, then take away read queues. A change that makes messages unreadable is only "
+        "described; --yes does it."
     )
-    about = "create a topic; --update: change one"
+    about = "create a topic; --update: change a topic"
     with asking(group, "topic create", about, description, admin=True) as create:
         add = create.add_argument
         add("topic", type=text)
@@ -282,11 +282,11 @@ def _add_offset(parser: argparse.ArgumentParser) -> None:
         show.add_argument("--topic", type=text, metavar="NAME", help=of_one)
     _add_reset(group)
     description = (
-        "Show what a group would get of another one's offsets; --yes does it. The group should not "
-        "be online: its members would commit over it. One that is not there is made. The source's "
-        "own retry topic is left out unless --topic names it."
+        "Show the offsets that a group would get from another group; --yes does it. The group "
+        "should not be online: its members would commit over it. A missing group is made. The "
+        "source's own retry topic is left out unless --topic names it."
     )
-    about = "give a group the offsets of another one"
+    about = "give a group the offsets of another group"
     with asking(group, "offset clone", about, description, admin=True) as clone:
         clone.add_argument("source", type=text, metavar="SOURCE")
         clone.add_argument("group", type=text, metavar="GROUP")
@@ -297,9 +297,9 @@ def _add_offset(parser: argparse.ArgumentParser) -> None:
 def _add_reset(group: "Commands") -> None:
     description = (
         "Show how many messages of each queue a group would get again or miss, and which members "
-        "would be told; --yes does it. Members that are online are told by the broker and commit "
-        "the new offsets; without any they are committed in its place. A time means the message "
-        "stored nearest to it, and so a future one the last message: latest is behind it."
+        "would be informed; --yes does it. The broker informs members that are online, and they "
+        "commit the new offsets; without such members this command commits them. A time means the "
+        "message stored nearest to it, so a future time means the last message; latest is after it."
     )
     about = "have a group go on somewhere else"
     with asking(group, "offset reset", about, description, admin=True) as reset:
@@ -319,7 +319,7 @@ def _add_message(parser: argparse.ArgumentParser) -> None:
     _add_cancel(group)
     _add_reading(group)
     about = "find messages by key or id"
-    told = f"{about}; one that waits for its time is found from its delivery on"
+    told = f"{about}; a message that waits for its time is found from its delivery on"
     with asking(group, "message query", about, told) as query:
         add = query.add_argument
         add("topic", type=text, nargs="?", help="needed with --key, and with a client's unique id")
@@ -396,7 +396,7 @@ def _add_cancel(group: "Commands") -> None:
 
 
 def _add_reading(group: "Commands") -> None:
-    """`pull` reads what is there, `tail` goes on; they differ in their defaults."""
+    """`pull` reads the messages that are there, `tail` goes on; they differ in their defaults."""
     for name, start, most, about in (
         ("pull", "earliest", 32, "print messages that are there, leaving no trace"),
         ("tail", "latest", None, "print messages as they arrive, until Ctrl-C"),
@@ -424,10 +424,10 @@ def _add_broker(parser: argparse.ArgumentParser) -> None:
     group = _group(parser)
     this_one = "this one alone (default: all masters)"
     description = (
-        "Have running brokers delete what is of no use any more. Nothing goes that has not "
-        "expired; aerobee store retention foretells what that is."
+        "Have running brokers delete data of no use any more. Only expired data goes; aerobee "
+        "store retention foretells which."
     )
-    about = "delete now what is of no use any more"
+    about = "delete now data of no use any more"
     with asking(group, "broker clean", about, description, admin=True) as clean:
         add = clean.add_argument
         add("--log", action="store_true", help="expired commit log segments, without waiting")
@@ -435,10 +435,10 @@ def _add_broker(parser: argparse.ArgumentParser) -> None:
         add("--topics", action="store_true", help="queues of topics that are not there any more")
         add("--broker", type=text, metavar="NAME", help=this_one)
     description = (
-        "Ask running brokers for their settings, RocketMQ's or ours. Secrets are not shown. What a "
-        "file, this environment and flags would give is said by aerobee config show. A broker of "
-        "ours lets --set change, at once and for its next starts, what a reload may change, and "
-        "only if admin.remote_config is on there."
+        "Ask running brokers for their settings, RocketMQ's or ours. Secrets are not shown. "
+        "aerobee config show gives the settings of a file, this environment and flags. On a broker "
+        "of ours --set changes, at once and for its next starts, the settings that a reload may "
+        "change, if admin.remote_config is on there."
     )
     about = "the settings that running brokers have, under RocketMQ's names; --set changes them"
     with asking(group, "broker config", about, description, admin=True) as config:

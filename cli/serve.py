@@ -144,7 +144,8 @@ def _run_name_server(settings: Settings, load: Load, *, supervised: bool) -> int
 
 
 async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) -> int:
-    # Not at the top, because the supervisor of shards has a process for it, and shards have none.
+    # This is not imported at the top, because the supervisor of shards has another process for it,
+    # and shards do without.
     with no_collections():
         from aerobee.broker.background.scheduler import Scheduler
         from aerobee.broker.monitoring.systemd import Notifier
@@ -189,7 +190,7 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
 
 @contextmanager
 def _watched(notifier: "Notifier") -> Iterator[None]:
-    """Have the supervisor told that the loop turns, where it asks for that."""
+    """Report to the supervisor that the loop turns, if it asks for that."""
     interval_s = notifier.watchdog_interval_s
     if interval_s is None:
         yield
@@ -276,7 +277,7 @@ def _for_development(settings: Settings, directory: str) -> dict[str, Any]:
 
 
 def _with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Loaded:
-    """The settings with other values where none are given."""
+    """The settings with other values for those that are not given."""
     changes = {
         name: value for name, value in defaults.items() if loaded.origins[name].source == "default"
     }

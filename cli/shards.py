@@ -30,7 +30,8 @@ def _cell(value: object) -> object:
 def _connection(address: str, timeout_s: float) -> http.client.HTTPConnection:
     if not address.startswith("https://"):
         return http.client.HTTPConnection(address.removeprefix("http://"), timeout=timeout_s)
-    # Not checked: the answer is about processes, and nothing secret is asked for it.
+    # The certificate is not checked: the answer is about processes, and nothing secret is sent for
+    # it.
     unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unchecked.check_hostname = False
     unchecked.verify_mode = ssl.CERT_NONE

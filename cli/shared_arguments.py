@@ -1,7 +1,7 @@
 """Arguments that many commands have: of settings, of asking brokers, of changing something.
 
-A command that changes something does so only when it is told to: without `--yes`, and with
-`--dry-run`, it says what it would do.
+A command changes something only with `--yes`: without it, and with `--dry-run`, it says what it
+would do.
 """
 
 import argparse
@@ -26,8 +26,8 @@ def asking(
     *,
     admin: bool = False,
 ) -> Iterator[argparse.ArgumentParser]:
-    """The parser of a command that asks name servers and brokers; what all of these take stands
-    behind its own arguments."""
+    """The parser of a command that asks name servers and brokers; the arguments common to all of
+    these follow its own arguments."""
     parser = group.add_parser(command.split()[-1], help=about, description=description)
     yield parser
     if admin:
@@ -61,7 +61,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """Which name servers and brokers, as whom, over what: those that `cluster/command_session.py`
+    """The arguments for name servers, brokers, account and TLS, which `cluster/command_session.py`
     reads."""
     add = parser.add_argument
     add(
@@ -80,12 +80,16 @@ def add_client(parser: argparse.ArgumentParser) -> None:
     )
     add("--tls", action="store_true", help="speak TLS to name servers and brokers")
     add("--trust-store", metavar="FILE", help="check their certificates against these, PEM")
-    add("--certificate", metavar="FILE", help="for those that ask for one, PEM")
+    add(
+        "--certificate",
+        metavar="FILE",
+        help="for servers and brokers that ask for a certificate, PEM",
+    )
     add("--certificate-key", metavar="FILE", help="its key, where that is a file of its own")
 
 
 def add_admin(parser: argparse.ArgumentParser) -> None:
-    """Where brokers take what administrators alone may ask for."""
+    """The option for the ports where brokers take administrators' requests."""
     parser.add_argument(
         "--admin", type=text, metavar="HOST:PORT", action="append",
         help="where a broker takes what administrators ask for, if it has a port of its own for "

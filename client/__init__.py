@@ -1,10 +1,11 @@
 """A client of RocketMQ brokers, ours and Java's: producer, consumers, administration.
 
 asyncio first; `aerobee.client.blocking_roles` has the same roles for programs without an event
-loop. `__all__` is what programs may rely on; the modules beside it are the inside.
+loop. Programs may rely on the names in `__all__`; the modules beside it are internal.
 
-All names come from `public.py`, when a program first asks for one: whoever imports a module beside
-it, as the commands of `aerobee` do with `admin.py`, does not wait for consumers and transactions.
+All names come from `public.py`, when a program first asks for any of them. So a program that
+imports a module beside it, as the commands of `aerobee` do with `admin.py`, does not wait for
+consumers and transactions.
 """
 
 from importlib import import_module

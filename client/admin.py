@@ -109,15 +109,15 @@ class Admin(OffsetsRole):
         self._checked: set[str] = set()
 
     async def check_administered(self, brokers: Iterable[str]) -> None:
-        """Ask whether the masters of these take administrators' requests where they would be sent,
-        so that what is asked of several is not half done. Raises CallerError for one that takes
+        """Check that the masters of these take administrators' requests where they would be sent,
+        so that a request to several is not half done. Raises CallerError for a master that takes
         them at another port."""
         names = set(brokers)
         found = (await self.cluster()).brokers.items()
         await self._administered(masters(one for name, one in found if name in names))
 
     async def _administered(self, masters: dict[str, str]) -> dict[str, str]:
-        """Where these are administered, by the same names. Where there are several, each is asked
+        """The addresses where these are administered, by the same names. Of several, each is asked
         first, as `check_administered` says."""
         ports = self._admin_ports
         if ports is None:
@@ -173,7 +173,7 @@ class Admin(OffsetsRole):
         return _masters(await self.cluster(), None, None)
 
     async def _administered_at(self, broker: str) -> str:
-        """Where the master of that broker is administered."""
+        """The address where the master of that broker is administered."""
         found = await self._administered(_masters(await self.cluster(), None, broker))
         return found[broker]
 
@@ -195,7 +195,7 @@ class Admin(OffsetsRole):
             return sorted(parse_topic_list(answer.body))
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where a topic lives, as the name server says now; raises NoRoute."""
+        """The route of a topic, as the name server says now; raises NoRoute."""
         self._session.check_running()
         return await self._session.routes.route(topic, refresh=True)
 
@@ -237,7 +237,8 @@ class Admin(OffsetsRole):
         unused_topics: bool = False,
         broker: str | None = None,
     ) -> list[str]:
-        """Have masters delete what is of no use any more; the names of the brokers that said yes.
+        """Have masters delete things of no use any more; returns the names of the brokers that said
+        yes.
 
         `expired_log` lets them delete expired segments now instead of at the hour; the other two
         remove queues without messages, and queues of topics that are not there any more.
@@ -290,8 +291,8 @@ class Admin(OffsetsRole):
         self, topic: str, brokers: Iterable[str]
     ) -> dict[str, WaitingMessages | None]:
         """Messages that wait for a topic on these masters, by broker name: they were accepted and
-        are not in its queues yet. None where the broker does not tell: RocketMQ's do not, and ours
-        tell administrators alone."""
+        are not in its queues yet. None where the broker does not say: RocketMQ's brokers do not,
+        and ours say it to administrators only."""
         self._session.check_running()
         wanted = frozenset(brokers)
         chosen = {name: one for name, one in (await self._all_masters()).items() if name in wanted}
@@ -371,8 +372,8 @@ class Admin(OffsetsRole):
         return await self._ask_each(addresses, _MEMBERS, parse, ext, accept=_ONLINE_OR_NOT)
 
     async def _masters_of_group(self, group: str) -> dict[str, str]:
-        """The masters where the group was online; all of them for one whose name is too long for a
-        retry topic to find it by."""
+        """The masters where the group was online; all masters if the group's name is too long to
+        find them by its retry topic."""
         retry = retry_topic(group)
         if why_no_group_topic(retry):
             return await self._all_masters()
@@ -398,19 +399,20 @@ class Admin(OffsetsRole):
         return await self._members_at(await self._all_masters(), group, GroupState.parse)
 
     async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """How far a group is in its queues, as `group_progress`, and how many messages that it has
-        failed on wait for their next try, in none of them. RocketMQ's brokers do not tell those."""
+        """How far a group is in its queues, as `group_progress`, and the number of failed messages
+        that wait for their next try outside of its queues. RocketMQ's brokers do not give that
+        number."""
         return await self._stats_at(await self._all_masters(), group, topic)
 
     async def group_progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, GroupProgress]:
-        """How far a group has consumed each queue, also one that was never online: all masters are
+        """How far a group has consumed each queue, also if it was never online: all masters are
         asked.
 
-        Where the group has no offset in a queue, Aerobee says where it would start there, which is
-        never below the first message; RocketMQ says 0. Empty for a group whose members keep their
-        offsets themselves.
+        For a queue without an offset of the group Aerobee gives the offset where it would start,
+        which is never below the first message; RocketMQ gives 0. Empty for a group whose members
+        keep their offsets themselves.
         """
         return (await self.group_stats(group, topic)).queues
 
@@ -420,7 +422,8 @@ class Admin(OffsetsRole):
         """Have a broker tell the members of a group to go on where its queues of the topic were at
         a time (`END_OF_QUEUE`: at their ends); without `force` never ahead of where they are.
 
-        The offsets told, or None when no member is online there. Then they can be committed.
+        Returns the offsets that members were given, or None when no member is online there; then
+        the offsets can be committed.
         """
         address = await self._administered_at(broker)
         answer = await self._session.call(
@@ -437,8 +440,8 @@ class Admin(OffsetsRole):
     async def clone_offsets(
         self, broker: str, source: str, group: str, topic: str | None = None
     ) -> str:
-        """Give a group the offsets that another one has at a broker, in one topic or in all; what
-        the broker has to say about it, "" for nothing."""
+        """Give a group the offsets that another group has at a broker, in one topic or in all;
+        returns the broker's remark about it, or ""."""
         address = await self._administered_at(broker)
         # Also topics that its members do not subscribe to any more, as its progress has it.
         ext = CloneOffsetHeader(source, group, topic or "", offline=True).to_ext()
@@ -486,7 +489,7 @@ class Admin(OffsetsRole):
     ) -> list[ReceivedMessage]:
         address = self._session.routes.readable_address(broker.name, MASTER_ID)
         if address is None:
-            # Not "nothing there": it was not looked for there.
+            # This is not "nothing there": it was not looked for there.
             raise NoRoute(f"no route mentions an address of broker {broker.name!r}")
         answer = await self._session.call(
             address,
@@ -502,10 +505,11 @@ class Admin(OffsetsRole):
             return [received(stored, broker.name, inflater) for stored in records]
 
     async def view(self, offset_msg_id: str) -> ReceivedMessage:
-        """The message a broker's id names; the address in it may be one that the broker had before.
+        """The message that a broker's id names; the address in the id may be an earlier address of
+        the broker.
 
-        Raises CallerError for what is no such id, PeerFailed when no broker has it (any more),
-        ConnectFailed when none could be asked: both say where it was looked for.
+        Raises CallerError for a text that is no such id, PeerFailed when no broker has it (any
+        more), ConnectFailed when no broker could be asked: both say where it was looked for.
         """
         self._session.check_running()
         return await find_by_offset_id(self._session, (await self.cluster()).brokers, offset_msg_id)
@@ -577,7 +581,7 @@ def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict
 
 
 def _nobody(info: ClusterInfo, cluster: str | None, broker: str | None) -> str:
-    """That the masters asked for are not known, and which ones are."""
+    """Says that the masters asked for are not known, and which masters are."""
     if broker is not None:
         what, known = f"broker {broker!r}", sorted(masters(info.brokers.values()))
     elif cluster is not None:

@@ -1,4 +1,4 @@
-"""Which queues of a topic belong to which consumer of a group: pure functions.
+"""Assigns the queues of a topic to the consumers of a group: pure functions.
 
 Every consumer of a group computes this alone, from the same two lists, and must come to the same
 answer as the others, Java ones included: sorted client ids, sorted queues, and the arithmetic of
@@ -33,7 +33,7 @@ def average(
 def average_by_circle(
     client_ids: Sequence[str], queues: Sequence[MessageQueue], own_id: str
 ) -> list[MessageQueue]:
-    """Queues dealt out one by one: spreads the queues of each broker over all consumers."""
+    """Queues dealt out in turn: spreads the queues of each broker over all consumers."""
     if own_id not in client_ids:
         return []
     return list(queues[client_ids.index(own_id) :: len(client_ids)])

@@ -66,7 +66,7 @@ class _Role(Generic[RoleT]):
         self._run(self._wrapped.__aenter__())
 
     def close(self) -> None:
-        """Close the client; twice does no harm, nor in a child of the process that opened it: there
+        """Close the client; a second call does no harm. In a child of the process that opened it
         nothing is done, since its connections are the parent's."""
         if self._thread is None or self._thread.is_inherited:
             return
@@ -86,7 +86,7 @@ class _Role(Generic[RoleT]):
 def _blocking(
     method: Callable[Concatenate[RoleT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_Role[RoleT], P], T]:
-    """A method of the asyncio role as one that returns when it is done, of the same signature."""
+    """Makes of a method of the asyncio role a blocking method with the same signature."""
 
     @functools.wraps(method)
     def call(self: _Role[RoleT], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -176,7 +176,7 @@ class PushConsumer(_Role[AsyncPushConsumer]):
 
     @property
     def client_id(self) -> str:
-        """By which the broker knows this member."""
+        """The id by which the broker knows this member."""
         return self._wrapped.client_id
 
     @property

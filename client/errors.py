@@ -60,7 +60,7 @@ class ClientClosed(CallerError):
 
 
 class InheritedClient(CallerError):
-    """The client was opened by another process, whose copy this one is by fork()."""
+    """The client was opened by another process, and this process is its copy by fork()."""
 
 
 class BadMessage(CallerError):
@@ -76,7 +76,7 @@ class NoRoute(ClientError):
 
 
 class NoMaster(NoRoute):
-    """No name server knows a master of the broker or cluster that was named, or any at all."""
+    """No name server knows a master of the broker or cluster that was named, or any master."""
 
 
 class PeerError(ClientError):
@@ -120,7 +120,7 @@ class ConnectFailed(NetworkError):
 
 
 class NoNameServer(ConnectFailed):
-    """None of the name servers could be reached; `why` is what became of the last one.
+    """No name server could be reached; `why` is the failure of the last.
 
     Mostly the broker that has it inside is not there.
     """
@@ -180,7 +180,8 @@ def reading(address: str) -> Iterator[None]:
 
 @contextmanager
 def checking_arguments() -> Iterator[None]:
-    """Around checks of what the program gave: what breaks a rule is the program's fault."""
+    """For checks of the program's arguments: an argument that breaks a rule is the program's
+    fault."""
     try:
         yield
     except BadRequest as error:
@@ -196,7 +197,8 @@ def code_name(code: int) -> str:
 
 
 def wrong_peer(address: str, response: Command, *, asked: str, found: str) -> WrongPeer:
-    """For code 3 to a request that every peer of the kind asked knows: its port is the other's."""
+    """The error for code 3 to a request that every peer of the kind asked knows: the port belongs
+    to the other kind."""
     code, remark = response.code, response.remark
     text = f"{address} is a {found}, not a {asked}: it answered {code} {code_name(code)}"
     return WrongPeer(text, address=address, code=code, remark=remark)

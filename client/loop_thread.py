@@ -41,7 +41,8 @@ class LoopThread:
 
     _lock = threading.Lock()
     _current: LoopThread | None = None
-    # Threads of the process that this one was forked from: kept, so that nothing is finalized here.
+    # Threads of the process from which this process was forked: kept, so that nothing is finalized
+    # here.
     _inherited: list[LoopThread] = []  # noqa: RUF012  of the class, on purpose
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class LoopThread:
         return self._origin.is_elsewhere
 
     def release(self) -> None:
-        """One user less; the last one ends the thread."""
+        """One user less; the last user ends the thread."""
         if self.is_inherited:
             return
         with self._lock:
@@ -90,7 +91,8 @@ class LoopThread:
         self._loop.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start `work` on the loop; its result is in the future. Not for the loop's own thread.
+        """Start `work` on the loop; its result is in the future. Do not call it on the loop's own
+        thread.
 
         Raises InheritedClient in a process that was forked from the loop's.
         """

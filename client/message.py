@@ -1,7 +1,7 @@
 """Messages as a program sees them: what it sends and what it receives.
 
 A `Message` is checked before anything is sent (`check`), so that a wrong one costs no round trip.
-The body of a large message is compressed here, not by the broker, and a received one is made plain
+The body of a large message is compressed here, not by the broker, and a received body is made plain
 here, with a bound for all bodies of one answer together: a few kilobytes may claim to be gigabytes.
 A message whose body cannot be made plain (LZ4 or ZSTD without their packages, a broken stream, over
 the bound) is an `UnreadableMessage`: it is there, since dropping it would lose it for want of a
@@ -209,8 +209,8 @@ class Inflater:
     def plain(self, body: bytes, sys_flag: int) -> bytes:
         """The body as its producer gave it; raises CannotInflate.
 
-        `TooLarge` when the bodies before it left too little, which `is_used` tells from one that is
-        over the limit by itself.
+        `TooLarge` when the bodies before it left too little room; `is_used` distinguishes that from
+        a body that is over the limit by itself.
         """
         if not is_compressed(sys_flag):
             return body
@@ -269,11 +269,11 @@ class ReceivedMessage:
 
 
 class UnreadableMessage(ReceivedMessage):
-    """A message whose body cannot be made plain here: asking for `body` raises UnreadableBody.
+    """A message whose body cannot be made plain here: reading `body` raises UnreadableBody.
 
-    `why` is that error, `stored_body` what the broker has. The rest of it is as usual, so it can be
-    printed, given back and passed over. A push consumer's listener never gets one: the message is
-    given back as one that failed.
+    `why` is that error, `stored_body` the broker's bytes. The rest of it is as usual, so it can be
+    printed, given back and passed over. A push consumer's listener never gets such a message: it is
+    given back like a message that failed.
     """
 
     __slots__ = ("stored_body", "why")
@@ -283,8 +283,8 @@ class UnreadableMessage(ReceivedMessage):
 
     @property
     def body(self) -> bytes:
-        """Nothing that a program could use."""
-        # Else it would keep the frames of each who has asked.
+        """Raises UnreadableBody."""
+        # Else it would keep the frames of each caller.
         raise self.why.with_traceback(None)
 
     @body.setter
@@ -299,7 +299,7 @@ class UnreadableMessage(ReceivedMessage):
     def __repr__(self) -> str:
         return f"<message {self.msg_id} of {self.topic} that cannot be read: {self.why}>"
 
-    # By identity: those of the fields would ask for the body.
+    # Messages are compared by identity: a comparison of the fields would read the body.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 

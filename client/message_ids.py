@@ -46,9 +46,9 @@ async def find_by_offset_id(
 ) -> ReceivedMessage:
     """The message with that id, asked of these brokers.
 
-    Raises CallerError for what is no such id, PeerFailed when no broker has the message (any more),
-    ConnectFailed or what a broker refused it with when none could be asked. The first two say where
-    it was looked for.
+    Raises CallerError for a text that is no such id, PeerFailed when no broker has the message (any
+    more), ConnectFailed or a broker's refusal when no broker could be asked. The first two say
+    where it was looked for.
     """
     with checking_arguments():
         host, port, log_offset = parse_offset_msg_id(text)
@@ -64,7 +64,7 @@ async def find_by_offset_id(
 
 @dataclass(slots=True)
 class _Search:
-    """Where a message was looked for: `asked` are places with their addresses."""
+    """The places where a message was looked for: `asked` are places with their addresses."""
 
     session: Session
     msg_id: str
@@ -74,7 +74,8 @@ class _Search:
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def at(self, places: Mapping[str, str]) -> ReceivedMessage | None:
-        """The message that the first of these brokers has under the id, None if none has it."""
+        """The message that the first of these brokers has under the id, None if no broker has
+        it."""
         found = await asyncio.gather(*(self._ask(name, at) for name, at in places.items()))
         return next((message for message in found if message is not None), None)
 
@@ -99,7 +100,7 @@ class _Search:
         return message if message.offset_msg_id == self.msg_id else None
 
     def failure(self, what: str) -> ClientError:
-        """That the message is in none of these places."""
+        """The error that the message is in none of these places."""
         text = f"no message with id {self.msg_id} ({what}): "
         refused = [error for error in self.failed.values() if isinstance(error, PeerError)]
         if refused and not self.asked:
@@ -116,7 +117,7 @@ class _Search:
 def _list(places: Collection[str]) -> str:
     shown = sorted(places)[:_NAMED]
     more = [f"and {len(places) - _NAMED} more"] if len(places) > _NAMED else []
-    return ", ".join([*shown, *more]) or "none is registered"
+    return ", ".join([*shown, *more]) or "no broker is registered"
 
 
 def _address(broker: BrokerRoute) -> str:

@@ -56,7 +56,7 @@ class ClientOptions:
     call_timeout_s: float = 5.0
     heartbeat_interval_s: float = 30.0  # the broker forgets a client after 120 s of silence
     route_refresh_interval_s: float = 30.0
-    # Every request is signed with them, for brokers with access control; both or none.
+    # Every request is signed with them, for brokers with access control; give both or neither.
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
     use_tls: bool = False  # towards name servers and brokers
@@ -65,7 +65,8 @@ class ClientOptions:
     certificate: str | None = None
     certificate_key: str | None = None
     certificate_password: str | None = field(default=None, repr=False)
-    # Producers and push consumers: tell `mqadmin queryMsgTraceById` what became of each message.
+    # Producers and push consumers: trace what became of each message, for `mqadmin
+    # queryMsgTraceById`.
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
 
@@ -75,7 +76,7 @@ class ProducerOptions(ClientOptions):
     """Options of a producer."""
 
     send_timeout_s: float = 3.0  # of one attempt
-    retries: int = 2  # further attempts, on another broker where there is one
+    retries: int = 2  # further attempts, on another broker if possible
     retry_when_not_flushed: bool = False  # stored but flush timed out: retrying may duplicate
     max_in_flight: int = 1000  # sends that wait for answers at the same time
     max_body_bytes: int = MAX_BODY_BYTES
@@ -153,7 +154,7 @@ def checked_timeout(timeout_s: object) -> float:
 
 
 def parse_addresses(addresses: Addresses) -> tuple[str, ...]:
-    """The addresses one by one, in order and without repeats; CallerError for no address at all."""
+    """The addresses, in order and without repeats. Raises CallerError without any address."""
     texts = [addresses] if isinstance(addresses, str) else list(addresses)
     if not all(isinstance(text, str) for text in texts):
         raise CallerError(f"name server addresses must be texts, got {addresses!r}")
@@ -168,7 +169,7 @@ def parse_addresses(addresses: Addresses) -> tuple[str, ...]:
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` -> (host, port); CallerError when it is neither."""
     host, colon, port = address.rpartition(":")
-    # By its length first: int() refuses thousands of digits in another way.
+    # The length is checked first: int() refuses thousands of digits in another way.
     is_port = port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS
     is_host = host and not any(letter.isspace() or letter in ",;" for letter in host)
     if not colon or not is_host or not is_port or not 0 < int(port) < 65536:

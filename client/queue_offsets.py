@@ -76,8 +76,9 @@ async def commit_offset(session: Session, group: str, queue: MessageQueue, offse
     here, and be missing at the next start.
 
     The first of a group for a topic goes alone. A Java broker 4.9 makes the table of its queues at
-    that moment, each of its threads that does not find one makes its own, the last one stays, and
-    what the others hold is gone although it was answered (ConsumerOffsetManager.commitOffset).
+    that moment. Each of its threads that finds no table makes its own, the last table stays, and
+    the offsets in the others are lost although they were answered
+    (ConsumerOffsetManager.commitOffset).
     """
     address = await _master(session, queue)
     ext = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset).to_ext()

@@ -30,11 +30,11 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 MAX_ENTRIES = 20_000
 MAX_NAME_CHARS = 1_024
 MAX_VALUE_CHARS = 65_536
-# Order topics take some 100 bytes each. The broker's answer to a registration and a client's to
-# the question for a namespace hold all of one, in a frame of 16 MiB at most.
+# Order topics take some 100 bytes each. The broker's answer to a registration and a client's to the
+# question for a namespace hold all of a namespace, in a frame of 16 MiB at most.
 MAX_BYTES = 8 * 1024 * 1024
 
-#: By namespace and key the new value, None for a key that is gone.
+#: The new value by namespace and key, None for a key that is gone.
 Changes = dict[str, dict[str, str | None]]
 
 
@@ -54,7 +54,7 @@ class KvTable:
             for key, value in keys.items()
         )
         self.changes = 0
-        # All, for who has no text yet.
+        # All, for a peer that has no text yet.
         self._changed: Changes = {name: {**keys} for name, keys in self._table.items()}
 
     def put(self, namespace: str, key: str, value: str) -> None:

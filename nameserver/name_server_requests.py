@@ -1,4 +1,4 @@
-"""The requests to a name server, one by one (protocol/WIRE.md 5.1). Pure: no sockets, no files.
+"""The handlers of the requests to a name server (protocol/WIRE.md 5.1). Pure: no sockets, no files.
 
 One table from request code to a plain function. `owner` is the connection a request came on; it is
 only kept and compared, so that a broker goes when its connection does.
@@ -66,7 +66,7 @@ from aerobee.remoting.turns import Gate, Steps
 
 log = logging.getLogger("aerobee.nameserver")
 
-# Bodies above this are read by a worker. Compressed, a thousand times as much may be in it.
+# Bodies above this are read by a worker. A compressed body may hold a thousand times as much.
 _LARGE_REGISTRATION = 2 * 1024
 _LARGE_COMPRESSED = 256
 

@@ -2,10 +2,9 @@
 
 A broker registers every 30 s with its whole topic table (protocol/WIRE.md 5.2). It is dropped when
 the connection it registered on closes, when it has been silent for two minutes, or when it says so;
-one that says that it restarts stays, and counts as silent.
-With the last address of a broker name go the name, its place in the cluster and its queues; topics
-that lose their last broker this way are remembered for a while, so that the answer to a client can
-say why there is no route.
+a broker that says that it restarts stays, and counts as silent. With the last address of a broker
+name go the name, its place in the cluster and its queues; topics that lose their last broker this
+way are remembered for a while, so that the answer to a client can say why there is no route.
 
 Topics missing from a registration stay: one registration may carry a single changed topic. Slaves
 never change queues. All tables are bounded; a registration that would pass a bound changes nothing.
@@ -123,7 +122,7 @@ class RouteTable:
         # topic -> broker name -> queues
         self.topics: dict[str, dict[str, QueueData]] = {}
         self.live: dict[str, Registration] = {}
-        # broker name -> its topics; one that goes has none any more
+        # broker name -> its topics; a broker that goes has no topics any more
         self._topics_of: dict[str, dict[str, None]] = {}
         self._queue_entries = 0
         self._begun = changing or self._change_all
@@ -370,7 +369,7 @@ class RouteTable:
             yield [(topic, queues) for topic, queues in shown if queues]
 
     def any_address(self) -> str:
-        """Some broker's address, "" when there is none: admin tools ask it for system topics."""
+        """Some broker's address, "" without brokers: admin tools ask it for system topics."""
         return next(iter(self.live), "")
 
     def _find_live(self, name: str, broker_id: int, address: str) -> Registration | None:
@@ -402,7 +401,7 @@ class RouteTable:
             )
 
     def _displace(self, group: BrokerGroup, broker_id: int, address: str) -> None:
-        """The broker comes back under another address: the old one is no longer anybody's.
+        """The broker comes back under another address: the old address is nobody's any more.
 
         A broker that stopped has left before. One that is still registered may have lost its
         machine a moment ago, or be another broker of the same name, which loses its clients now.

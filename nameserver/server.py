@@ -110,8 +110,8 @@ class NameServerCounts(NamedTuple):
 
 
 class _UnsavedAnswer(NamedTuple):
-    """An answer that leaves after a save, None if none is wanted. If it is about a change, which
-    the save covers, it says success; else it only stays behind another one."""
+    """An answer that leaves after a save, None for a oneway request. If it is about a change, which
+    the save covers, it says success; else it only keeps its turn after another answer."""
 
     connection: Connection
     command: Command
@@ -376,7 +376,7 @@ class NameServer(Serving):
         self._answering.go_on()
 
     def _answer_some(self) -> bool:
-        """Let some answers leave that a save has covered; False when there are none."""
+        """Let some answers leave that a save has covered; False without such answers."""
         if not self._covered:
             return False
         covered, error = self._covered[0]

@@ -1,4 +1,4 @@
-"""Which form of the hot path runs: the compiled one where it was built, or the plain one.
+"""Chooses the form of the hot path: the compiled form where it was built, or the plain form.
 
 AEROBEE_NATIVE says which is wanted: `auto` (the default) takes the compiled form if it is there,
 `off` never, and `required` ends the start without it. Modules that are there and do not load are
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "AEROBEE_NATIVE"
 WISHES = ("auto", "off", "required")
-#: Of a broker; `decode` is for Spark's readers.
+#: The modules of a broker; `decode` is for Spark's readers.
 _MODULES = (
     "derive",
     "dispatch",
@@ -34,7 +34,7 @@ _MODULES = (
 
 
 class NativeError(Exception):
-    """The form that is wanted is not to be had; the text says what to do."""
+    """The required form is not available; the text says what to do."""
 
 
 class CompiledForm(NamedTuple):
@@ -51,7 +51,7 @@ class CompiledForm(NamedTuple):
 
 
 class _StoreFunctions:
-    """What the store is handed: functions of several modules under one roof."""
+    """The functions that the store is handed, from several modules."""
 
     def __init__(self) -> None:
         from aerobee.native import derive, dispatch, placing, reads
@@ -71,8 +71,8 @@ def is_built() -> bool:
 
 
 def wish_text() -> str:
-    """What a start with this environment would run, for people. Nothing of a broker is imported for
-    it: the modules are opened as shared objects, which is where a broken one shows."""
+    """The form that a start with this environment would run, for people. Nothing of a broker is
+    imported for it: the modules are opened as shared objects, which shows a broken module."""
     text = "without the compiled hot path"
     try:
         if not _is_wanted():
@@ -98,7 +98,8 @@ def _file_of(module: str) -> str:
 
 
 def _fault() -> str:
-    """Why the compiled form cannot load, as far as that can be seen from outside; "" if it can."""
+    """The reason why the compiled form cannot load, as far as it shows from outside; "" if it
+    can."""
     import ctypes
 
     for module in _MODULES:
@@ -113,7 +114,7 @@ def _fault() -> str:
 
 
 def form_name(form: CompiledForm | None) -> str:
-    """As people and /metrics are told."""
+    """The name of the form for people and /metrics."""
     return "plain" if form is None else "compiled"
 
 

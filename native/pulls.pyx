@@ -91,7 +91,7 @@ cdef class Pulls:
     def __init__(self, log, find_route, checked_below, served, commit, *, json_parts, binary_parts,
                  memory_bytes, recent, old, most_messages, least_entries):
         """`find_route` is asked with the fields of a pull and gives its PullRoute, or None: not
-        plain. `checked_below` as `Reader` has it. `served` is told what was given: the route's
+        plain. `checked_below` as `QueueReader` has it. `served` is told what was given: the route's
         group, topic, queue id, next offset, messages, bytes, seconds. `commit` is told a group's next
         offset: group, topic, queue id, offset.
 
@@ -188,7 +188,7 @@ cdef class Pulls:
                 self.route_bytes += TAG_BYTES * len(made.codes)
         return made
 
-    # Twin: store/reading/queue_reader.py Reader.get
+    # Twin: store/reading/queue_reader.py QueueReader.get
     cdef bint _read(self, PullRoute route, Header *header, int64_t offset, int64_t most,
                     Output *out) except -1:
         """Answer with messages from `offset` on; False if they are not plain."""

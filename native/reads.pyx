@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """What a get gives for entries of a consume queue whose records are there and name them back.
 
-The rules are those of `Reader._scan` (store/reading/queue_reader.py), and it goes on where this stops:
+The rules are those of `QueueReader._scan` (store/reading/queue_reader.py), and it goes on where this stops:
 before the first entry that is anything else.
 """
 
@@ -48,7 +48,7 @@ cdef bint begin(Scan *scan, tuple room, const uint8_t *records, int64_t base, in
     return True
 
 
-# Twin: store/reading/queue_reader.py Reader._scan_closely
+# Twin: store/reading/queue_reader.py QueueReader._scan_closely
 cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, object codes) except? NULL:
     """Look at the entries of [at, end), up to one that is not plain, to a full answer, or to a
     table of runs that is full; where that is."""
@@ -97,14 +97,14 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
     return at
 
 
-# Twin: store/reading/queue_reader.py Reader._scan_closely
+# Twin: store/reading/queue_reader.py QueueReader._scan_closely
 def scan(bytes entries, Py_ssize_t position, int64_t slot, int32_t queue_id, bint any_queue,
          object codes, const uint8_t[::1] memory, int64_t base, int64_t low, int64_t high,
          int64_t old_below, tuple room, int64_t count, int64_t size, list runs):
     """Look at entries from byte `position` on, of which the first is in `slot`.
 
     `memory` begins at the log offset `base`; records of [low, high) need no closer look. `room` and
-    `codes` as `Reader` has them; `count` messages of `size` bytes are in the answer already.
+    `codes` as `QueueReader` has them; `count` messages of `size` bytes are in the answer already.
     `any_queue`: the records are those of another queue, which they name.
 
     Gives how many entries were looked at, the messages and bytes that are in the answer now, the

@@ -13,7 +13,8 @@ from typing import Final
 
 from aerobee.nearest_name import nearest_name
 
-# Our own errors as the JVM tells them, from a planning process or a task: the name with its module.
+# The form in which the JVM reports our errors, from a planning process or a task: the name with its
+# module.
 _OURS: Final = re.compile(r"\baerobee\.pipeline\.(?:\w+\.)*([A-Z]\w*): (.+)")
 
 # These loggers of PySpark write each error a second time, with all frames of Java, as JSON.
@@ -68,13 +69,13 @@ def known_names(given: str, known: Iterable[str]) -> str:
 
 
 def sentence_in(text: str) -> str | None:
-    """The sentence of an error of ours in the text of Spark; None if there is none."""
+    """The sentence of an error of ours in the text of Spark; None without such an error."""
     found = _OURS.findall(text)
-    # The last of several counts, because a traceback tells the cause first.
+    # The last of several counts, because a traceback shows the cause first.
     return found[-1][1].strip() if found else None
 
 
 def quieten_pyspark() -> None:
-    """From now on an error of Spark's is what is raised, and nothing is logged besides."""
+    """From now on Spark raises its errors and logs nothing besides."""
     for name in _LOUD:
         logging.getLogger(name).disabled = True

@@ -4,13 +4,13 @@
 
     spark.streams.addListener(StreamMetrics.serve(port=9466))
 
-A driver-side listener of Spark's own progress reports: it asks no broker anything. What a source of
-ours reports tells the lag: its end of the queues (`latestOffset`, PySpark 4.2 and later), how far
-the query has got (`endOffset`), and when the last message read of each queue was stored
+A driver-side listener of Spark's own progress reports: it asks no broker anything. A source of ours
+reports values that give the lag: its end of the queues (`latestOffset`, PySpark 4.2 and later), how
+far the query has got (`endOffset`), and when the last message read of each queue was stored
 (`source/lives.py`). Queries over other sources are counted, without a lag.
 
-A query goes by its name, or by its id where it has none: name the queries that are watched. The
-series of a query that has ended go, but for the counter of its failures.
+A query goes by its name, else by its id: name the queries that are watched. When a query has ended,
+its series go, except the counter of its failures.
 """
 
 from __future__ import annotations
@@ -51,12 +51,14 @@ class StreamMetrics(StreamingQueryListener):
         self._failures = counter("failures", "Times the query has ended by an error")
         self._running = gauge("running", "1 while the query runs")
         self._batch_s = gauge("batch_seconds", "How long the last batch with rows has taken")
-        self._progress_at = gauge("last_progress_timestamp_seconds", "When Spark last told of it")
+        self._progress_at = gauge(
+            "last_progress_timestamp_seconds", "Time of Spark's last report on it"
+        )
         queue = ("topic", "broker", "queue")
         self._lag = gauge("lag_messages", "Messages that are there and not read yet", *queue)
         self._lag_s = gauge(
             "lag_seconds",
-            "Age of the last message read while there are newer ones, 0 where there are none",
+            "Age of the last message read while there are newer messages, else 0",
             *queue,
         )
 
@@ -74,7 +76,7 @@ class StreamMetrics(StreamingQueryListener):
         self._failures.labels(name)
 
     def onQueryProgress(self, event: Any) -> None:
-        """A batch is done, or there was none for a while."""
+        """A batch is done, or no batch came for a while."""
         progress = event.progress
         name = progress.name or str(progress.id)
         now = self._clock_s()

@@ -1,9 +1,9 @@
 """Options as Spark hands them over, made into typed values.
 
-Spark gives every option as text, under a name whose case does not count. An option nobody knows is
-refused by name, with the nearest one that is known: a misspelt filter that is silently ignored
-reads the wrong messages. An error names the option and says what it may be; the value of a secret
-is in none of them.
+Spark gives every option as text, under a name whose case does not count. An unknown option is
+refused by name, with the nearest known name: a misspelt filter that is silently ignored reads the
+wrong messages. An error names the option and says what it may be; no error has the value of a
+secret.
 
 Imports nothing heavy: this runs in the short process in which Spark asks a source for its schema.
 """
@@ -33,7 +33,7 @@ _SHIFT: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d|)", re.IGNORECASE)
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-#: The first millisecond behind the year 9999, the last that ISO 8601 can say.
+#: The first millisecond after the year 9999, the last that ISO 8601 can say.
 _END_MS: Final = 253_402_300_800_000
 
 
@@ -42,7 +42,7 @@ class OptionMap:
 
     `known` are all names there are, as they are documented; `aliases` maps further names to those;
     the values of `secrets` are never shown; `foreign` says of an unknown name what it is called
-    here. Raises OptionError for what is unknown or there twice.
+    here. Raises OptionError for a name that is unknown or there twice.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class OptionMap:
         return self._in_range(name, int(text), minimum, maximum)
 
     def size(self, name: str, default: int, minimum: int = 1, maximum: int = (1 << 63) - 1) -> int:
-        """Bytes: a number, or one with an entry of 1024: `128m`, `128MB`, `1g`."""
+        """Bytes: a number, or a number with a unit of 1024: `128m`, `128MB`, `1g`."""
         text = self._stripped(name)
         if text is None:
             return default
@@ -134,7 +134,7 @@ class OptionMap:
             raise self.wrong(name, str(error)) from None
 
     def duration_ms(self, name: str, default: int) -> int:
-        """Milliseconds: a number, or one with ms, s, m, h or d: `90s`, `15m`."""
+        """Milliseconds: a number, or a number with ms, s, m, h or d: `90s`, `15m`."""
         text = self._stripped(name)
         if text is None:
             return default
@@ -153,7 +153,7 @@ class OptionMap:
                 return one
         meant = nearest_name(text, choices)
         hint = f"; did you mean {meant!r}?" if meant else ""
-        raise self.wrong(name, f"is none of {', '.join(choices)}{hint}")
+        raise self.wrong(name, f"is not one of {', '.join(choices)}{hint}")
 
     def names(self, name: str) -> tuple[str, ...] | None:
         """A comma list without its blanks; None if it is not given. Empty places are refused."""
@@ -188,7 +188,7 @@ def read_columns(
     properties_format: str,
     more: Collection[str] = (),
 ) -> tuple[Column, ...]:
-    """The columns that the options columns and keysFormat ask for, and behind them those named
+    """The columns that the options columns and keysFormat ask for, and after them those named
     `more`; the properties are text unless their format is map."""
     keys_format = options.choice("keysFormat", ("text", "array"), "text")
     types = {
@@ -207,14 +207,14 @@ def read_columns(
 def parse_time_ms(text: str) -> int:
     """Milliseconds since 1970, given so or as ISO 8601; a time without a zone is UTC.
 
-    Raises ValueError with what the text is, to be put behind it.
+    Raises ValueError with what the text is, to be put after it.
     """
     if _INTEGER.fullmatch(text):
         time_ms = int(text)
         if time_ms < 0:
             raise ValueError("is less than 0: no message is older than 1970")
         if time_ms >= _END_MS:
-            raise ValueError("is behind the year 9999: it counts milliseconds since 1970")
+            raise ValueError("is after the year 9999: it counts milliseconds since 1970")
         return time_ms
     try:
         moment = datetime.fromisoformat(text)

@@ -1,17 +1,17 @@
-"""Python workers of Spark: what is worth doing once in each of them, and how they tell errors.
+"""Python workers of Spark: the steps worth doing once in each of them, and how they report errors.
 
 PySpark's daemon collects garbage after every task that a worker does, and so goes through all that
 was ever imported: 20 to 40 ms a task, which is as long as the task takes to read 100,000 messages.
 
 Answers of brokers and batches of rows are megabytes, made and freed all the time. By itself glibc
-gives each back to the kernel, which clears the pages of the next one: a third of a reading task's
-processor time. So a worker keeps what it has freed, up to 64 MiB.
+gives each block back to the kernel, which clears the pages of the next block: a third of a reading
+task's processor time. So a worker keeps what it has freed, up to 64 MiB.
 
 A worker sends the text of an error to the driver, with its frames, unless SPARK_HIDE_TRACEBACK is
 in its environment at that moment (PySpark 4.0 to 4.3; the setting hideTraceback puts it there, but
-not for the process that plans a stream). Frames of ours tell a user nothing that the sentence of
-the error does not, so an error of ours sets the variable itself. A worker that told an error ends,
-so it hides nothing else: errors of a user's own functions, and bugs, keep their frames.
+not for the process that plans a stream). Frames of ours say nothing to a user that the sentence of
+the error does not say, so an error of ours sets the variable itself. A worker that reported an
+error ends, so it hides nothing else: errors of a user's own functions, and bugs, keep their frames.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CALLS: Final = frozenset(
 )
 _Class = TypeVar("_Class", bound=type)
 _prepared = False
-# Parameters of mallopt(3), and what they are set to: blocks from here on are mapped by themselves
-# (glibc takes no more than this), and so much free memory stays.
+# Parameters of mallopt(3) and their values: blocks of _MAPPED_BYTES or more are mapped by
+# themselves (glibc takes no higher value), and _KEPT_BYTES of free memory stay.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_BYTES: Final = 32 << 20
@@ -47,11 +47,11 @@ _KEPT_BYTES: Final = 64 << 20
 
 
 def prepare_worker() -> None:
-    """Leave what is there by now out of all later collections, and keep freed memory: once in a
-    worker of Spark's daemon.
+    """Once in a worker of Spark's daemon: leave all present objects out of later collections, and
+    keep freed memory.
 
-    To be called when everything heavy is imported. Elsewhere nothing happens: a program of its own
-    decides on its own collections and its own memory.
+    Call it when everything heavy is imported. Elsewhere it does nothing: another program decides on
+    its own collections and its own memory.
     """
     global _prepared
     if not _prepared and _is_worker():

@@ -2,11 +2,11 @@
 
 A child speaks to the supervisor as a service to systemd (broker/monitoring/systemd.py): READY=1,
 STATUS=, EXTEND_TIMEOUT_USEC=, and WATCHDOG=1 where the supervisor itself is watched. Each sign of
-life moves the moment by which the next one must come; a child past it is killed, and started again
-like one that died.
+life moves the moment by which the next must come; a child past it is killed, and started again like
+a child that died.
 
 Its standard input is a pipe that nobody writes to. The kernel closes it when the supervisor is
-gone, however it went, and the child stops in order then. (PR_SET_PDEATHSIG would be the other way:
+gone, however it ended, and the child stops in order then. (PR_SET_PDEATHSIG would be the other way:
 it needs ctypes or code between fork and exec, follows the thread that forked and not the process,
 and is lost when the parent dies before it is set.) It has a session of its own, so that Ctrl-C on a
 terminal reaches the supervisor alone, which then stops all in their order.
@@ -14,8 +14,8 @@ terminal reaches the supervisor alone, which then stops all in their order.
     DOWN --start--> STARTING --READY=1--> READY --SIGTERM--> STOPPING --exit--> DOWN
                         '----exit, or SIGTERM----'--exit----------------------->'
 
-A shard that is to be started again gets SIGUSR2 in the place of SIGTERM: it stops in the same way,
-and tells the name servers that it returns.
+A shard that will be started again gets SIGUSR2 in place of SIGTERM: it stops in the same way, and
+tells the name servers that it returns.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _MESSAGE_BYTES = 8192
 
 
 class State(enum.Enum):
-    """Where a child is in its life."""
+    """The state of a child."""
 
     DOWN = "down"
     STARTING = "starting"

@@ -41,7 +41,7 @@ _NAMESERVER_ON: Final = ("nameserver_enabled",)
 
 
 def name_server_address(settings: Settings) -> str:
-    """`host:port` of the name server that runs beside the shards; "" when there is none."""
+    """`host:port` of the name server that runs beside the shards; "" without such a name server."""
     if not settings.nameserver_enabled:
         return ""
     return f"{reachable(settings.nameserver_host)}:{settings.nameserver_port}"
@@ -62,7 +62,7 @@ def shard_changes(
         "broker_name": f"{settings.broker_name}-{number}" if number else settings.broker_name,
         "nameserver_enabled": False,
         "name_servers": settings.name_servers or name_server_address(settings),
-        # To a shard the name server of all is another one.
+        # To a shard the name server of all is a foreign name server.
         "tls_outgoing": settings.tls_outgoing or speaks_tls(settings),
         "memory_ratio_percent": -(-settings.memory_ratio_percent // count),
     }

@@ -1,7 +1,7 @@
 """The supervisor: starts the name server and the shards, keeps them running, stops them.
 
 Start: the name server, then all shards at once (each may have a recovery to do). If one of them
-cannot start, all stop: the fault is to be seen at the start, and the exit code is that child's.
+cannot start, all stop: the fault has to show at the start, and the exit code is that child's.
 
 Afterwards a child that ends by itself is started again after a pause, which doubles with each
 failure in a row, up to 30 s; a minute of being ready ends the row. `FAILURES_MAX` in a row end all:
@@ -10,12 +10,13 @@ broker. A child that gives no sign of life in time is killed first (child.py).
 
 Stop: the shards, all at once, then the name server, at which they unregister.
 
-Rolling restart (SIGUSR2): one child after the other is stopped in order and started, each ready
-before the next one stops, the name server last, and done when that knows all shards again: until
-then a client that asks finds only some of them. It ends at the first that does not become ready.
-A shard says that it returns when it stops, so that clients which ask for routes meanwhile do not
-lose it. Between two shards there is a pause, because clients come back to a shard only with their
-next heartbeat, and to one that a foreign name server has dropped with their next look at routes.
+Rolling restart (SIGUSR2): one child after the other is stopped in order and started. Each is ready
+before the next stops; the name server comes last. The restart is done when the name server knows
+all shards again: until then a client that asks finds only some of them. It ends at the first child
+that does not become ready. A shard says that it returns when it stops, so that clients which ask
+for routes meanwhile do not lose it. Between two shards there is a pause, because clients come back
+to a shard only with their next heartbeat, and to a shard that a foreign name server has dropped
+with their next look at routes.
 """
 
 import asyncio

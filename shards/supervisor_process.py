@@ -1,10 +1,10 @@
 """The supervisor as a process: checks before it starts anything, signals, exit codes.
 
-SIGTERM and SIGINT stop all in order, a second one at once; SIGHUP has each process read its
-configuration again; SIGUSR2 restarts them one by one. A signal, because who may restart brokers is
-then what the system says, with systemd too (`systemctl kill --kill-whom=main -s SIGUSR2 aerobee`);
-the HTTP port changes nothing, whoever reaches it. SIGUSR2 is what other
-servers with workers take for it.
+SIGTERM and SIGINT stop all in order, a second such signal stops all at once; SIGHUP has each
+process read its configuration again; SIGUSR2 restarts them in turn. It is a signal because then the
+system decides who may restart brokers, with systemd too (`systemctl kill --kill-whom=main -s
+SIGUSR2 aerobee`); no request to the HTTP port changes anything. Other servers with workers also
+restart at SIGUSR2.
 
 Exit codes are those of one broker (broker/lifecycle/broker_process.py). A start that fails passes
 on its shard's.
@@ -68,7 +68,7 @@ def run(settings: Settings, count: int, serve: Sequence[str], nameserver: Sequen
     """Run `count` shards until a signal stops them; returns the exit code.
 
     `settings` are those of one broker. `serve` and `nameserver` are the arguments with which the
-    processes read the same: a shard gets its number behind them. Raises ConfigError.
+    processes read the same: a shard gets its number after them. Raises ConfigError.
     """
     check_plan(settings, count)
     check_layout(settings, count)

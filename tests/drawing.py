@@ -59,9 +59,9 @@ class Spread(NamedTuple):
 
 
 _CLIENT = r"tests/interop/.*\[(.*-)?"
-_SPARK = "tests/spark/test_"
-_INTEROP = "tests/interop/test_"
-_CRASH = "tests/crash/test_"
+_SPARK = r"tests/spark/(\w+/)?test_"
+_INTEROP = r"tests/interop/(\w+/)?test_"
+_CRASH = r"tests/crash/(\w+/)?test_"
 
 #: The first row with a pattern that fits a test counts; a test without one always runs. The rows
 #: are dealt so that each draw takes about as long as the others.
@@ -103,12 +103,12 @@ SPREAD: tuple[Spread, ...] = (
     Spread(1, (_SPARK,)),
     Spread(2, (_INTEROP,)),
     # Negative controls: a rule is broken on purpose, and somebody has to notice.
-    Spread(2, (rf"{_CRASH}power_cut_controls", r"tests/sim/test_controls", r"tests/sim/.*control",
+    Spread(2, (rf"{_CRASH}power_cut_controls", r"tests/sim/(\w+/)?test_controls", r"tests/sim/.*control",
                rf"{_CRASH}.*(control|caught|noticed)")),
     Spread(2, (rf"{_CRASH}(kill_points|kill_tools|full_disk)",
                rf"{_CRASH}(staging_crash|slow_disk)",
                "tests/budget/test_budget.py::test_the_largest_request",
-               "tests/contract/test_bench_secured")),
+               r"tests/contract/(\w+/)?test_bench_secured")),
     # A run that does not draw takes a part of these by chance (the mark `drawn`).
     Spread(1, (rf"{_CRASH}(resources|bit_flip)",)),
     Spread(2, (rf"{_CRASH}few_rights",)),
@@ -116,15 +116,15 @@ SPREAD: tuple[Spread, ...] = (
     Spread(2, (r"tests/contract/.*\[(.*-)?off[]-]",)),
     # A judge and a log of blocks are quick to try.
     Spread(5, (rf"{_CRASH}(checker|block_log|transaction_judge)",)),
-    Spread(3, (_CRASH, r"tests/sim/test_(storage_model|nth_call|broker_model|clocks)",
+    Spread(3, (_CRASH, r"tests/sim/(\w+/)?test_(storage_model|nth_call|broker_model|clocks)",
                r"tests/service/test_(damage|systemd|shards)")),
 )  # fmt: skip
 #: Tests whose full size differs, and which need no part that `make test` does not bring.
 _CAMPAIGN = (
     r"tests/(sim|native|fuzz|crash)/",
-    r"tests/contract/test_bit_maps",
+    r"tests/contract/(\w+/)?test_bit_maps",
     r"tests/service/test_tls_crowd",
-    r"tests/unit/(store/recovery/test_random_stores|remoting/test_tls_records)",
+    r"tests/unit/(store/recovery/test_random_stores|remoting/(\w+/)?test_tls_records)",
 )
 
 

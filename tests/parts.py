@@ -84,14 +84,14 @@ def watch(config: pytest.Config) -> None:
 
 #: How tests' ids begin, and the parts that they wait for. All that fit count.
 _NEEDS: tuple[tuple[str, str], ...] = (
-    (r"tests/interop/(?!test_hostile)", "java"),
+    (r"tests/interop/(?!(\w+/)?test_hostile)", "java"),
     (r"tests/contract/programs/test_client.py::\w+\[java", "java"),
     *((rf"tests/interop/.*\[(.*-)?{part}\]", part) for part in ("cpp", "node", "go", "rust")),
-    (r"tests/interop/test_store_crossing", "go"),
+    (r"tests/interop/(\w+/)?test_store_crossing", "go"),
     (r"tests/spark/", _spark(spark_versions()[0])),
-    (r"tests/spark/test_lake.*delta", "lake-delta"),
-    (r"tests/spark/test_lake.*iceberg", "lake-iceberg"),
-    (r"tests/spark/test_archive_s3", "s3"),
+    (r"tests/spark/(\w+/)?test_lake.*delta", "lake-delta"),
+    (r"tests/spark/(\w+/)?test_lake.*iceberg", "lake-iceberg"),
+    (r"tests/spark/(\w+/)?test_archive_s3", "s3"),
     (r"tests/service/test_(prometheus|systemd)", "monitors"),
 )
 

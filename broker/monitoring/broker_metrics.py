@@ -1,8 +1,8 @@
 """Metric sections about what clients send, take and ask, and about the parts that serve them.
 
-Each section gets just the owners of what it shows. Those of traffic and requests have a series for
-each topic, group or code: they hand counter objects to the worker thread as they are, which reads
-their ints, and copy tables on the loop first.
+Each section gets just the owners of the values that it shows. Those of traffic and requests have a
+series for each topic, group or code: they hand counter objects to the worker thread as they are,
+which reads their ints, and copy tables on the loop first.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _ANSWERS = frozenset(
         ResponseCode.CONSUMER_NOT_ONLINE,
     }
 )
-# Questions to which "there is none" is an error code, and an answer that clients expect: consumers
-# ask for the members of their group, tools and exporters for all that there might be.
+# Questions that an error code answers with "not there", as clients expect: consumers ask for the
+# members of their group, tools and exporters for everything that might be there.
 _NONE_THERE = frozenset(
     {
         (RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR),
@@ -251,7 +251,7 @@ def transactions(service: Transactions) -> tuple[Row, ...]:
 
 
 def tables(settings: Settings, core: BrokerCore) -> tuple[Row, ...]:
-    """How much is in the broker's tables, and what they refused."""
+    """The sizes of the broker's tables, and their refusals."""
     return (
         Row("rocketmq_broker_permission", settings.broker_permission,
             "Registered permission, 2 write + 4 read"),
@@ -268,7 +268,7 @@ def tables(settings: Settings, core: BrokerCore) -> tuple[Row, ...]:
         Row("aerobee_topics_created_on_send_total", core.topics.created_on_send,
             "Topics made by the first send to them"),
         Row("aerobee_offsets_refused_total", core.offsets.refused,
-            "Committed offsets beyond the end of their queue, of none, or beyond the limits"),
+            "Committed offsets beyond the end of their queue, of no queue, or beyond the limits"),
     )  # fmt: skip
 
 

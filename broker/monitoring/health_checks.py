@@ -37,7 +37,7 @@ log = logging.getLogger("aerobee.broker.health")
 
 
 class Problem(NamedTuple):
-    """A fault to which the check's own advice does not fit: what is wrong, and what a person can do
+    """A fault that the check's own advice does not fit: what is wrong, and what a person can do
     about it."""
 
     reason: str
@@ -139,7 +139,8 @@ class LoopMonitor:
 
     def _turned(self) -> None:
         now = self._clock()
-        # From now, not from when it was due: after a stall the missed turns are not made up for.
+        # It counts from now, not from the due time: after a stall the missed turns are not made up
+        # for.
         late_s = max(0.0, now - self._last_turn - self._interval_s)
         ran_s, before_s = self._processor_clock(), self._ran_s
         self._last_turn, self._ran_s = now, ran_s
@@ -160,8 +161,8 @@ class _Unreported:
     """Stalls since the last line about them: how many, and the longest. `waiting`: the loop's
     thread did not run for most of each, because of the disk or of others on the machine.
 
-    Where nothing was served in any either, and the thread hardly ran, the machine was late and not
-    the broker: nobody need look at the broker for that, and the line is no warning."""
+    If no slice served anything either, and the thread hardly ran, the machine was late and not the
+    broker: nobody need look at the broker for that, and the line is no warning."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -6,17 +6,17 @@ bound on what a peer sends, on how slowly, and on what it does not take. Some th
 pass for old peers are refused, because a proxy in front may read them in another way:
 Content-Length beside Transfer-Encoding, lines that end in a bare line feed, folded header lines,
 versions other than 1.0 and 1.1. There are no request bodies: a head that announces one is answered
-with 413, and the connection ends, so no byte behind it is taken for a request.
+with 413, and the connection ends, so no byte after it is taken for a request.
 
 The port is for one scraper and a few probes, so its limits are small (`HttpLimits`) and it cannot
 starve the broker's clients. At most `connections` are open at once, and a newcomer is served: the
-connection that has been idle longest makes room for it, else the one that has been longest about
-sending its request, then about taking its answer, then about waiting for it. A thousand peers that
-dribble push out each other, and a probe, which sends its request at once, is answered in its turn.
-A request head has at most `head_bytes` and must arrive within `head_timeout_s`; answers that peers
-have not taken have at most `unsent_bytes` in all (503 above that), and each part must have been
-taken within `write_timeout_s`. A connection that has been served closes after `idle_timeout_s` of
-silence. Between two requests of a connection the loop turns, however many it sends at once.
+connection that has been idle longest makes room for it, else the connection that has been sending
+its request longest, then taking its answer, then waiting for it. A thousand peers that dribble push
+out each other, and a probe, which sends its request at once, is answered in its turn. A request
+head has at most `head_bytes` and must arrive within `head_timeout_s`; answers that peers have not
+taken have at most `unsent_bytes` in all (503 above that), and each part must have been taken within
+`write_timeout_s`. A connection that has been served closes after `idle_timeout_s` of silence.
+Between two requests of a connection the loop turns, however many it sends at once.
 
 With a certificate the port takes TLS and plain HTTP, or TLS alone, as the ports for clients do
 (`remoting/listening/arrivals.py`). At most `connections` more wait there for their first bytes; the
@@ -36,7 +36,6 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
@@ -60,7 +59,7 @@ _ACCEPT_PAUSE_S = 1.0
 _LOOK_S = 1.0
 # The first byte of TLS (RFC 8446, 5.1), and of no request.
 _HANDSHAKE = b"\x16"
-# A line feed without its carriage return, or a line that goes on in the next one.
+# A line feed without its carriage return, or a line that goes on in the next line.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\r\n[ \t]")
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
@@ -92,7 +91,7 @@ class Request:
 
 
 class Response(NamedTuple):
-    """One answer; `headers` beside content type and length.
+    """An answer; `headers` come beside content type and length.
 
     A long body may come in parts instead, each made when the peer has taken the part before it;
     `held_bytes` are kept for them meanwhile.
@@ -117,6 +116,21 @@ def json_response(status: int, body: object) -> Response:
     return Response(status, text, "application/json")
 
 
+# Not those of the standard library, whose module has clients and messages besides. A status
+# of h11's that is missing here goes without a phrase.
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
+}
 # A scraper gets this while others wait for more than the port may hold.
 BUSY = Response(503, b"busy; try again\n", headers=(("Retry-After", "1"),))
 
@@ -252,7 +266,7 @@ class HttpServer:
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
-        # From now on, so that it can make room even before it has run.
+        # It counts from now on, so that it can make room even before it has run.
         self._reading[task] = None
         task.add_done_callback(self._ended)
 
@@ -302,7 +316,7 @@ class HttpServer:
         except Exception:
             log.exception("http connection failed")
         finally:
-            # Not close(): that would wait for a peer that takes nothing.
+            # close() would wait for a peer that takes nothing.
             writer.transport.abort() if http.broken else writer.close()
 
     def _note_tls(self, writer: asyncio.StreamWriter) -> None:
@@ -337,7 +351,7 @@ class HttpServer:
         route = self._routes.get(request.path)
         if route is None:
             known = "".join(f"{path}\n" for path in sorted(self._routes))
-            return Response(404, f"not here; what is:\n{known}".encode())
+            return Response(404, f"not here; the paths are:\n{known}".encode())
         try:
             return await route(request)
         except Exception:
@@ -427,8 +441,8 @@ class _HttpConnection:
             *([("Content-Length", str(len(response.body)))] if whole else []),
             *([("Connection", "close")] if last else []),
         ]
-        status = HTTPStatus(response.status)
-        head = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
+        reason = _REASONS.get(response.status, b"")
+        head = h11.Response(status_code=response.status, headers=headers, reason=reason)
         waiting = [self._h11.send(head)]
         self.broken = True
         if method != "HEAD":
@@ -441,7 +455,7 @@ class _HttpConnection:
         self.broken = False
 
     async def _write(self, parts: Iterable[bytes | None]) -> None:
-        # Not writelines(): asyncio's, in Python 3.12 and early 3.13, forgets to pause the writer.
+        # asyncio's writelines(), in Python 3.12 and early 3.13, forgets to pause the writer.
         self._writer.write(b"".join([part for part in parts if part]))
         async with asyncio.timeout(self._limits.write_timeout_s):
             await self._writer.drain()

@@ -1,7 +1,7 @@
 """The /metrics page: families built at each scrape, from the broker's plain counters.
 
-A scrape has two halves. On the loop each section copies what only the loop may touch (tables, the
-store's queues): it gives a few `Row`s, or, where there are thousands of series, it is a coroutine
+A scrape has two halves. On the loop each section copies the values that only the loop may touch
+(tables, the store's queues): it gives a few `Row`s, or, for thousands of series, it is a coroutine
 function that returns a `Fill`. In one worker thread these fill a `Page`, and prometheus-client
 renders it in the format the scraper asked for. So the loop is held for the copying alone, and a
 slow scraper or a large page holds up nobody. Plain ints of long-lived counter objects are read by
@@ -9,13 +9,14 @@ the thread directly: each is one whole value under the interpreter's lock.
 
 That thread shares the interpreter's lock with the event loop, which could otherwise wait a whole
 switch interval (a millisecond) at each of its turns while a page is built; so the work is cut into
-pieces of a millisecond with a short sleep between (`_Yielding`), and samples are made one by one
-while they are being written, not kept.
+pieces of a millisecond with a short sleep between (`_Yielding`), and each sample is made while it
+is being written, not kept.
 
 A page is bounded: of each family the `series_limit` largest series, and the others added up under
 `__other__` (`series.py`); `aerobee_metrics_folded_series` says how many those are. Scrapes that ask
 for the same format while one is being answered share its answer: two Prometheus servers cost no
-more than one, and somebody who asks without end gets no more than one page at a time made.
+more than a single server, and a client that asks without end has no more than one page at a time
+made.
 
 prometheus-client is imported by that thread at the first scrape: it costs 5 MB and 20 ms, and a
 broker nobody scrapes should not pay.
@@ -175,8 +176,8 @@ class Page:
         histogram: bool = False,
         merge: Callable[[float, float], float] = add,
     ) -> Family:
-        """A counter when the name ends in `_total`, else a gauge, but for histograms; `merge` makes
-        one value of those of two series that a page has no room for."""
+        """A counter when the name ends in `_total`, a histogram when that is asked for, else a
+        gauge; `merge` makes one value of those of two series that a page has no room for."""
         kind = "counter" if name.endswith("_total") else "histogram" if histogram else "gauge"
         family = self._families.get(name)
         if family is None:
@@ -276,7 +277,7 @@ class _Samples:
 
 class LoopTurns:
     """For the half of a section that runs on the loop, when it has much to copy: lets the loop turn
-    after each millisecond of it. What it reads may change in between."""
+    after each millisecond of copying. What it reads may change in between."""
 
     __slots__ = ("_since",)
 

@@ -1,7 +1,8 @@
-"""Which series of a family stand for themselves, when there are more than a page should hold.
+"""Chooses the series of a family that stand for themselves, when there are more than a page should
+hold.
 
 A page has room for `limit` series of a family. The largest get a place of their own: counters by
-what they counted since the start, gauges by their value. All others are added up in one whose
+what they counted since the start, gauges by their value. All others are added up in a series whose
 names (topic, group and others of many values) read `__other__`; labels of few values
 (`KEPT_LABELS`) keep theirs, so that a query that selects by one of them is still right.
 
@@ -9,11 +10,12 @@ A place is kept. A hidden series takes the place of a shown one only when it is 
 large, and has the same kept labels; so two topics of one size do not change places at
 every scrape, and Prometheus does not collect a series for each.
 
-Sums come out right, and rates as well. Counters are the difficult part: what leaves the rest must
-not make it smaller: to Prometheus a counter that falls has begun again at 0.
-So a newcomer leaves in the rest what it had counted there (its base) and goes on from the value of
-the one whose place it takes: the sum over all series is at each scrape the true total, and no
-counter jumps. What was hidden and is deleted (a topic) stays in the rest for the same reason.
+Sums come out right, and rates as well. Counters are the difficult part: a series that leaves the
+rest must not make it smaller, because to Prometheus a counter that falls has begun again at 0. So a
+newcomer leaves in the rest what it had counted there (its base) and goes on from the value of the
+series whose place it takes: the sum over all series is at each scrape the true total, and no
+counter jumps. A hidden series that is deleted (with its topic) stays in the rest for the same
+reason.
 
 Threads: only the thread that renders pages.
 """
@@ -33,7 +35,7 @@ Labels: TypeAlias = tuple[str, ...]
 Vector: TypeAlias = tuple[float, ...]
 
 KEPT_LABELS: Final = frozenset({"message_type", "is_system", "is_retry"})
-# How much larger a hidden series has to be to take a shown one's place.
+# How much larger a hidden series has to be to take the place of a shown series.
 _TAKES_OVER: Final = 2
 
 

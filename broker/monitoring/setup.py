@@ -1,4 +1,4 @@
-"""Which subjects a broker shows on /metrics: hands each section just the owners that it reads.
+"""The subjects that a broker shows on /metrics: hands each section just the owners that it reads.
 
 Sections are added as their owners come into being, so that a scrape during a long recovery already
 shows the process, its health and its loop.
@@ -35,7 +35,7 @@ def metrics_of_process(
     loop: LoopMonitor,
     form: CompiledForm | None,
 ) -> Metrics:
-    """Shows what is known before the store is open: version and form, start, checks, loop."""
+    """Shows the values known before the store is open: version and form, start, checks, loop."""
     metrics = Metrics(
         MetricsOptions(
             settings.cluster_name,

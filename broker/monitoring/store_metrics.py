@@ -3,7 +3,7 @@ consumers are behind.
 
 `tables/lag.py` says what lag is. It asks the store's queues, which only the loop may do. With many
 groups and queues that adds up to more than the loop should be held for, so `lag` lets it turn every
-millisecond; the answer is then a picture taken over a few turns, which lag is anyway.
+millisecond; the answer is then a picture taken over a few turns, as lag is anyway.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aerobee.store.recovery.recovery_report import RecoveryReport
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.store_stats import BOUNDS_S, Histogram
 
-# Reading a store time may touch a cold page of the log; past this many a scrape gives none.
+# Reading a store time may touch a cold page of the log; past this many a scrape gives no more.
 _TIME_READS = 1000
 _SIZE_KEPT_S = 60.0
 _BLOCK_BYTES = 512  # the unit of st_blocks on every file system
@@ -185,8 +185,8 @@ async def lag(
     has_light_queues: bool,
     wall_clock: Callable[[], float] = time.time,
 ) -> Fill:
-    """How many messages, and how old, each group has before it in each topic. Light queues are not
-    shown: each of thousands would be a series."""
+    """The number and the age of the messages that each group has before it in each topic. Light
+    queues are not shown: each of thousands would be a series."""
     behind: list[_Behind] = []
     reads_left = _TIME_READS
     turns = LoopTurns()
@@ -222,7 +222,7 @@ async def lag(
         )
         age = page.family(
             "rocketmq_consumer_lag_latency_milliseconds",
-            "Age of the oldest message not yet consumed, 0 when there is none",
+            "Age of the oldest message not yet consumed, 0 without such a message",
             labels,
             merge=max,
         )

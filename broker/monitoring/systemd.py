@@ -5,14 +5,14 @@ Linux's abstract space. Without the variable every method does nothing, so the d
 always. Messages are lines of `KEY=value`. A lost message is logged and never stops the broker; a
 send waits at most `_SEND_TIMEOUT_S` for a supervisor that does not read.
 
-Which message when (docs/operations.md): READY=1 after recovery, with the listeners open and the
-first registration tried; STOPPING=1 at the first SIGTERM. While the store is recovered, STATUS=
-says how far it is, and EXTEND_TIMEOUT_USEC asks for more time with each step of progress, so that a
-recovery that hangs still meets the unit's time-out. Afterwards STATUS= says every ten seconds what
-the broker does, or why it is not ready. WATCHDOG=1 comes from a thread of its own, because a loop
-that is busy for half a minute with something large is alive, and killing it would only make it
-begin anew: it is sent while the loop has turned within the last minute and the store's threads do
-their turns. A loop that is stuck for good is killed after that minute and what the unit allows; the
+The messages (docs/operations.md): READY=1 after recovery, with the listeners open and the first
+registration tried; STOPPING=1 at the first SIGTERM. While the store is recovered, STATUS= says how
+far it is, and EXTEND_TIMEOUT_USEC asks for more time with each step of progress, so that a recovery
+that hangs still meets the unit's time-out. Afterwards STATUS= says every ten seconds what the
+broker does, or why it is not ready. WATCHDOG=1 comes from a thread of its own, because a loop that
+is busy for half a minute with something large is alive, and killing it would only make it begin
+anew: it is sent while the loop has turned within the last minute and the store's threads do their
+turns. A loop that is stuck for good is killed after that minute and what the unit allows; the
 stacks of all threads are in the log by then.
 
 Loop thread only, except where said.
@@ -30,7 +30,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-# A name server alone tells its supervisor too, without HTTP and store, which these would bring.
+# A name server alone also reports to its supervisor, without HTTP and store, which these would
+# bring.
 if TYPE_CHECKING:
     from aerobee.broker.background.scheduler import Scheduler
     from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor, Verdict
@@ -89,8 +90,8 @@ class Notifier:
         self._send("STOPPING=1", *_status_lines(status))
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`. A supervisor that does not read misses it: the next one
-        comes soon, and the loop that says this has others to serve."""
+        """One line for `systemctl status`. A supervisor that does not read misses it: the next
+        message comes soon, and the loop that sends it has clients to serve."""
         self._send(*_status_lines(text), patient=False)
 
     def extend_timeout(self, seconds: float) -> None:
@@ -107,7 +108,7 @@ class Notifier:
             self._socket = None
 
     def _send(self, *lines: str, patient: bool = True) -> None:
-        """Not `patient`: nothing is sent where that would wait."""
+        """Without `patient` nothing is sent where that would wait."""
         # The watchdog's thread may hold the lock, for as long as it waits itself.
         if self._address is None or not self._lock.acquire(blocking=patient):
             return
@@ -164,8 +165,8 @@ class Watchdog:
     def __init__(
         self, notifier: Notifier, monitor: LoopMonitor, store: MessageStore | None = None
     ) -> None:
-        """Asks `monitor` for how long the loop has not turned, and `store`, where there is one,
-        whether its threads do."""
+        """Asks `monitor` how long the loop has not turned, and `store`, if any, whether its threads
+        run."""
         self._notifier = notifier
         self._monitor = monitor
         self._store = store

@@ -16,13 +16,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from aerobee.broker.tables.config_table import done
-from aerobee.broker.tables.files.offsets_rescue import rescued_light_offsets, rescued_offsets
 from aerobee.broker.tables.files.offsets_text import (
     DocumentText,
     Pair,
     TableText,
     offset_key,
     parse_key,
+    rescued_light_offsets,
+    rescued_offsets,
 )
 from aerobee.broker.tables.files.state_file import JsonStateFile, members, read_document
 from aerobee.broker.tables.groups import GroupConfig, GroupTable

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol
 
-from aerobee.broker.tables.files.offsets_rescue import rescued_offsets
 from aerobee.broker.tables.files.offsets_text import (
     Changes,
     DocumentText,
@@ -30,6 +29,7 @@ from aerobee.broker.tables.files.offsets_text import (
     offset_key,
     parse_key,
     queues_text,
+    rescued_offsets,
 )
 from aerobee.broker.tables.files.state_file import JsonStateFile, members, read_document
 from aerobee.broker.tables.groups import GroupTable

@@ -14,7 +14,7 @@ _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def port(text: str) -> int:
-    """A port; 0 is one."""
+    """A port; 0 is allowed."""
     value = whole(text)
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError(f"a port is 0 to 65535, not {text}")
@@ -22,7 +22,7 @@ def port(text: str) -> int:
 
 
 def shards(text: str) -> int:
-    """How many brokers one supervisor runs."""
+    """The number of brokers that a supervisor runs."""
     value = count(text)
     if value > SHARDS_MAX:
         raise argparse.ArgumentTypeError(
@@ -57,13 +57,13 @@ def assignment(argument: str) -> tuple[str, str]:
 
 
 def duration(argument: str) -> float:
-    """A time span in seconds: a number, with s, m, h or d behind it unless it is seconds."""
+    """A time span in seconds: a number, followed by s, m, h or d; without a unit it is seconds."""
     factor = _SPANS.get(argument[-1:], 0)
     try:
         value = float(argument[:-1] if factor else argument) * (factor or 1)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"must be seconds, or a number with s, m, h or d behind it, such as 90s, 15m, 2h or "
+            f"must be seconds, or a number followed by s, m, h or d, such as 90s, 15m, 2h or "
             f"3d: {argument}"
         ) from None
     if not 0 < value < float("inf"):

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     Commands = _SubParsersAction[argparse.ArgumentParser]
 
 _EPILOG: Final = """\
-A closed loop (the default) has so many requests under way and shows the highest rate. An open loop
-(--rate) sends by the clock, and its latencies count from when a message was due: they are those of
-users who do not wait for each other. The topic is made, and deleted at the end.
+A closed loop (the default) keeps a number of requests under way and shows the highest rate. An open
+loop (--rate) sends by the clock, and its latencies count from when a message was due: they are
+those of users who do not wait for each other. The topic is made, and deleted at the end.
 
 A line a second goes to standard error, a table to standard output. docs/bench.md has the rest.
 exit codes: 0 done, 1 something failed or was lost, 2 usage, 3 cannot connect, 130 interrupted

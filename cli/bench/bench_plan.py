@@ -15,7 +15,7 @@ from aerobee.cli.cluster.command_session import security_of
 from aerobee.cli.printing.output import USAGE, CommandFailed
 
 _MIB: Final = 1024 * 1024
-_REQUEST_BYTES_MAX: Final = 4 * _MIB  # the most that brokers take if they are not told otherwise
+_REQUEST_BYTES_MAX: Final = 4 * _MIB  # the most that brokers take by default
 _PER_MESSAGE_BYTES: Final = 160  # a batch's message beside its body, at most
 _UNDER_WAY_BYTES_MAX: Final = 256 * _MIB  # of one connection
 _CONNECTIONS_MAX: Final = 20_000

@@ -34,7 +34,7 @@ LATENCIES: Final = (
     ("pullLatency", "pull", "pull"),
 )
 _MIB: Final = 1024 * 1024
-#: Above so much of a core the generator itself may be what was measured.
+#: Above this part of a core the result may be the generator's limit and not the broker's.
 _BUSY: Final = 0.9
 
 
@@ -160,7 +160,7 @@ COLUMNS: Final = (
 
 
 def table(plan: BenchPlan, found: Measurement) -> list[tuple[object, ...]]:
-    """Rows of the closing table, for `COLUMNS`; none when no second was measured."""
+    """Rows of the closing table, for `COLUMNS`; empty when no second was measured."""
     if not found.seconds:
         return []
     elapsed_s = max(found.elapsed_s, 1e-9)

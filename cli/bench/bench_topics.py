@@ -1,8 +1,8 @@
 """The topics of a measurement: made if they are not there, filled for pulls, looked into at the
 end.
 
-Only a topic that was made here under a name of its own is ever deleted. One that somebody named is
-used as it is, or made if it is not there (but for pulls, which need messages), and stays.
+Only a topic that was made here under a name of its own is ever deleted. A topic that the user named
+is used as it is, or made if it is not there (except for pulls, which need messages), and stays.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class Topics:
             self.places = [await self._place(self.places[0].topic)]
 
     async def clean_up(self) -> None:
-        """Delete what was made under names of our own, unless it shall be kept."""
+        """Delete topics that were made under names of our own, unless they are to be kept."""
         if not self._made:
             return
         what = self._made[0] if len(self._made) == 1 else f"{self._made[0]} and others like it"
@@ -95,8 +95,8 @@ class Topics:
             say(f"topic {what} is deleted; the log keeps its messages until they expire")
 
     async def stored(self, at_least: int) -> int:
-        """How many messages came to lie in the topics since the beginning; waits a moment for as
-        many as were acknowledged, since they are dispatched behind the log."""
+        """The number of messages stored in the topics since the beginning; waits a moment until
+        that reaches the acknowledged number, since dispatch follows the log."""
         until_s = time.monotonic() + self.plan.timeout_s
         while True:
             count = await self._grown()
@@ -155,7 +155,7 @@ class Topics:
         say(f"topic {name} was not there: made with {queues} queues on each broker, and it stays")
 
     async def _is_there(self, name: str) -> bool:
-        """Whether a broker has the topic, or the name servers know it: brokers with accounts tell
+        """Whether a broker has the topic, or the name servers know it: brokers with accounts show
         their topics to administrators only, and measuring an account needs no more than its own."""
         try:
             return any((await self.admin.topic_settings(name, broker=self.plan.broker)).values())

@@ -78,7 +78,8 @@ async def _measured(plan: BenchPlan, topics: Topics) -> tuple[Measurement, int |
 
 
 async def _stored(topics: Topics, found: Measurement) -> int | None:
-    """How many messages the brokers hold of it; None, and said, when they cannot be asked."""
+    """The number of its messages that the brokers hold; None, with a line about it, when they
+    cannot be asked."""
     try:
         return await topics.stored(found.ever.acked)
     except ClientError as error:

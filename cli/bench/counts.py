@@ -45,7 +45,7 @@ class Histogram(msgspec.Struct):
     max_us: int = 0
 
     def record(self, value_us: int, times: int = 1) -> None:
-        """Count a time, as that of so many messages."""
+        """Count a time for this number of messages."""
         bucket = bucket_of(value_us)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + times
         self.count += times
@@ -114,7 +114,7 @@ class Counts(msgspec.Struct):
     failures: dict[str, tuple[int, str]] = {}
 
     def fail(self, name: str, remark: str, times: int = 1) -> None:
-        """Count that so many requests failed in this way."""
+        """Count that this number of requests failed in this way."""
         count, first = self.failures.get(name, (0, remark[:_LONGEST_REMARK]))
         self.failures[name] = (count + times, first)
 
@@ -131,7 +131,7 @@ class Counts(msgspec.Struct):
 
     @property
     def failed_requests(self) -> int:
-        """How many requests failed, in whatever way."""
+        """The number of all requests that failed."""
         return sum(count for count, _ in self.failures.values())
 
 

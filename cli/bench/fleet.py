@@ -1,8 +1,9 @@
 """The processes of the generator, and who of them does what.
 
 One Python process keeps one core busy; several make more load, as far as there are cores. They are
-led by lines of JSON (`worker.py`), which bring them the keys that they sign with as well. In a
-process group of their own, so that Ctrl-C ends this process in order, and not them under its hands.
+led by lines of JSON (`worker.py`), which bring them the keys that they sign with as well. They have
+a process group of their own, so that Ctrl-C ends this process in order, and does not end them
+first.
 """
 
 import asyncio
@@ -110,7 +111,7 @@ def specs_of(plan: BenchPlan, places: Sequence[BenchTopic]) -> list[WorkerSpec]:
         msgspec.structs.replace(one, number=number, connections=len(readers))
         for number, one in enumerate(readers)
     ]
-    # No process without work.
+    # No process is started without work.
     processes = max(1, min(plan.processes, len(senders) + len(readers)))
     return [
         WorkerSpec(
@@ -138,8 +139,8 @@ def _senders(plan: BenchPlan, place: BenchTopic) -> list[SenderSpec]:
 
 
 def _pullers(plan: BenchPlan, place: BenchTopic) -> list[ReaderSpec]:
-    """Connections that read what is there, from the beginning; queues without messages are left
-    out. With more connections than queues, several read one queue."""
+    """Connections that read the stored messages, from the beginning; queues without messages are
+    left out. With more connections than queues, several read one queue."""
     queues = [
         queue
         for queue in place.read

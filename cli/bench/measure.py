@@ -1,4 +1,4 @@
-"""Leading a measurement: warm-up, the seconds that count, and what is under way at the end."""
+"""Leads a measurement: warm-up, the seconds that count, and the requests under way at the end."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ class Measurement:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the seconds that count took."""
+        """The true length of the seconds that count."""
         return sum(second.elapsed_s for second in self.seconds)
 
 
@@ -110,7 +110,7 @@ class Conductor:
                 return
 
     async def _steer(self) -> None:
-        """Hold the consumers while a backlog is to be built, and let them go when it is."""
+        """Hold the consumers while a backlog is built, and let them go when it is there."""
         step = self._backlog.step(self._found.ever)
         if step is not None:
             order, text = step
@@ -141,7 +141,7 @@ class Conductor:
     async def _finish(self) -> None:
         """Let the senders have their answers, and the consumers their messages.
 
-        Latencies of what was under way count: those are the slow ones.
+        Latencies of requests that were under way count: those are the slow requests.
         """
         plan, found = self._plan, self._found
         await self._fleet.tell("end", within_s=plan.timeout_s)

@@ -31,7 +31,7 @@ def check_plot(path: Path) -> None:
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
     """Write the picture. Raises OSError."""
-    # Not pyplot: that keeps every figure and asks for a display.
+    # pyplot is not used: it keeps every figure and asks for a display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 11), layout="constrained")

@@ -1,8 +1,8 @@
 """Workload files of the OpenMessaging Benchmark: what each of their keys means here.
 
-They are YAML, and all of them flat: `key: value` lines with comments, no more. That much is read
-here, line by line, and everything else is refused by its line; so no library for YAML is needed,
-and none that could make objects of somebody's file.
+They are YAML, and all of them flat: `key: value` lines with comments, no more. Only that is read
+here, line by line, and anything else is refused by its line. So no library for YAML is needed,
+which could make objects of somebody's file.
 """
 
 import re
@@ -41,7 +41,7 @@ class WorkloadError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A workload, checked. `producer_rate` is messages a second of all producers together; 0 is as
-    fast as answers come. A `payload_file` is a path that is there, "" none."""
+    fast as answers come. A `payload_file` is the path of a file that is there, or ""."""
 
     name: str
     topics: int
@@ -78,7 +78,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def parse_workload(text: str, name: str) -> Workload:
-    """The workload that a text describes; `name` is for one that gives itself none."""
+    """The workload that a text describes; `name` is for a workload without a name."""
     given = _pairs(text)
     values: dict[str, object] = {}
     for key, (line, written) in given.items():
@@ -247,7 +247,7 @@ def _check(workload: Workload) -> None:
 
 def _with_payload(workload: Workload, folder: Path) -> Workload:
     """The workload with its payload file found: from here, beside the workload, or beside its
-    folder, as the benchmark's own lie."""
+    folder, as in the benchmark's own workloads."""
     name = workload.payload_file
     if not name or workload.use_randomized_payloads:
         return replace(workload, payload_file="")

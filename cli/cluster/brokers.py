@@ -9,7 +9,7 @@ from aerobee.nearest_name import nearest_name
 
 @client_command
 async def clean(parsed: argparse.Namespace) -> int:
-    """Have brokers delete what is of no use any more."""
+    """Have brokers delete things of no use any more."""
     if not (parsed.log or parsed.queues or parsed.topics):
         raise CommandFailed("say what to clean: --log, --queues or --topics", USAGE)
     async with admin_of(parsed) as admin:

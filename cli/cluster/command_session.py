@@ -40,7 +40,7 @@ _MESSAGE_ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
 
 
 def check_message_id(msg_id: str) -> None:
-    """Refuse what can be the id of no message, neither a client's nor a broker's."""
+    """Refuse a text that can be no message's id, neither a client's nor a broker's."""
     if _MESSAGE_ID.fullmatch(msg_id) is None:
         raise CommandFailed(f"{msg_id} is no message id: they have 32 or 56 hex digits", USAGE)
 
@@ -105,7 +105,7 @@ def client_command(
     @functools.wraps(work)
     def run(parsed: argparse.Namespace) -> int:
         # Without any handler the client's warnings would go to standard error, where they would
-        # repeat the error that is about to be said.
+        # repeat the error that the command prints.
         quieten_logs()
         try:
             topic = vars(parsed).get("topic")
@@ -146,7 +146,7 @@ async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> Non
 
 def exit_code(error: ClientError) -> int:
     """Nobody answered, the command was wrong, or the broker said no."""
-    # Something else stands at the address than what was to be connected to.
+    # Something other than the wanted peer listens at the address.
     if isinstance(error, NetworkError | WrongPeer):
         return CANNOT_CONNECT
     if isinstance(error, SendFailed):

@@ -1,7 +1,7 @@
-"""`aerobee group list` and `describe`: who consumes what, and how far behind.
+"""`aerobee group list` and `describe`: consumers, their topics and their lag.
 
-How far that is judges the broker. Members that keep their offsets themselves (broadcasting) are
-behind by what only they know: the word stands for a number, and null in JSON.
+The broker computes the lag. Members that keep their offsets themselves (broadcasting) have a lag
+that only they know: in its place stands that word, and null in JSON.
 """
 
 import argparse
@@ -70,7 +70,7 @@ async def _look(admin: Admin, name: str, brokers: list[str], turns: asyncio.Sema
 
 
 def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
-    """Each member once, by its client id; one is online at all brokers of its topics."""
+    """Each member once, by its client id; a member is online at all brokers of its topics."""
     return {member.client_id: member for one in state.values() for member in one.connections}
 
 

@@ -1,8 +1,8 @@
 """`aerobee message pull`, `tail` and `query`: reading messages without leaving a trace.
 
 Nothing here belongs to a consumer group: no heartbeat, no committed offset, no rebalancing. `pull`
-reads what is there now, all queues merged by store time; `tail` follows all queues and prints as
-messages arrive; `query` finds by key or id.
+reads the messages there now, all queues merged by store time; `tail` follows all queues and prints
+as messages arrive; `query` finds by key or id.
 """
 
 import argparse
@@ -40,11 +40,11 @@ _PLACES_SHOWN: Final = 16
 
 
 class _Filter(NamedTuple):
-    """Which messages are wanted."""
+    """The selection of messages."""
 
     expression: str
     kind: str
-    text: str  # behind "no messages", "" for all
+    text: str  # follows "no messages", "" for all
 
 
 @client_command
@@ -113,7 +113,7 @@ async def tail(parsed: argparse.Namespace) -> int:
                 for follower in followers:
                     follower.cancel()
         except ExceptionGroup as errors:
-            # All queues fail for the same reason; one is enough to say.
+            # All queues fail for the same reason; the first is enough to report.
             raise errors.exceptions[0] from None
     return OK
 
@@ -125,7 +125,8 @@ async def _follow(
     wanted: _Filter,
     arrived: asyncio.Queue[ReceivedMessage],
 ) -> None:
-    """Hand on what arrives in one queue, for ever; a broker that goes away is waited for."""
+    """Hand on the messages that arrive in one queue, for ever; a broker that goes away is waited
+    for."""
     lost = False
     while True:
         try:
@@ -241,7 +242,7 @@ async def _start(consumer: PullConsumer, queue: MessageQueue, where: str) -> int
         return max(int(where), await consumer.min_offset(queue))
     time_ms = parse_time(where)
     offset = await consumer.offset_at(queue, time_ms)
-    # That is the nearest message, which may be one from before: the last, for a time to come.
+    # That is the nearest message, which may be from before: the last message, for a time to come.
     nearest = await consumer.pull(queue, offset, max_messages=1)
     earlier = [one for one in nearest.messages if one.store_timestamp_ms < time_ms]
     return earlier[0].queue_offset + 1 if earlier else offset
@@ -293,7 +294,7 @@ async def _by_id(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMessa
         nowhere = f"no message with id {parsed.id}: it names no place in a broker's log"
     if parsed.topic:
         looked = await _looked_at(admin, parsed.topic)
-        nowhere += f"; nor one whose client gave it, in {looked}"
+        nowhere += f"; no message whose client gave this id, in {looked}"
         raise CommandFailed(f"{nowhere}; {_hint(parsed)}")
     raise CommandFailed(
         f"{nowhere}; if a client gave the id, as message send prints, name the topic: "
@@ -311,6 +312,7 @@ async def _looked_at(admin: Admin, topic: str) -> str:
 
 def _hint(parsed: argparse.Namespace) -> str:
     return (
-        "one that waits for its time is not in the index before its delivery, and can be taken "
-        f"back until then: aerobee message cancel {parsed.topic}, with what message send printed"
+        "a message that waits for its time is in the index only from its delivery on, and can be "
+        f"taken back until then: aerobee message cancel {parsed.topic}, with the handle that "
+        "message send printed"
     )

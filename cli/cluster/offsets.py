@@ -1,7 +1,7 @@
 """`aerobee offset show`, `reset` and `clone`: where groups are, and where they are to go on.
 
-`reset` and `clone` say what they would change, queue by queue, and do it with `--yes` only. A group
-that is online is reset by its broker, which tells the members: they commit the new offsets. One
+`reset` and `clone` say what they would change, queue by queue, and do it with `--yes` only. The
+broker of a group that is online resets it and informs the members: they commit the new offsets. One
 that is not gets them committed in its place.
 """
 
@@ -29,7 +29,7 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.statistics import GroupProgress
 from aerobee.protocol.names import retry_topic
 
-# Before all messages, and behind them.
+# Before all messages, and after them.
 _NAMED: Final = {"earliest": 0, "latest": END_OF_QUEUE}
 _DRY_RUN: Final = "nothing was changed; --yes does it"
 
@@ -149,12 +149,12 @@ def _meant(where: str, timestamp_ms: int) -> str:
     """The time that was understood, and where that leads."""
     moment = f"{time_text(timestamp_ms) or where} in local time"
     if timestamp_ms > time.time_ns() // 1_000_000:
-        return f"{moment} is in the future: queues go to their last message, behind it with latest"
+        return f"{moment} is in the future: queues go to their last message, after it with latest"
     return f"queues go to the message that was stored nearest to {moment}"
 
 
 async def _moves(parsed: argparse.Namespace, admin: Admin, timestamp_ms: int) -> list[_Move]:
-    """Where each queue is to go on, as the brokers work it out."""
+    """The offset where each queue is to go on, as the brokers compute it."""
     await admin.route(parsed.topic)
     progress = await admin.group_progress(parsed.group, parsed.topic)
     if not progress:
@@ -200,7 +200,7 @@ async def _reset(
 
 @client_command
 async def clone_offsets(parsed: argparse.Namespace) -> int:
-    """Give a group the offsets of another one."""
+    """Give a group the offsets of another group."""
     check_group(parsed.source)
     check_group(parsed.group)
     if parsed.source == parsed.group:

@@ -61,7 +61,8 @@ async def send(parsed: argparse.Namespace) -> int:
                         rows.append(result)
                 count += 1
         except (ClientError, asyncio.CancelledError):
-            # Acknowledged messages are stored: to send the rest, one has to know from where on.
+            # Acknowledged messages are stored: to send the rest, the user has to know from where
+            # on.
             if count:
                 _report(rows, count, parsed)
                 say(f"{count} messages were sent before it ended")
@@ -98,7 +99,8 @@ def _report(results: list[SendResult], count: int, parsed: argparse.Namespace) -
 
 
 def _deliver_ms(result: SendResult) -> int:
-    """When the broker will deliver it, which its recall handle says; 0 if it has none of ours."""
+    """The time when the broker will deliver it, from its recall handle; 0 without a recall handle
+    of ours."""
     try:
         return decode_handle(result.recall_handle).deliver_ms if result.recall_handle else 0
     except ValueError:
@@ -106,7 +108,7 @@ def _deliver_ms(result: SendResult) -> int:
 
 
 async def _queue(producer: Producer, parsed: argparse.Namespace) -> MessageQueue | None:
-    """The queue asked for by number, on the broker named or the only one there is."""
+    """The queue asked for by number, on the broker named or the only broker there is."""
     if parsed.queue is None:
         return None
     queues = await producer.queues(parsed.topic)

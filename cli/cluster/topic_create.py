@@ -1,9 +1,10 @@
 """`aerobee topic create`: it makes a topic, and changes one only with --update.
 
-To a broker both are one request, which replaces whatever it has. A topic that loses queues loses
-their messages for every reader, so a change needs `--update`, and one that loses messages `--yes`;
-what it would do is said first, also of messages that wait (delayed, timed, in transactions, staged,
-retries): for those the broker finds other queues. Settings that are not named stay as they are.
+To a broker both are one request, which replaces the topic that it has. A topic that loses queues
+loses their messages for every reader, so a change needs `--update`, and a change that loses
+messages needs `--yes`. The command first says what it would do, also to messages that wait
+(delayed, timed, in transactions, staged, retries): for those the broker finds other queues.
+Settings that are not named stay as they are.
 """
 
 import argparse
@@ -51,7 +52,7 @@ class _Step(NamedTuple):
 
 @client_command
 async def create_topic(parsed: argparse.Namespace) -> int:
-    """Create a topic; change one that exists only with `--update`, and to the loss of messages only
+    """Create a topic; change an existing topic only with `--update`, and with loss of messages only
     with `--yes`."""
     _check_flags(parsed)
     async with admin_of(parsed) as admin:
@@ -137,7 +138,7 @@ class _Loss(NamedTuple):
 
 
 def _what_changes(parsed: argparse.Namespace, steps: list[_Step], loss: _Loss) -> str:
-    """One sentence: what is different where, and what would be lost."""
+    """A sentence about the differences, their brokers, and the messages that would be lost."""
     parts = [f"{', '.join(step.changes)} on {step.broker}" for step in steps if step.changes]
     text = f"topic {parsed.topic} exists; this would change {'; '.join(parts)}"
     return f"{text}; {loss.text}" if any(step.falls_away for step in steps) else text
@@ -185,7 +186,7 @@ async def _unreadable(parsed: argparse.Namespace, steps: list[_Step]) -> int:
 
 
 def _report(parsed: argparse.Namespace, steps: list[_Step]) -> None:
-    """Say what was done; the first broker stands for all where there is room for one figure."""
+    """Say what was done; where a single figure fits, it is the first broker's."""
     result = "unchanged"
     if any(step.changes for step in steps):
         result = "changed"

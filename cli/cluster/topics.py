@@ -1,4 +1,4 @@
-"""`aerobee topic list`, `describe` and `delete`: what topics there are, and what is in them."""
+"""`aerobee topic list`, `describe` and `delete`: the topics, and their messages."""
 
 import argparse
 import asyncio
@@ -178,13 +178,13 @@ def rights_text(perm: int) -> str:
     return "".join(letter for bit, letter in _RIGHTS if perm & bit)
 
 
-# Messages that wait for a topic, of which commands that take queues away tell
+# Messages that wait for a topic: commands that take queues away report them
 
 
 class Waiting(NamedTuple):
     """Messages that were accepted and are not in their queues yet, by what they wait for.
-    `unlooked` more records wait, of which nobody knows for which topic; `silent` are the brokers
-    that do not tell."""
+    `unlooked` more records wait, and nobody knows for which topic; `silent` are the brokers that do
+    not report."""
 
     counts: Mapping[str, int]
     unlooked: int

@@ -50,7 +50,8 @@ def show(*lines: str, flush: bool = False) -> None:
 
 
 def show_marked(mark: str, text: str, colour: str) -> None:
-    """A line whose first word has a colour at a terminal that wants some; `colour` is of SGR."""
+    """A line whose first word has a colour at a terminal that takes colours; `colour` is a number
+    of SGR."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         sys.stdout.write(f"\x1b[{colour}m{printable(mark)}\x1b[0m{printable(text)}\n")
     else:
@@ -69,8 +70,8 @@ def say_traceback(
 
 
 def quieten_logs() -> None:
-    """Nothing of ours is logged: commands say themselves what went wrong. Lines that others log
-    (asyncio does, of a bug) come out escaped."""
+    """Our own log is off: commands say themselves what went wrong. Lines that others log (asyncio
+    does, of a bug) come out escaped."""
     import logging
 
     class Escaped(logging.Formatter):
@@ -88,7 +89,7 @@ def print_json(value: object, *, compact: bool = False) -> None:
     import json  # not for `--version`
 
     text = json.dumps(value, ensure_ascii=False, indent=None if compact else 2)
-    # Not `show`: a document has lines of its own.
+    # `show` does not fit: a document has lines of its own.
     sys.stdout.write(printable_json(text) + "\n")
     if compact:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""How far a long command has got: a bar on a terminal, a line now and then in a pipe.
+"""The progress of a long command: a bar on a terminal, a line now and then in a pipe.
 
 Both go to standard error and say bytes, rate and time left. Rich draws the bar and is imported only
 when there is a terminal to draw on.

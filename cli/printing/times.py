@@ -31,14 +31,14 @@ def parse_time(text: str, others: str = "") -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise CommandFailed(f"not a time: {text!r} ({forms})", USAGE) from None
-    # By way of microseconds: a float that is a little too small would be cut to the millisecond
-    # before (4338653458386, of 2107, is one).
+    # It goes by microseconds: a float that is a little too small (such as that of 4338653458386, in
+    # 2107) would be cut to the millisecond before.
     return round(moment.timestamp() * 1_000_000) // 1000
 
 
 def exact_time(timestamp_ms: int) -> str:
     """A time that `parse_time` takes back to the millisecond, wherever that is: local, one word,
-    with its distance from UTC. Digits of what is no time that a calendar has."""
+    with its distance from UTC. The digits of a number that is no time of the calendar."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
     except (ValueError, OverflowError, OSError):

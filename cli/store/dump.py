@@ -1,4 +1,5 @@
-"""`aerobee store dump`: what is in the files, a line each for people, JSON lines for scripts."""
+"""`aerobee store dump`: the content of the files, a line for each entry for people, JSON lines for
+scripts."""
 
 import argparse
 import contextlib

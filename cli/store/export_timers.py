@@ -31,7 +31,7 @@ def export_timers(parsed: argparse.Namespace) -> int:
     """Export what waits, and name what no delay level reaches."""
     settings, given = settings_of(parsed)
     with StoreAtRest(settings, given, reading=True) as rest:
-        # With the sizes that its files have.
+        # These settings have the sizes of the store's files.
         settings = rest.settings
     file = _state_file(settings, "timerProgress.json")
     shown: list[Kept] = []
@@ -81,7 +81,7 @@ def _state_file(settings: Settings, name: str) -> JsonStateFile:
 
 
 def _save(store: MessageStore, progress: TimerProgress, export: TimerExport) -> None:
-    """All that can be is durable: say what is done, if that is all."""
+    """Record the exported messages as done, if all records written are durable."""
     if store.durable >= store.written:
         progress.moved(export.done())
         text = progress.take_changes()

@@ -19,7 +19,7 @@ from aerobee.store.background.retention.forecast import DiskForecast, Forecast, 
 from aerobee.store.background.retention.segment_times import FILE
 
 _SHOWN: Final = 20
-# Without any of these the broker's own settings were perhaps forgotten.
+# If no option is given, the broker's own settings were perhaps forgotten.
 _RULES: Final = frozenset(
     {
         "retention_hours", "delete_hours", "disk_max_used_percent", "disk_force_ratio",
@@ -119,7 +119,7 @@ def _head_and_tail(rows: Sequence[tuple[str, ...]], most: int) -> list[tuple[str
 
 
 def _fates(found: Forecast) -> dict[int, str]:
-    """By start: when and why a segment goes, as far as that can be told."""
+    """By start: the time and the reason of a segment's deletion, if they can be known."""
     fates: dict[int, str] = {}
     for one in found.now.doomed:
         fates[one.start] = f"now ({one.reason})"
@@ -158,7 +158,7 @@ def _segments(number: int) -> str:
 
 def _first_text(wave: RetentionPlan) -> str:
     if not wave.doomed:
-        return "there is none that may go"
+        return "no segment may go"
     first, last = (os.path.basename(wave.doomed[at].path) for at in (0, -1))
     return f"{first} first" if first == last else f"{first} first, then up to {last}"
 

@@ -1,4 +1,5 @@
-"""`aerobee store verify`: is a store sound, and if not, what is wrong, what follows, what to do."""
+"""`aerobee store verify`: whether a store is sound, and if not, the faults, their results and the
+remedies."""
 
 import argparse
 import sys

@@ -87,7 +87,7 @@ async def wait_shared(task: asyncio.Task[T]) -> T:
 
 
 async def wait_all(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
-    """The results of all tasks once every one has ended; the first error is raised then.
+    """The results of all tasks once all have ended; the first error is raised then.
 
     When the waiting caller is cancelled, so are the tasks. ClientClosed as in `wait_shared`.
     """
@@ -125,7 +125,7 @@ class Periodic:
     async def run(self) -> None:
         """The loop; give it to `TaskOwner.spawn`."""
         while True:
-            # Not wait_for: until Python 3.12 it may swallow a cancellation.
+            # wait_for may swallow a cancellation until Python 3.12.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._woken.wait()
@@ -158,13 +158,13 @@ class PlainCalls:
         return await result if inspect.isawaitable(result) else result
 
     def close(self) -> None:
-        """Take no more calls; one at work in a thread cannot be stopped and is left alone."""
+        """Take no more calls; a call at work in a thread cannot be stopped and is left alone."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class FirstAlone:
-    """For each key one turn ends, without an exception, before there are several at a time."""
+    """For each key a first turn ends, without an exception, before there are several at a time."""
 
     def __init__(self) -> None:
         self._done: set[Hashable] = set()
@@ -180,7 +180,7 @@ class FirstAlone:
 
     @asynccontextmanager
     async def turn(self, key: Hashable) -> AsyncIterator[None]:
-        """A turn; it waits for the first one, or is it."""
+        """A turn: either the first, or it waits until the first has ended."""
         if key not in self._done:
             async with self._first.setdefault(key, asyncio.Lock()):
                 if key not in self._done:

@@ -100,7 +100,7 @@ class ConnectionPool:
             raise client_error(address, error) from None
 
     async def push(self, address: str, command: Command) -> None:
-        """Send a oneway request; waits while the peer does not take what was sent."""
+        """Send a oneway request; waits while the peer does not take the bytes sent before."""
         self._check_process()
         caller = self._callers.get(address)
         if caller is None or caller.closed:
@@ -138,7 +138,8 @@ class ConnectionPool:
             try:
                 host, port = split_address(address)
             except CallerError as error:
-                # Those that the program gave were looked at before: a name server has told it.
+                # Addresses that the program gave were checked before: this address is a name
+                # server's.
                 raise ConnectFailed(f"cannot connect: {error}") from None
             caller = await Caller.connect(
                 host,

@@ -5,7 +5,7 @@ name server knows may still be sent to: the route of the template topic (TBW102)
 broker makes the topic with the first message. Refreshing replaces the assumption by the real route;
 what a refresh cannot learn stays as it was, since the brokers may well be up.
 
-Which queues of a route a client may use is in protocol/WIRE.md 5.3: a producer uses only brokers
+protocol/WIRE.md 5.3 says which queues of a route a client may use: a producer uses only brokers
 that have a master and the write right, a consumer every broker with the read right; an order
 topic's queues are those its configuration names. Both lists come out sorted, which the average
 assignment depends on.
@@ -87,7 +87,7 @@ class RouteCache:
                 # The error that is raised says it all where there is a single one.
                 if several:
                     log.warning("name server failed address=%s error=%s", address, error)
-                # The next call starts with another one: do not wait for a dead server each time.
+                # The next call starts with another server: do not wait for a dead server each time.
                 if self._name_servers[0] == address:
                     self._name_servers.append(self._name_servers.pop(0))
                 continue

@@ -54,8 +54,8 @@ log = logging.getLogger(__name__)
 _SUSPECT_INTERVAL_S: Final = 1.0
 # Most bytes of a file that are looked into.
 _PEM_BYTES_MAX: Final = 1 << 20
-# A broker that has gone from the routes is mostly one that restarts: asked for again after so long,
-# then after twice as long each time, up to the usual interval.
+# A broker that has gone from the routes mostly restarts: its route is asked for again after this
+# time, then after twice as long each time, up to the usual interval.
 _MISSING_FIRST_S: Final = 1.0
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 # `call` asks these of name servers; everything else is for brokers.
@@ -140,7 +140,7 @@ class Session:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether another process started this client, of which this one is a child by fork()."""
+        """Whether another process started this client, and this process is its child by fork()."""
         return self._started and self._origin.is_elsewhere
 
     def check_running(self) -> None:
@@ -281,7 +281,7 @@ class Session:
         try:
             await self.call(address, RequestCode.UNREGISTER_CLIENT, ext)
         except ClientError as error:
-            # The closing connection tells the broker the same.
+            # The closing connection shows it to the broker too.
             log.info("unregister failed address=%s error=%s", address, error)
 
     def refresh_routes_soon(self) -> None:

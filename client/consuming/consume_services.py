@@ -35,7 +35,7 @@ Batch = tuple[ProcessQueue, list[ReceivedMessage]]
 
 
 class ConsumeService:
-    """How pulled messages reach the listener."""
+    """Hands pulled messages to the listener."""
 
     def __init__(self, state: ConsumerState) -> None:
         self._state = state

@@ -1,10 +1,10 @@
 """Calling the program's listener: coroutine functions on the loop, plain functions in threads.
 
-A listener gets a list of messages of one queue, in queue order. Returning None or
-`Consumed.SUCCESS` says all are done; `Consumed.RETRY` or an exception that none is. Any other value
-that it returns is taken for a mistake in the program, and the messages are redelivered: better
-twice than lost. A message whose body cannot be made plain is not handed over at all, and has
-failed.
+A listener gets a list of messages of one queue, in queue order. None or `Consumed.SUCCESS`,
+returned, says that all messages are done; `Consumed.RETRY` or an exception says that no message is.
+Any other value that it returns is taken for a mistake in the program, and the messages are
+redelivered: better twice than lost. A message whose body cannot be made plain is not handed over at
+all, and has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aerobee.client.message import ReceivedMessage, UnreadableMessage, queue_tex
 log = logging.getLogger(__name__)
 
 
-# Without a package each message of a topic may be one that cannot be read.
+# Without a package each message of a topic may be unreadable.
 _UNREADABLE_SAID_S = 60.0
 
 
@@ -36,8 +36,8 @@ Listener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult] | Listene
 
 
 def batches(messages: list[ReceivedMessage], size: int) -> Iterator[list[ReceivedMessage]]:
-    """The messages in order, `size` at a time; one that cannot be read is alone, so that no other
-    fails with it."""
+    """The messages in order, `size` at a time; a message that cannot be read is alone, so that no
+    other fails with it."""
     batch: list[ReceivedMessage] = []
     for message in messages:
         alone = isinstance(message, UnreadableMessage)
@@ -64,7 +64,7 @@ class ListenerCall:
     async def outcome(self, messages: list[ReceivedMessage]) -> tuple[Consumed, Exception | None]:
         """The fate of the messages, and what the listener raised, if it did.
 
-        With one among them that cannot be read the listener is not called; all have failed.
+        If any of them cannot be read, the listener is not called; all have failed.
         """
         for message in messages:
             if isinstance(message, UnreadableMessage):

@@ -67,7 +67,7 @@ class OffsetStore:
         """The queue is no longer ours."""
 
     def close(self) -> None:
-        """Give up what is held."""
+        """Give up the lock, if it is held."""
 
 
 class BrokerOffsets(OffsetStore):
@@ -160,8 +160,8 @@ class LocalOffsets(OffsetStore):
 
 
 def _short_name(name: str, limit: int) -> str:
-    """The name, so that it may be a file's: one of more bytes is cut, with a hash of all of it.
-    No group has a `~` in its name, so no other one has that file."""
+    """The name, so that it may be a file's: a longer name is cut, with a hash of all of it. No
+    group has a `~` in its name, so no other group has that file."""
     encoded = name.encode(errors="surrogatepass")
     if len(encoded) <= limit:
         return name

@@ -24,7 +24,7 @@ LOCK_TRUST_S: Final = 30.0
 
 
 class LockResult(NamedTuple):
-    """The queues that this client holds now, and those that another one does."""
+    """The queues that this client holds now, and those that another client holds."""
 
     held: set[MessageQueue]
     refused: set[MessageQueue]

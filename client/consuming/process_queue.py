@@ -1,4 +1,4 @@
-"""One assigned queue of a push consumer: what was pulled, what is done, what may be committed.
+"""One assigned queue of a push consumer: its pulled messages, those done, the offset to commit.
 
 Life of an `ProcessQueue`: made by a rebalance with the offset to start at, filled by its puller,
 emptied by the listeners, `dropped` by a later rebalance. Invariants:
@@ -64,7 +64,7 @@ class ProcessQueue:
         if self._waiting:
             self.committable = self._waiting[0]
         elif last is not None:
-            # Messages behind the last one were filtered out, or there would be more to do.
+            # Messages after the last were filtered out, or there would be more to do.
             self.committable = max(last + 1, self.pull_offset)
         self.signal()
         return self.committable

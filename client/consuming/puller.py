@@ -64,7 +64,7 @@ class PullStatus(enum.Enum):
     FOUND = int(ResponseCode.SUCCESS)
     NO_NEW = int(ResponseCode.PULL_NOT_FOUND)  # nothing at or after the offset yet
     NO_MATCH = int(ResponseCode.PULL_RETRY_IMMEDIATELY)  # all filtered out: go on at next_offset
-    OFFSET_MOVED = int(ResponseCode.PULL_OFFSET_MOVED)  # no such offset: the valid one is given
+    OFFSET_MOVED = int(ResponseCode.PULL_OFFSET_MOVED)  # no such offset: the valid offset is given
 
 
 _STATUS = {status.value: status for status in PullStatus}
@@ -72,7 +72,7 @@ _STATUS = {status.value: status for status in PullStatus}
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """The answer to one pull; `next_offset` is where the next one starts."""
+    """The answer to a pull; the next pull starts at `next_offset`."""
 
     status: PullStatus
     messages: list[ReceivedMessage]

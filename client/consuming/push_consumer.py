@@ -160,7 +160,7 @@ class PushConsumer:
 
     @property
     def client_id(self) -> str:
-        """By which the broker knows this member."""
+        """The id by which the broker knows this member."""
         return self._session.client_id
 
     @property
@@ -174,8 +174,8 @@ class PushConsumer:
         """Consume a topic, all of it or the tags joined by `||`; before or after `start`.
 
         With the type SQL92 the expression is a condition on the properties of messages, such as
-        `amount > 10 AND region IN ('n', 's')`. One that a broker cannot serve raises PeerError
-        here, or in `start`, with what is wrong and where.
+        `amount > 10 AND region IN ('n', 's')`. A condition that a broker cannot serve raises
+        PeerError here, or in `start`, with the fault and its place.
 
         When the consumer runs, returns after a first attempt to take up the topic's queues.
         """
@@ -241,8 +241,8 @@ class PushConsumer:
         self._listener.close()
 
     async def _check(self, subscription: Subscription) -> None:
-        """Ask the topic's brokers whether they can filter so. Raises PeerError if one cannot; one
-        that cannot be asked now says so when it is pulled from."""
+        """Ask the topic's brokers whether they can filter so. Raises PeerError if any cannot; a
+        broker that cannot be reached now says so at the first pull."""
         if subscription.type == TAG_TYPE:
             return
         session = self._session

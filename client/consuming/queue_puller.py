@@ -1,10 +1,11 @@
 """The pull loop of one assigned queue: wait for room, pull, hand on, again.
 
-Flow control is by what is pulled and not yet consumed: messages, bytes, and in concurrent mode the
-span of offsets, because one stuck message holds back the committed offset of all behind it. The
-loop waits on the queue's own signal, not on a timer, so it goes on the moment there is room.
+Flow control limits the messages that are pulled and not yet consumed: their number, their bytes,
+and in concurrent mode the span of their offsets, because one stuck message holds back the committed
+offset of all after it. The loop waits on the queue's own signal, not on a timer, so it goes on the
+moment there is room.
 
-An answer counts only while the subscription is the one that the pull was sent with.
+An answer counts only while the subscription is still that of the pull.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ class QueuePuller:
                 await assigned.pause(_EMPTY_ANSWER_S)
 
     def _still_wanted(self, subscription: Subscription) -> bool:
-        """Whether an answer counts to a pull that was sent with this subscription: not if the
-        expression is another one by now. A broker may have chosen by the new one, or gone on behind
-        what that wants; so the same offset is pulled again."""
+        """Whether the answer to a pull with this subscription counts: not if the expression has
+        changed since. A broker may have chosen by the new expression, or have passed messages that
+        it selects; so the same offset is pulled again."""
         now = self._state.subscriptions.get(subscription.topic)
         return now is not None and (now.type, now.expression) == (
             subscription.type,

@@ -31,7 +31,7 @@ from aerobee.remoting.peers import address_text
 
 log = logging.getLogger(__name__)
 
-# The level a broker gives the first redelivery (10 s); each further one is a level up.
+# The level a broker gives the first redelivery (10 s); each further redelivery is a level up.
 _FIRST_DELAY_LEVEL = 3
 _MAX_DELAY_LEVEL = 18
 DEFAULT_MAX_RECONSUME = 16
@@ -107,7 +107,7 @@ class SendBack:
 
 
 def retry_copy(group: str, message: ReceivedMessage, max_reconsume: int) -> Message:
-    """The message as a new one for the group's retry topic."""
+    """A new message for the group's retry topic, made of this message."""
     properties = dict(message.properties)
     for carried in (PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_DELAY, PROPERTY_WAIT):
         properties.pop(carried, None)

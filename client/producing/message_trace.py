@@ -1,14 +1,14 @@
 """Message trace: when each message was sent and consumed, by whom, and how that went.
 
-Producers and consumers whose option `trace` is on tell it in messages of their own to a topic that
+Producers and consumers whose option `trace` is on send it in messages of their own to a topic that
 `mqadmin queryMsgTraceById` and RocketMQ's consoles read (RMQ_SYS_TRACE_TOPIC unless `trace_topic`
 says another). The form is that of the Java client's TraceDataEncoder: records of fields, U+0001
-behind each field but the last, U+0002 behind that; a message holds many records, and has the ids
-and keys of all messages that they are about as its keys.
+after each field but the last, U+0002 after the last; a message holds many records, and its keys are
+the ids and keys of all messages that these are about.
 
-Telling must not hold up what is told of: records wait here, at most `_MOST_WAITING` of them, and go
-out together twice a second. Records without room, or that cannot be sent, are counted, logged and
-lost.
+Tracing must not hold up the traced calls: records wait here, at most `_MOST_WAITING` of them, and
+go out together twice a second. Records without room, or that cannot be sent, are counted, logged
+and lost.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _MOST_WAITING: Final = 2048
 # One message of trace: far below the limits of a body and of properties, where its keys stand.
 _MOST_BYTES: Final = 100_000
 _MOST_KEY_BYTES: Final = 16_000
-# RocketMQ writes this where it has nothing.
+# RocketMQ writes this in place of a missing value.
 _NONE: Final = "null"
-# Its numbers of message types and of what became of a consumption.
+# Its numbers of message types and of outcomes of a consumption.
 _NORMAL, _HALF, _DELAYED = 0, 1, 3
 _CONSUMED, _RAISED, _RETRIED = 0, 2, 4
 
@@ -78,7 +78,7 @@ class MessageTrace:
         self.lost = 0
 
     def start(self) -> None:
-        """Begin to send what is told."""
+        """Begin to send the records."""
         self._session.tasks.spawn(self._rounds.run(), self._rounds.name)
 
     def sent(

@@ -4,14 +4,14 @@
         result = await producer.send(Message("orders", b"one more"))
 
 A send that fails in a way that another broker may cure (queue_choice.py) is tried again, up to
-`retries` times, preferring a broker not tried yet. A time-out does not tell whether the message was
+`retries` times, preferring a broker not tried yet. A time-out does not show whether the message was
 stored, so a retried message may be stored twice, under one unique id: RocketMQ's producers behave
 the same, and consumers that mind compare ids. Sends to one chosen queue are never moved to another.
 
 Many sends may run at the same time, from one task each or by `send_many`; up to `max_in_flight` of
-them wait for answers, the others for their turn. Those to one broker share a connection; an Aerobee
-broker stores them in the order they were started, as long as none is retried. A Java broker's
-threads overtake one another: where order matters there, wait for each send before the next.
+them wait for answers, the others for their turn. Sends to one broker share a connection; an Aerobee
+broker stores them in the order they were started, unless any is retried. A Java broker's threads
+overtake one another: where order matters there, wait for each send before the next.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class Producer(Role):
         return self._topics
 
     def consumer_data(self) -> None:
-        """A producer group has none."""
+        """A producer group has no consumer data."""
 
     async def answer(self, command: Command) -> Command | None:
-        """Nothing: requests to producers name no group, so they come by `Session.serve`."""
+        """Answers nothing: requests to producers name no group, so they come by `Session.serve`."""
         return None
 
     # Sending
@@ -266,10 +266,10 @@ class Producer(Role):
     async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
         """Have a message that waits for a time of its own not delivered; returns its unique id.
 
-        `handle` is the `recall_handle` of its SendResult. That it returns means that the broker has
-        noted the recall, not that there was such a message. Raises BadMessage for what is no
-        handle, RequestRefused (code 604) when the message's time has come or the topic is not its
-        own, NoRoute or NetworkError.
+        `handle` is the `recall_handle` of its SendResult. When it returns, the broker has noted the
+        recall; that does not mean that there was such a message. Raises BadMessage for a text that
+        is no handle, RequestRefused (code 604) when the message's time has come or the topic is not
+        its own, NoRoute or NetworkError.
         """
         self._session.check_running()
         parts = _recalled(handle)
@@ -327,7 +327,7 @@ class Producer(Role):
 
 
 def _recalled(handle: object) -> RecallHandle:
-    """The message that is to be recalled. Raises BadMessage."""
+    """The message to recall. Raises BadMessage."""
     if not isinstance(handle, str) or not handle:
         raise BadMessage(
             f"a recall handle is the recall_handle of a message that waits for a time of its own, "
@@ -340,7 +340,7 @@ def _recalled(handle: object) -> RecallHandle:
 
 
 def _failed_text(topic: str, attempts: Sequence[tuple[str, ClientError]]) -> str:
-    """How the attempts ended; what several of them say is said once."""
+    """The failures of the attempts; a failure of several attempts is named once."""
     ends = "; ".join(dict.fromkeys(f"{name}: {error}" for name, error in attempts))
     count = "1 attempt" if len(attempts) == 1 else f"{len(attempts)} attempts"
     return f"topic {topic!r}: {count} failed: {ends}"

@@ -1,8 +1,8 @@
-"""Which queue gets the next message, and which failures are worth another broker: pure.
+"""Chooses the queue of the next message, and the failures that are worth another broker: pure.
 
 Round robin over the queues of a topic, starting at a random one so that many producers do not walk
-in step. A broker that failed a send is passed over for a while, as long as there is another: with a
-dead broker among three, only every tenth second one message pays for finding out that it still is.
+in step. A broker that failed a send is passed over for a while, if there is another: with a dead
+broker among three, only a message every ten seconds pays for finding out that it is still dead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Request and reply: a message that asks, and the answer of whoever consumed it (WIRE.md 3.1, 3.8).
+"""Request and reply: a message that asks, and the answer of its consumer (WIRE.md 3.1, 3.8).
 
 A request is an ordinary message with three properties: CORRELATION_ID names it, REPLY_TO_CLIENT
-names the client that waits, TTL says how long. Its consumer sends `reply_to(message, ...)` with
-any producer; the broker pushes that to the client it names, on the connection of its heartbeats.
-The answer may come from any broker of the cluster, so the one who asks is known to all of them.
+names the client that waits, TTL says how long. Its consumer sends `reply_to(message, ...)` with any
+producer; the broker pushes that to the client it names, on the connection of its heartbeats. The
+answer may come from any broker of the cluster, so the asking client is known to all of them.
 
 `Replies` is the waiting side. A reply that nobody waits for any more is taken and dropped.
 """
@@ -23,7 +23,7 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, make_response
-from aerobee.protocol.headers.reply import PushReplyHeader
+from aerobee.protocol.headers.send import PushReplyHeader
 from aerobee.protocol.message.compression import CannotInflate
 from aerobee.protocol.message.properties import (
     PROPERTY_ARRIVE_TIME,
@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 
 
 def as_request(message: Message, client_id: str, timeout_s: float) -> tuple[Message, str]:
-    """The message as one that asks for a reply, and the id by which the reply will be known."""
+    """The message with the properties that ask for a reply, and the id by which the reply will be
+    known."""
     correlation_id = str(uuid.uuid4())
     asking = {
         PROPERTY_CORRELATION_ID: correlation_id,
@@ -64,8 +65,8 @@ def reply_to(
 ) -> Message:
     """The message that answers `request`; send it with any producer of the cluster.
 
-    BadMessage when the other one asks for no reply, or comes from a broker that did not say of
-    which cluster it is.
+    Raises BadMessage when the other message asks for no reply, or comes from a broker that did not
+    name its cluster.
     """
     carried = (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, PROPERTY_TTL)
     asking = {name: request.properties.get(name, "") for name in carried}
@@ -102,12 +103,13 @@ class Replies:
                 future.set_exception(ClientClosed("the client was closed while a reply was due"))
 
     async def answer(self, _address: str, command: Command) -> Command:
-        """Take a reply that a broker pushes; code 1 for one that cannot be read."""
+        """Take a reply that a broker pushes; answers code 1 to a reply that cannot be read."""
         try:
             header = PushReplyHeader.from_ext(command.ext)
             reply = _received(header, command.body)
         except CannotInflate as error:
-            # It has come, and nobody here can read it: the one who asked is told, and not in 3 s.
+            # The reply has come, and nobody here can read it: the waiting caller learns that now,
+            # not after 3 s.
             return self._unreadable(command, error)
         except (BadRequest, ValueError) as error:
             text = error.remark if isinstance(error, BadRequest) else str(error)

@@ -53,7 +53,7 @@ _STATUS: Final = {status.value: status for status in SendStatus}
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message came to lie.
+    """The place where a message was stored.
 
     `msg_id` is the unique id this client gave it, `offset_msg_id` the broker's; both are
     comma-joined lists for a batch, whose `queue_offset` is that of its first message.
@@ -64,7 +64,8 @@ class SendResult:
     offset_msg_id: str
     queue: MessageQueue
     queue_offset: int
-    #: By which `Producer.recall` takes back what waits for a time of its own; "" of others.
+    #: The handle by which `Producer.recall` takes back a message that waits for its time; "" for
+    #: other messages.
     recall_handle: str = ""
 
 
@@ -116,7 +117,7 @@ class Sender:
         options: ProducerOptions,
         on_stored: OnStored | None = None,
     ) -> None:
-        """`on_stored` is told of each message that was stored."""
+        """`on_stored` is called for each message that was stored."""
         self._session = session
         self._group = group
         self._options = options
@@ -125,7 +126,8 @@ class Sender:
         self._origin = Origin()
 
     def next_id(self) -> str:
-        """An id that no message has, nor one of a process that was forked from the same one."""
+        """An id that no other message has, also in processes that were forked from the same
+        process."""
         if self._origin.is_elsewhere:
             self._origin = Origin()
             self._ids = make_unique_ids(self._session.local_ip)

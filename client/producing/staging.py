@@ -63,7 +63,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 class Decision(NamedTuple):
-    """How a batch stands at a broker, and the stages that its intent names."""
+    """The state of a batch at a broker, and the stages that its intent names."""
 
     state: str
     existed: bool
@@ -114,8 +114,8 @@ class StageClient(Role):
     async def brokers(self, *, wait: bool = False) -> list[str]:
         """The names of all brokers with a master that the name servers know, sorted.
 
-        `wait`: until there is one. A name server that was restarted knows none until they register
-        again, and says of each topic that it does not know it.
+        `wait`: until there is such a broker. A name server that was restarted knows no brokers
+        until they register again, and until then answers that it does not know the topic.
         """
         until = time.monotonic() + (self.options.retry_s if wait else 0)
         while True:
@@ -157,8 +157,8 @@ class StageClient(Role):
     ) -> Decision:
         """Decide that `parts` are the batch, and wait until it is published.
 
-        If it was decided before, that is carried out. `brokers`: where a decision may be, besides
-        those of `parts`. The result is the decision; its state is DONE. Raises PeerError
+        If it was decided before, that decision is carried out. `brokers`: where a decision may be,
+        besides those of `parts`. The result is the decision; its state is DONE. Raises PeerError
         (STAGE_INCOMPLETE) if a stage is not there any more, or a topic of its rows was deleted
         since; SendFailed if the batch is decided but not published in time.
         """
@@ -204,7 +204,7 @@ class StageClient(Role):
         """Give stages up; False if the batch is decided, which is carried out then.
 
         All are asked before anybody drops a stage: it may be decided where the others have not
-        heard of it. The one that would decide drops first, and from then on decides nothing.
+        heard of it. The broker that would decide drops first, and from then on decides nothing.
         """
         asked = sorted({*brokers, *(part.broker for part in parts)})
         states = [(await self.status(broker, query, batch)).state for broker in asked]

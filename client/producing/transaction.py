@@ -8,11 +8,11 @@
         result = await producer.send_in_transaction(Message("paid", b"order 17"))
 
 The broker stores the message where no consumer sees it; then `execute` does the local transaction
-and says how it went. `COMMIT` gives the message to consumers, `ROLLBACK` to nobody. Where the
-broker does not get to know, because `execute` said `UNKNOWN` or raised, or this program died, it
-asks a live producer of the same group: `check` looks up what became of the local transaction, by
-what `execute` wrote down (the message's `msg_id` is the same in both). Any program of the group may
-be asked about any message of it, so they have to share what they look it up in.
+and says how it went. `COMMIT` gives the message to consumers, `ROLLBACK` to nobody. If the broker
+does not learn that, because `execute` said `UNKNOWN` or raised, or this program died, it asks a
+live producer of the same group: `check` looks up what became of the local transaction, by what
+`execute` wrote down (the message's `msg_id` is the same in both). Any program of the group may be
+asked about any message of it, so they have to share what they look it up in.
 
 Listeners are coroutine functions, which run on the loop, or plain ones, which run in threads.
 """
@@ -57,11 +57,11 @@ _HALF: Final = {PROPERTY_TRANSACTION_PREPARED: "true"}
 
 
 class Decision(enum.Enum):
-    """How a local transaction ended."""
+    """The outcome of a local transaction."""
 
     COMMIT = COMMIT
     ROLLBACK = ROLLBACK
-    #: It has not, or nobody can tell now: the broker asks later.
+    #: It has not ended, or nobody knows now: the broker asks later.
     UNKNOWN = UNKNOWN
 
 
@@ -99,8 +99,8 @@ class TransactionProducer(Producer):
         *,
         topics: Collection[str] = (),
     ) -> None:
-        """`topics` are those whose brokers may ask before this program sends its first message,
-        beside those with `options.default_topic`: for brokers that make no topics by themselves."""
+        """The brokers of `topics`, besides those with `options.default_topic`, may ask before this
+        program sends its first message: for brokers that make no topics by themselves."""
         _check_listener(listener)
         self._transaction_options = checked_options(options, TransactionOptions)
         super().__init__(name_servers, group, self._transaction_options)
@@ -145,8 +145,8 @@ class TransactionProducer(Producer):
         """Store a message, have the listener's `execute` do the local transaction, and tell the
         broker how it ended.
 
-        The choices are those of `send`, and so is what is raised where the message was not stored;
-        then nothing was executed. What `execute` raises is raised here: the transaction stays
+        The choices are those of `send`. If the message was not stored, it raises as `send` does,
+        and nothing was executed. An exception of `execute` is raised here: the transaction stays
         undecided. A message that is stored and not surely on the disk (any status but OK) is rolled
         back, and nothing is executed.
         """
@@ -176,7 +176,8 @@ class TransactionProducer(Producer):
         return TransactionResult(sent, decision, confirmed)
 
     async def _end(self, address: str, header: EndTransactionHeader) -> bool:
-        """Tell the broker a decision; whether it has stored it. One not known is not told."""
+        """Send the broker a decision; returns whether it has stored it. An unknown decision is not
+        sent."""
         if header.commit_or_rollback == UNKNOWN:
             return False
         try:

@@ -30,7 +30,7 @@ _PREFIX: Final = "rocketmq."
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Name servers in the order given, and how a peer is to be talked to.
+    """Name servers in the order given, and how to talk to a peer.
 
     It travels to the executors inside pickled readers and writers; its text has no secrets.
     """
@@ -42,8 +42,8 @@ class Access:
 def topic_options(
     given: Mapping[str, str], known: Iterable[str], foreign: Callable[[str], str | None]
 ) -> OptionMap:
-    """The options given to `format("rocketmq")`; OptionError for one that is not known, with what
-    `foreign` says of it."""
+    """The options given to `format("rocketmq")`. Raises OptionError for an unknown option, with the
+    words of `foreign` about it."""
     names = list(known)
     aliases = {_PREFIX + name: name for name in names} | {_PREFIX + "namesrv.addr": "nameServer"}
     return OptionMap(given, names, aliases=aliases, secrets=_SECRETS, foreign=foreign)

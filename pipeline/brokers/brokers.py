@@ -108,7 +108,7 @@ class Brokers:
         self._callers.clear()
 
     def retries(self) -> Retries:
-        """New retries, for as long as fits the time-out."""
+        """A new series of retries that fits the time-out."""
         return Retries(self._access.manner.timeout_s)
 
     # --- name servers -----------------------------------------------------------------------
@@ -227,14 +227,15 @@ class Brokers:
                         answers[answered] = answer
 
     def refresh_route(self, topic: str) -> None:
-        """Ask the name servers where a topic is now; what they do not tell stays as it was."""
+        """Ask the name servers where a topic is now; routes that they do not answer stay as they
+        were."""
         try:
             self._fetch_route(topic)
         except (RemotingError, NoSuchTopic) as error:
             log.warning("route not refreshed topic=%s error=%s", topic, error)
 
     def address(self, queue: Queue) -> str:
-        """The address of the master that has a queue, or of a slave where there is none."""
+        """The address of the master that has a queue; without a master, of a slave."""
         addresses = self._addresses.get(queue.broker)
         if not addresses:
             self._fetch_expected_route(queue.topic)
@@ -259,7 +260,7 @@ def _advice(topic: str) -> str:
     try:
         check_topic_name(topic)
     except BadRequest as error:
-        return f"there can be none of that name: {error.remark}"
+        return f"no topic can have that name: {error.remark}"
     return f"'aerobee topic list' shows them, 'aerobee topic create {topic}' makes it"
 
 

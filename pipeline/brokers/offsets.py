@@ -4,7 +4,7 @@ The JSON is that of RocketMQ's own Spark connector, `{topic: {broker: {"queue": 
 also what a stream's checkpoint holds, with the last message read of each queue beside it under
 `/last`, a name no topic can have. -2 stands for the earliest message, -1 for the end; neither
 occurs in a checkpoint. Everything comes out sorted, so that equal offsets are equal text: Spark
-compares the text to tell whether there is anything new.
+compares the text to see whether there is anything new.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _MARKS: Final = "/last"
 
 
 class Mark(NamedTuple):
-    """Tells a message from all others that its queue may have at that offset, by its place in the
-    broker's log (bytes) and the time when it was stored (ms)."""
+    """Distinguishes a message from all others that its queue may have at that offset, by its place
+    in the broker's log (bytes) and the time when it was stored (ms)."""
 
     log_offset: int
     store_ms: int
 
 
 class Position(NamedTuple):
-    """How far a stream is: `offsets`, and the message before each as far as it is known."""
+    """The place of a stream: `offsets`, and the message before each, if it is known."""
 
     offsets: Offsets
     marks: dict[Queue, Mark]
@@ -182,8 +182,8 @@ def _queue_number(value: Any) -> int:
 def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> Offsets:
     """Ends so that at most `most` messages lie in between, shared in proportion to each lag.
 
-    Every queue of `end` is in the result; one that `start` lacks stays at its end. The shares are
-    rounded so that they add up to `most`: with any lag at all, something is read.
+    Every queue of `end` is in the result; a queue that `start` lacks stays at its end. The shares
+    are rounded so that they add up to `most`: with any lag at all, something is read.
     """
     assert most > 0
     lags = {queue: max(0, last - start.get(queue, last)) for queue, last in end.items()}
@@ -200,8 +200,8 @@ def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> 
 
 
 def split(ranges: Iterable[Range], at_least: int | None, most: int | None = None) -> list[Range]:
-    """The ranges that have anything, cut until there are `at_least`, the largest pieces first, and
-    none has more than `most` messages.
+    """The ranges that have messages, the largest cut first, until there are `at_least` of them and
+    each has `most` messages at most.
 
     Pieces of one range differ by one message at most; no piece is empty. Sorted by queue and start.
     """

@@ -1,8 +1,8 @@
 """The driver's questions to brokers about queues: their ends, offsets by time, a group's offsets.
 
 A broker answers the message *nearest* to a time, or any of several with the same time
-(protocol/WIRE.md 3.4). What Spark's users mean is the first message at or after it; that one is
-searched from the broker's answer, by looking at single messages, with steps that double. Store
+(protocol/WIRE.md 3.4). Spark's users mean the first message at or after it; this message is
+searched from the broker's answer on, by looking at single messages, with steps that double. Store
 times within a queue ascend, as the broker's own search takes for granted.
 """
 
@@ -90,7 +90,8 @@ def _answers(
 
 
 def offsets_at(brokers: Brokers, group: str, queues: Sequence[Queue], time_ms: int) -> Offsets:
-    """The first message of each queue stored at or after a time; the queue's end if none is."""
+    """The first message of each queue stored at or after a time; without such a message the queue's
+    end."""
     lowest, highest = min_offsets(brokers, queues), max_offsets(brokers, queues)
     nearest = _answers(
         brokers,
@@ -110,7 +111,7 @@ def offsets_at(brokers: Brokers, group: str, queues: Sequence[Queue], time_ms: i
 
 
 def first_late(low: int, high: int, hint: int, is_late: Callable[[int], bool]) -> int:
-    """The first offset of [low, high) that is late, `high` if none is; all after it are late too.
+    """The first offset of [low, high) that is late, else `high`; all after it are late too.
 
     The search starts at the hint and doubles its steps, so a good hint costs two looks.
     """
@@ -139,7 +140,7 @@ def first_late(low: int, high: int, hint: int, is_late: Callable[[int], bool]) -
 
 
 def peek(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> list[PeekedMessage]:
-    """Up to `most` messages from an offset on, or from the first one that is left."""
+    """Up to `most` messages from an offset on, or from the first offset that is left."""
     while True:
         ext = pull_header(group, queue, offset, most).to_ext()
         answer = brokers.call(QueueRequest(queue, RequestCode.PULL_MESSAGE, ext), accept=PULL_CODES)

@@ -1,4 +1,4 @@
-"""Makes Arrow arrays of what lies in a buffer of messages, without a Python object a value.
+"""Makes Arrow arrays of values in a buffer of messages, without a Python object for each value.
 
 What repeats (addresses, names of hosts) is made once and taken by index.
 """
@@ -17,8 +17,8 @@ from aerobee.protocol.message.record_layout import unpack_host
 def slices(buffer: bytes | memoryview | np.ndarray, begin: np.ndarray, end: np.ndarray) -> pa.Array:
     """binary[n]: the bytes [begin, end) for each row; begins ascend, and no two overlap.
 
-    Arrow wants values that follow each other, so values and the gaps between them are described in
-    turn, and every other one is taken: one copy, in C.
+    Arrow needs values that follow each other, so values and the gaps between them are described in
+    turn, and every second of these is taken: one copy, in C.
     """
     count = len(begin)
     steps = compiled.steps()
@@ -63,7 +63,7 @@ def hosts(packed: np.ndarray) -> pa.Array:
     """string[n] `ip:port`; each address is formatted once."""
     width = packed.dtype.itemsize
     whole = np.ascontiguousarray(packed)
-    # Those with an IPv4 address are as long as a number, which is quicker to tell from others.
+    # An IPv4 address with its port has the bytes of an int64, and numbers compare more quickly.
     kind = pa.int64() if width == _IPV4_BYTES else pa.binary(width)
     layout = [None, pa.py_buffer(whole)]
     coded = pa.Array.from_buffers(kind, len(whole), layout).dictionary_encode()
@@ -88,7 +88,7 @@ def offset_msg_ids(store_hosts: np.ndarray, log_offsets: np.ndarray) -> pa.Array
 
 
 def hex_texts(count: int, width: int, text: bytes | np.ndarray) -> pa.Array:
-    """string[n] of texts of that length, one behind the other."""
+    """string[n] of texts of that length, which follow each other."""
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]

@@ -1,11 +1,11 @@
 """The columns a message has as a row of a DataFrame, in Spark's and in Arrow's terms.
 
-The first nine are those of RocketMQ's own Spark connector, names and order. A read of topics gives
-by itself what names a message (topic, broker, queue, offset), its body, keys, tags and time: Spark
-does not tell a source in Python which columns a query needs, and each costs
+The first nine are those of RocketMQ's own Spark connector, names and order. By default a read of
+topics gives the columns that name a message (topic, broker, queue, offset), its body, keys, tags
+and time: Spark does not tell a source in Python which columns a query needs, and each costs
 (docs/decisions/0020-columns-by-name.md). What else a message carries comes when it is asked for;
-files of a store give all of it by themselves.
-Times are UTC, to the microsecond as Spark has them, to the millisecond as the broker has them.
+files of a store give all of it by themselves. Times are UTC, to the microsecond as Spark has them,
+to the millisecond as the broker has them.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ STORE_COLUMNS: Final = (
 def choose(known: Sequence[Column], asked: Iterable[str] | None) -> tuple[Column, ...]:
     """The columns asked for, in the order asked; the standard ones without a wish, all for `*`.
 
-    Names count without regard to case, as everywhere in Spark. Raises ValueError for a name that is
-    none, with the nearest one that is, for one asked twice, and for an empty list.
+    Names count without regard to case, as everywhere in Spark. Raises ValueError for an unknown
+    name, with the nearest known name, for a name asked twice, and for an empty list.
     """
     if asked is None:
         return tuple(column for column in known if column.standard)

@@ -1,9 +1,9 @@
 """The one place of the pipeline that chooses between plain and compiled steps of the decoder.
 
-The decoder is complete in numpy and Arrow, and its rules are read there. Where a step has a
-compiled form (`native/decode.pyx`), that is asked first. It answers None if anything in the batch
-is not plain, and then the step is done as it is written. So an executor without the compiled form
-gives the same rows, and what is damaged is judged and named in one place.
+The decoder is complete in numpy and Arrow, and its rules are read there. A step with a compiled
+form (`native/decode.pyx`) asks that first. It answers None if anything in the batch is not plain,
+and then the step is done as it is written. So an executor without the compiled form gives the same
+rows, and what is damaged is judged and named in one place.
 
 Buffers and positions are lent: bytes, memoryviews, int64 arrays of numpy. `bytes` that come back
 are numbers of the machine's own order, or what an Arrow array is made of.
@@ -39,7 +39,7 @@ class Steps(Protocol):
     def record_starts(
         self, buffer: Any, position: int, limit: int, magics: tuple[int, ...], /
     ) -> tuple[bytes, int]:
-        """Positions of records and the position behind the last of them; of anything."""
+        """Positions of records and the position after the last of them, in any buffer."""
 
     def kind(self, buffer: Any, starts: Any, /) -> tuple[int, int] | None:
         """The magic that all records have, and the bits for their hosts."""
@@ -90,8 +90,8 @@ if TYPE_CHECKING:
 
 @cache
 def steps() -> Steps | None:
-    """The compiled steps if they are to be taken. Raises PipelineError: they are required and not
-    there, or the wish is none."""
+    """The compiled steps if they are to be taken. Raises PipelineError if they are required and
+    missing, or if the environment's wish is not a known word."""
     try:
         return cast("Steps | None", chosen_decode())
     except NativeError as error:

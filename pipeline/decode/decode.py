@@ -82,7 +82,7 @@ _INTS: Final = {
 
 
 class Bad(NamedTuple):
-    """Bytes that are no record: their position in the buffer, and why they are none."""
+    """Bytes that are no record: their position in the buffer, and the reason."""
 
     position: int
     reason: str
@@ -121,7 +121,8 @@ class TooMuchTogether(Exception):
 def decode_parts(
     buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
 ) -> Iterator[tuple[pa.RecordBatch, list[Bad]]]:
-    """Decode the records in several batches, where their bodies become too large for one."""
+    """Decode the records; in several batches, where their bodies become too large for a single
+    batch."""
     waiting = [starts]
     while waiting:
         part = waiting.pop()
@@ -138,7 +139,7 @@ def decode_parts(
 def decode(
     buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
 ) -> tuple[pa.RecordBatch, list[Bad]]:
-    """Rows of the records at `starts` (ascending int64 positions), and what is no record.
+    """Rows of the records at `starts` (ascending int64 positions), and the places without a record.
 
     Each record's size word was looked at by the caller: it ends within the buffer, which is below
     2 GiB. Raises TooMuchTogether, after which fewer rows are to be asked for (`decode_parts`).
@@ -201,7 +202,7 @@ def gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dty
 
 
 def numbers(buffer: bytes | memoryview, starts: np.ndarray, position: int, kind: str) -> np.ndarray:
-    """The number of that kind (">i4" or ">i8") that lies `position` bytes behind each start."""
+    """The number of that kind (">i4" or ">i8") that lies `position` bytes after each start."""
     dtype = np.dtype(kind)
     steps = compiled.steps()
     if steps is not None and len(starts):
@@ -359,7 +360,7 @@ class _Rows:
         self._cut(header_bytes, tail_bytes)
 
     def _cut(self, header_bytes: int, tail_bytes: int) -> None:
-        """Where body, topic and properties are; records whose lengths do not add up go."""
+        """Find body, topic and properties; drop records whose lengths do not add up."""
         length = self.header["bodyLength"].astype(np.int64)
         room = self.header["size"].astype(np.int64) - header_bytes - tail_bytes
         self.ends = self.starts + self.header["size"]
@@ -390,7 +391,7 @@ class _Rows:
             self._reduce(pc.is_in(topics, names).to_numpy(zero_copy_only=False))
 
     def _inflatable(self) -> pa.Array | None:
-        """The bodies if any is compressed; rows with one that cannot be inflated go."""
+        """The bodies, if any is compressed; rows whose body cannot be inflated are dropped."""
         packed = self._packed()
         if not packed:
             return None
@@ -425,7 +426,8 @@ class _Rows:
         return np.array(found, np.int32)
 
     def _texts(self) -> tuple[pa.Array, Properties]:
-        """Topics and properties, as far as they are needed; records that are no UTF-8 go."""
+        """Check topics and properties, as far as they are needed; drop records that are no
+        UTF-8."""
         names = self._names
         topics = texts = pa.array([], pa.string())
         if not len(self.starts):
@@ -462,8 +464,8 @@ class _Rows:
         }
 
     def value(self, column: str) -> pa.Array:
-        """The property that the column has; the first that a message has, where it may be one of
-        several. Null where there is none."""
+        """The property that the column has; of several possible properties, the first that a
+        message has. Null for a message without it."""
         names = _VALUES[column]
         if self._values is None:
             return self.properties.value(*names)
@@ -512,8 +514,8 @@ class _Rows:
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
-    """The body a compressed one was made from. Raises ValueError: damaged, beyond bounds, or of a
-    compression whose package is not installed (protocol/message/compression.py)."""
+    """The body that was compressed. Raises ValueError: damaged, beyond bounds, or of a compression
+    whose package is not installed (protocol/message/compression.py)."""
     try:
         return compression.inflate(body, sys_flag, MAX_INFLATED_BYTES)
     except compression.CannotInflate as error:

@@ -1,7 +1,7 @@
 """The properties of many messages at once, in Arrow; SQL92 filters over them.
 
 Rules as in `protocol/message/properties.py`: entries end with U+0002, names with U+0001; an entry
-without a name or a value is none; of a repeated name the last one counts.
+without a name or a value is dropped; of a repeated name the last entry counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from aerobee.pipeline.decode.arrow_values import of_buffers, slices
 from aerobee.protocol.message.properties import SYSTEM_PROPERTIES
 
 _ENTRY_END, _NAME_END = "\x02", "\x01"
-# Names that fit into the bits of a number, with room for the sum of a few hundred of one.
+# The names that fit into the bits of a number, with room for a name that is there a few hundred
+# times.
 _FEW_NAMES = 48
 _SYSTEM = pa.array(sorted(SYSTEM_PROPERTIES), pa.string())
 _SYSTEM_BYTES = frozenset([name.encode() for name in SYSTEM_PROPERTIES])
@@ -75,7 +76,7 @@ class Properties:
         )
 
     def value(self, *alternatives: str) -> pa.Array:
-        """The value of the first of these names that a message has; null where it has none."""
+        """The value of the first of these names that a message has; null without any of them."""
         if self._compiled is not None:
             names = tuple([name.encode() for name in alternatives])
             without, bits, *buffers = self._compiled.value(names)
@@ -134,7 +135,7 @@ def _cut(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array] | None:
     name_ends = np.flatnonzero(data == ord(_NAME_END))
     if len(name_ends) != len(entry_ends):
         return None
-    # The next entry begins behind a separator, and the next text behind the end of a text.
+    # The next entry begins after a separator, and the next text after the end of a text.
     firsts = np.searchsorted(name_ends, starts[filled])
     entries_of = np.diff(firsts, append=len(name_ends))
     parents = np.repeat(np.arange(len(filled)), entries_of)
@@ -145,7 +146,7 @@ def _cut(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array] | None:
         return None
     names = slices(data, entry_starts, name_ends)
     values = slices(data, name_ends + 1, entry_ends)
-    # Cut at ASCII out of what is UTF-8, they are UTF-8.
+    # Parts that are cut at ASCII out of UTF-8 are UTF-8.
     return filled[parents], names.view(pa.string()), values.view(pa.string())
 
 
@@ -167,7 +168,7 @@ def _split(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
 
 
 def _last_of_each(parents: np.ndarray, names: pa.Array, values: pa.Array) -> _Entries:
-    """Without the entries that a later one of the same message and name replaces."""
+    """The entries without those that a later entry of the same message and name replaces."""
     coded = names.dictionary_encode()
     codes, kinds = coded.indices.to_numpy(), coded.dictionary
     if _are_single(parents, codes, len(kinds)):

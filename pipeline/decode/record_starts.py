@@ -1,9 +1,10 @@
-"""Finds where records begin: by their size words, one after the other or many at once.
+"""Finds where records begin: by their size words, singly or many at once.
 
-Messages of one kind often have records of one size, so after a few alike as many more are looked at
-in one numpy operation as go on alike. Where sizes differ, the next records are where the magic is,
-as far as the size of each leads to the next of them. Where a guess ends, because a body holds the
-magic or the data ends, a few are walked one by one; only this walk says where the end is.
+Messages of one kind often have records of one size. So after a few records of equal size all that
+follow with this size are found by one numpy operation. Where sizes differ, records are found by
+their magic, as far as the size of each leads to the next of them. Where a guess ends, because a
+body holds the magic or the data ends, a few records are walked singly; only this walk decides where
+the end is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 MAGICS: Final = (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
 _ALIKE = 8
 _MOST_GUESSED = 16384
-# The magic is looked for in so many bytes at once: with what is made of them, they stay in a cache.
+# The search for the magic takes this many bytes at once: with what is made of them, they stay in a
+# cache.
 _LOOKED_THROUGH = 512 * 1024
 # The search for the magic is tried after _ALIKE records walked singly, and after twice as many each
 # time that it found fewer than _LEAST_FOUND.
@@ -34,14 +36,15 @@ _LEAST_FOUND, _MOST_WALKED = 64, 4096
 
 
 class RecordStarts(NamedTuple):
-    """Positions of records (int64, ascending) and the position behind the last of them."""
+    """Positions of records (int64, ascending) and the position after the last of them."""
 
     positions: np.ndarray
     end: int
 
 
 def record_starts(buffer: bytes | memoryview, position: int, limit: int) -> RecordStarts:
-    """Records from `position` on that end at or before `limit`, up to what is none."""
+    """Records from `position` on that end at or before `limit`, up to the first bytes that are no
+    record."""
     steps = compiled.steps()
     if steps is not None:
         found_bytes, end = steps.record_starts(buffer, position, limit, MAGICS)
@@ -92,7 +95,8 @@ def _as_long_as(
 
 
 def _by_magic(buffer: bytes | memoryview, position: int, limit: int, magic: int) -> RecordStarts:
-    """The records from `position` on that lead from one place with that magic to the next one."""
+    """The records from `position` on that lead from a place with that magic to the next such
+    place."""
     count = min(limit - position, _LOOKED_THROUGH)
     if count < MIN_RECORD_BYTES:
         return RecordStarts(np.empty(0, np.int64), position)

@@ -1,14 +1,14 @@
-"""Which of the stored messages are read: by topic, broker, queue, store time, a range of offsets.
+"""Selects stored messages: by topic, broker, queue, store time, a range of offsets.
 
 Times are in ms; both ranges include their start and exclude their end. None means no limit. The
 offsets are positions in the commit log for the reader of files, and queue offsets for the topic
 source.
 
-Spark's filters narrow a selection as far as reading less follows from them. Every filter stays
-Spark's to evaluate on the rows as well, so a filter that is not understood is no fault, and a bound
-may be wider than the filter. Filters are recognised by the names of their classes, which PySpark
-has from 4.1 on. Times narrow as far as store times ascend, which a clock set back breaks; that is
-one reason for the option `pushdown` to be off.
+Spark's filters narrow a selection where less needs to be read. Every filter stays Spark's to
+evaluate on the rows as well, so a filter that is not understood is no fault, and a bound may be
+wider than the filter. Filters are recognised by the names of their classes, which PySpark has from
+4.1 on. Times narrow as far as store times ascend, which a clock set back breaks; that is why the
+option `pushdown` can be off.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _is_empty(start: int | None, end: int | None) -> bool:
 def selection_of(filters: Iterable[Any], offset_column: str) -> Selection:
     """The messages that pass all of Spark's filters, and perhaps some more.
 
-    `offset_column` is the one that offsets are compared with: queueOffset or commitLogOffset.
+    `offset_column` is the column that offsets are compared with: queueOffset or commitLogOffset.
     """
     selection = Selection()
     for one in filters:

@@ -1,4 +1,4 @@
-"""Finds where a piece of the log goes on behind damage, by the rule of the store.
+"""Finds where a piece of the log goes on after damage, by the rule of the store.
 
 The rule is `store/log/scan/resynchronise.py`, so that a Spark job reads the same records of a
 damaged log as recovery, scrub and verify. It asks for boundaries of records, which consume queues
@@ -43,7 +43,7 @@ class BehindDamage:
         return self._reader.claimed_sizes(log_offset, self._reader.end).agree
 
     def records(self, bad: int, end: int, base: int, data: bytes | memoryview) -> list[int]:
-        """The records behind a bad one and before `end`; `data` holds the log from `base` on."""
+        """The records after a bad record and before `end`; `data` holds the log from `base` on."""
         self._reader.look_at(base, data)
         found: list[int] = []
         log_offset = self.next(bad, end)
@@ -57,7 +57,8 @@ class BehindDamage:
         return found
 
     def next(self, bad: int, limit: int) -> int:
-        """The first record behind `bad`, which is no record; `limit` if none begins before it."""
+        """The first record after `bad`, which is no record; `limit` if no record begins before
+        it."""
         is_content_damaged = self._reader.claimed_sizes(bad, limit).agree
         if is_content_damaged or self._part.queue_root is not None:
             limit = _finished(self._resynchroniser.below_floor(bad, limit))
@@ -65,7 +66,7 @@ class BehindDamage:
         return limit if is_content_damaged else self.anything_sound(bad, limit)
 
     def anything_sound(self, bad: int, limit: int) -> int:
-        """The first sound bytes behind `bad`, which is no record; `limit` if there are none."""
+        """The first sound bytes after `bad`, which is no record; `limit` without sound bytes."""
         self._reader.search_end = limit
         following = self._resynchroniser.anything_sound(bad)
         return limit if following is None else min(following, limit)
@@ -156,7 +157,7 @@ class _PieceReader(SegmentReader):
         return self._window, index
 
     def written_end(self, position: int) -> int:
-        """The position behind the last byte before `search_end` that is not zero."""
+        """The position after the last byte before `search_end` that is not zero."""
         end = self.search_end - self.start
         while end > position:
             first = max(position, end - _WINDOW_BYTES)

@@ -37,7 +37,7 @@ class File(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The place behind its last byte, counted as in its name."""
+        """The place after its last byte, counted as in its name."""
         return self.start + self.size
 
 
@@ -123,7 +123,7 @@ class Store:
     name: str
     place: FileSystemPlace
     segments: tuple[File, ...]
-    #: Directory of the consume queues; None if there is none.
+    #: Directory of the consume queues; None in a store without it.
     queue_root: str | None
     #: Whether its broker runs, or did not end in order.
     was_left_open: bool
@@ -131,7 +131,7 @@ class Store:
 
     @property
     def log_end(self) -> int:
-        """The log offset behind the last segment."""
+        """The log offset after the last segment."""
         return self.segments[-1].end if self.segments else 0
 
     def topics(self) -> list[str]:

@@ -49,15 +49,15 @@ class QueueEntries:
         return sum(file.size for file in self.files)
 
     def search(self, log_offset: int) -> int:
-        """The first entry that names this log offset or one behind it."""
+        """The first entry that names this log offset or a higher one."""
         return bisect_left(range(self.capacity), log_offset, key=self._key)
 
     def end(self) -> int:
-        """The number behind the last entry in use."""
+        """The number after the last entry in use."""
         return self.search(_NEVER)
 
     def entry(self, number: int) -> tuple[int, int] | None:
-        """(log offset, size) of the record it names; None where it names none."""
+        """(log offset, size) of the record that the entry names; None for an empty entry."""
         if not 0 <= number < self.capacity:
             return None
         block = self._block(number // _BLOCK_ENTRIES)
@@ -66,7 +66,7 @@ class QueueEntries:
         return (position, size) if 0 < size < PRE_BLANK_SIZE and position >= 0 else None
 
     def record_end(self) -> int:
-        """The log offset behind the last record that it names; 0 if it names none."""
+        """The log offset after the last record that the entries name; 0 without entries."""
         last = self.entry(self.end() - 1)
         return sum(last) if last else 0
 

@@ -6,7 +6,7 @@ for here:
 - Behind the last segment that begins with anything, segments were only made ahead of need.
 - Up to the largest record end that any consume queue entry names, the log was whole once, and bytes
   there that are no record are damage. A store that was left open (its broker runs, or crashed) is
-  read up to this mark only, because bytes behind it may be half written.
+  read up to this mark only, because bytes after it may be half written.
 - A store that was closed in order is read further, as long as records follow each other.
 
 Without consume queues the last segment is read up to the first bytes that are no record and are
@@ -59,7 +59,7 @@ class SegmentHead(NamedTuple):
 
 class LogEnd(NamedTuple):
     """The end of the log. Below `known` the log was whole once, so anything else there is damage;
-    reading stops at `at` in any case; `look_ahead` bytes behind `known` are searched for a record.
+    reading stops at `at` in any case; `look_ahead` bytes after `known` are searched for a record.
     """
 
     known: int
@@ -164,7 +164,7 @@ def _split_point(
         if entry is None or not target <= entry[0] < limit:
             continue
         if _is_record(reader, segment, entry[0]):
-            # A queue that names a place here will name the next one as well.
+            # A queue that names a place here will name the next place as well.
             asked.remove(queue)
             asked.insert(0, queue)
             return entry[0]

@@ -52,7 +52,7 @@ ROWS_MAX: Final = 32768
 _GAP_BYTES: Final = 16 << 10
 _REMOTE_GAP_BYTES: Final = 1 << 20
 _NO_FILE: Final = "is named by a unit and is in no file"
-_NO_RECORD: Final = "is named by a consume queue unit as a record of another size, or is none"
+_NO_RECORD: Final = "is named by a consume queue unit as a record of another size, or is no record"
 
 
 class Reading:

@@ -84,7 +84,7 @@ class PieceScan:
             if position < piece.end:
                 last = base + int(starts[-1]) if len(starts) else position
                 if base + len(data) - position < min(_HEAD_BYTES, self._file_end - position):
-                    # The last record is believed only when the bytes behind it were read.
+                    # The last record is believed only when the bytes after it were read.
                     needed = position - last + _HEAD_BYTES
                     starts, position = starts[:-1], last
                 else:
@@ -99,15 +99,15 @@ class PieceScan:
             yield ScannedBytes(data, base, starts, damage, position)
 
     def between(self, chunk: ScannedBytes, bad: int, end: int) -> list[int]:
-        """The positions of records behind the bad record at `bad` and before `end`: a wrong size
-        may have led over them."""
+        """The positions of records after the bad record at `bad` and before `end`: a wrong size may
+        have led over them."""
         base = chunk.log_offset
         end = min(base + end, self._piece.end)
         found = self._behind_damage.records(base + bad, end, base, chunk.data)
         return [log_offset - base for log_offset in found]
 
     def _starts(self, data: bytes | memoryview, base: int) -> tuple[np.ndarray, int]:
-        """The records that name their own place, and the log offset behind the last of them."""
+        """The records that name their own place, and the log offset after the last of them."""
         found = record_starts(data, 0, len(data))
         starts, stop = found.positions, found.end
         before_end = starts < self._piece.end - base
@@ -158,7 +158,7 @@ class PieceScan:
         following = self._behind_damage.next(bad, limit)
         if following < limit:
             return [_damage(bad, following)], following
-        return [Damage(bad, f"is no record, nor is anything behind it up to {limit}")], limit
+        return [Damage(bad, f"is no record, and no record follows up to {limit}")], limit
 
     @cached_property
     def _behind_damage(self) -> BehindDamage:
@@ -168,4 +168,4 @@ class PieceScan:
 
 
 def _damage(bad: int, following: int) -> Damage:
-    return Damage(bad, f"is no record; the next one is at {following}")
+    return Damage(bad, f"is no record; the next record is at {following}")

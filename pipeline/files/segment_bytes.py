@@ -29,7 +29,7 @@ class SegmentBytes:
     """The bytes of a piece's segment, by log offset; a context manager.
 
     A caller that reads the piece from its start to its end gives `ahead_bytes`, the size of a read.
-    Where a read costs a round trip, the next ones are then under way while this one is decoded.
+    Where a read costs a round trip, the next pieces are then under way while this piece is decoded.
     """
 
     def __init__(

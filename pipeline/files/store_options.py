@@ -1,6 +1,6 @@
 """The options of `format("rocketmq-store")`, typed and checked (docs/pipeline.md lists them).
 
-Whatever can be refused without a look at a file is refused here, by name. This module imports
+An option that can be refused without a look at a file is refused here, by name. This module imports
 nothing heavy, because Spark asks for the schema in a short process of its own.
 """
 

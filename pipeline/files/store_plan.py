@@ -73,7 +73,7 @@ class LogPiece(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LogPart:
     """A partition of pieces of the log, which are scanned in order. The consume queues below
-    `queue_root` say where records begin behind damage."""
+    `queue_root` say where records begin after damage."""
 
     place: FileSystemPlace
     pieces: tuple[LogPiece, ...]
@@ -249,7 +249,7 @@ class _Planner:
         if self.options.use == CONSUME_QUEUE:
             return True
         if any(is_light(queue.topic) for queue in queues):
-            # In the log their messages are those of other topics.
+            # In the log these messages have other topics.
             return True
         whole = sum(segment.size for segment in segments)
         return self._bytes(self._ranges(queues, segments)) < whole * ENTRIES_SHARE_MAX

@@ -1,4 +1,5 @@
 """Offline jobs over stores, backups and archives: audit, rebuild, archive, replay, traffic, ...
 
-One module a job; `run.py` runs one from its arguments, for the command line and spark-submit.
+One module for each job; `run.py` runs a job from its arguments, for the command line and
+spark-submit.
 """

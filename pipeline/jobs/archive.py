@@ -1,13 +1,13 @@
 """The job `archive`: a store's messages as Parquet by topic and date, each exactly once.
 
 A run appends what is new since the last one, a range of the log at a time; ledger.py keeps it
-exactly once whatever is killed when. Run it more often than retention deletes: the job reports log
+exactly once whenever a run is killed. Run it more often than retention deletes: the job reports log
 offsets that were deleted before they were archived, and fails for them in mode failfast.
 
 Records that are no messages are left out and counted (left_out.py). The end of a range is fixed
 before its rows are read, so that records which a broker writes meanwhile go into the next range: a
-segment is full, and ends a range, when segments with records follow it; in the last one the range
-ends with the last record.
+segment is full, and ends a range, when segments with records follow it; in the last segment the
+range ends with the last record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def archive(
     range_bytes: int = RANGE_BYTES,
     file_bytes: int = FILE_BYTES,
 ) -> JobResult:
-    """Archive what is new into `target` (a directory or URI). Frame: `entries`, one a range.
+    """Archive the new part of the log into `target` (a directory or URI). Frame: `entries`, one a
+    range.
 
     Topics and times of `store` are what the archive is for, with this run and all later ones.
     Raises JobFailed when the ledger does not fit or is for another selection, or in mode failfast
@@ -138,14 +139,14 @@ def check(target: str) -> JobResult:
 
 def archived_files(target: str) -> list[str]:
     """The Parquet files of an archive, as paths or URIs: those its ledger names and no others, so
-    that a range is there whole or not at all. Raises JobFailed when one is gone."""
+    that a range is there whole or not at all. Raises JobFailed when a file is gone."""
     place = Target(target)
     return [place.uri(path) if "://" in target else place.path(path) for path in _files(place)]
 
 
 def read_archive(spark: SparkSession, target: str) -> DataFrame:
     """The rows of an archive, with `topic` as text, and their `date`: those of the files that its
-    ledger names. Raises JobFailed when one is gone."""
+    ledger names. Raises JobFailed when a file is gone."""
     place = Target(target)
     by_base: dict[str, list[str]] = {}
     for path in _files(place):
@@ -208,7 +209,7 @@ class _Writer:
         return self._stage(rows, end, aside)
 
     def _last_end(self, start: int, end: int) -> int | None:
-        """Where the last record in [start, end) ends now; None if there is none."""
+        """Where the last record in [start, end) ends now; None without a record."""
         from pyspark.sql import functions as f
 
         everything = replace(self.store, topics=(), begin_ms=None, end_ms=None)
@@ -221,8 +222,8 @@ class _Writer:
         return last
 
     def _stage(self, rows: DataFrame, end: int, aside: str) -> StagedRows:
-        """Write the rows aside, and look at what was written: the files count, not what tasks that
-        were repeated saw."""
+        """Write the rows aside, and count them in the files written: tasks that were repeated may
+        have counted twice."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -252,7 +253,7 @@ class _Writer:
                 .collect()[0]
             )
         else:
-            # Spark leaves out a plan without rows, and what was to be observed with it.
+            # Spark leaves out a plan without rows, and its observations with it.
             found, count = rows.agg(*sums).collect()[0].asDict(), 0
         facts["left_out"] = {why: found[why] for why in NOT_ARCHIVED if found[why]}
         return StagedRows(end, count, found["bad"], facts)

@@ -2,11 +2,10 @@
 
 1. The rows of the log are counted, its damaged places found, the numbers of each queue summed up as
    runs where they are read.
-2. The runs of each queue are checked (numbering.py).
-3. Entries and the records they name are compared, in pieces of the log (cross_check.py).
-4. Entries and numbers tell what damaged ranges held (lost_messages.py).
-5. Unique keys that occur twice in a topic are counted.
-6. What is only a symptom of another finding is dropped (findings.py).
+2. The runs of each queue are checked (numbering.py). 3. Entries and the records they name are
+compared, in pieces of the log (cross_check.py). 4. Entries and numbers show what damaged ranges
+held (lost_messages.py). 5. Unique keys that occur twice in a topic are counted. 6. What is only a
+symptom of another finding is dropped (findings.py).
 
 The rows a pass needs of each record are small (no bodies, no properties) and kept on the executors'
 disks between the passes, so the log itself is read once.
@@ -117,7 +116,7 @@ class _Passes:
         self._runs = self._runs.persist()
 
     def close(self) -> None:
-        """Give back what was kept between the passes."""
+        """Free the frames that were kept between the passes."""
         for frame in (self._derived, self._runs, self._entries):
             if frame is not None:
                 frame.unpersist()
@@ -167,8 +166,8 @@ class _Passes:
         self.losses = find_losses(self._spark, ranges, self._runs, self._entries, MOST_FINDINGS)
 
     def _end_of_damage(self) -> int:
-        """Where damage ends that no record follows: with the last record an entry names there, or
-        with the last file."""
+        """Where damage ends that no record follows: with the last record that an entry names there,
+        or with the last file."""
         from pyspark.sql import functions as f
 
         end = self._store.store().log_end
@@ -215,8 +214,8 @@ def _find_damaged(derived: DataFrame) -> list[Gap]:
 
 
 def damaged_places(places: Sequence[tuple[int, str]], following: Mapping[int, int]) -> list[Gap]:
-    """Damaged places (start and reason, ascending) with their ends; `following` has the first
-    record behind those, by their numbers, that have one before the next damaged place."""
+    """Damaged places (start and reason, ascending) with their ends; `following` has, by the number
+    of a damaged place, the first record after it, if that comes before the next damaged place."""
     first = [following.get(number, _NEVER) for number in range(len(places))]
     ends = [*accumulate(reversed(first), min)][::-1]
     ended = zip(places, ends, strict=True)

@@ -49,7 +49,7 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
 
 
 def check_master(master: str | None) -> None:
-    """Raises JobFailed for what is no address of a Spark master."""
+    """Raises JobFailed for a text that is no address of a Spark master."""
     if master and not master.startswith(_MASTERS):
         raise JobFailed(
             f"--master {master}: must be local[N], spark://HOST:PORT, yarn or k8s://...", USAGE
@@ -116,7 +116,7 @@ def _check_archiving(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
 
 
 def _check_pictures(parsed: argparse.Namespace) -> None:
-    """Said now, because what is to be drawn takes minutes to read."""
+    """This is said now, because reading the data for the plots takes minutes."""
     from aerobee.pipeline.jobs.common.plots import can_draw
 
     if parsed.no_pictures and not parsed.plots:

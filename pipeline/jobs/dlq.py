@@ -49,7 +49,7 @@ def dead_letters(rows: DataFrame) -> DataFrame:
 def dlq(
     spark: SparkSession, store: StoreInput, *, topics: Sequence[str] = (), samples: int = 3
 ) -> JobResult:
-    """Frames: `letters` (each one), `groups` (sums by group, topic and reason).
+    """Frames: `letters` (each letter), `groups` (sums by group, topic and reason).
 
     `topics` are those the letters came from, or those they are in.
     """

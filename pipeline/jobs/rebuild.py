@@ -5,8 +5,8 @@ parts that a broker is made of write the files, so they come out as a broker's: 
 parallel, each by one task, the index, which depends on the order of the whole log, by one task from
 keys that many have derived. An index file has the time of its first message as its name.
 
-Where a queue's numbering began anew (its topic was deleted), records from before have no slot any
-more; a number that the log before it cannot have room for is damage and set aside.
+If a queue's numbering began anew (its topic was deleted), earlier records have no slot any more; a
+number for which the log before it has no room is damage and set aside.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _write_queues(spark: SparkSession, entries: DataFrame, write: _Work, result:
 
 
 def _since_anew(entries: DataFrame) -> DataFrame:
-    """Without the entries of numberings that ended when a topic was deleted."""
+    """The entries without those of numberings that ended when a topic was deleted."""
     from pyspark.sql import functions as f
 
     begun = f.max(f.when(f.col("slot") == 0, f.col("logOffset"))).alias("begun")
@@ -165,7 +165,7 @@ def _write_index(spark: SparkSession, keys: DataFrame, write: _Work, result: Job
 
 @contextmanager
 def _aside(output: str, name: str) -> Iterator[str]:
-    """A directory `name` for one try of a task; what is left there at the end is removed.
+    """A directory `name` for one try of a task; files left there at the end are removed.
 
     Tries that make the same directory do no harm to each other: each moves its own into place, and
     the first is kept.

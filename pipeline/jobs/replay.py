@@ -2,10 +2,11 @@
 
 Body, tags, keys and the user's properties stay; what a delivery added is left out. The properties
 REPLAYED_FROM (topic, queue, number and id of the original) and REPLAYED_BORN_TIME (ms, its own time
-of birth) are added, so that consumers can tell a replayed message and drop one they have.
+of birth) are added, so that consumers can recognise a replayed message and drop a message they
+have.
 
 Records that are no messages are left out and counted (left_out.py). A delayed message counts as its
-delivered copy, so one that still waits at the end of the log is not sent.
+delivered copy, so a message that still waits at the end of the log is not sent.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _PACKED = (
 )
 _WHY = "whyLeftOut"
 _SINK_DDL = "topic string, body binary, tags string, keys string, properties map<string,string>"
-# A batch is what is sent at once, so it is cut to what fits into this part of a second.
+# A batch is sent at once, so it is cut to the number that fits into this part of a second.
 _TICKS = 10
 
 
@@ -100,9 +101,9 @@ def replay(
     columns), topics and store times select. `rate` is messages a second; `sink` are further options
     of the sink.
 
-    Frames: `messages` (what is, or would be, sent), `topics` (how many to each). Raises JobFailed
-    when a message would go where nobody may send, and before anything is read when nothing can be
-    sent at all: nobody answers, an option is wrong.
+    Frames: `messages` (those that are, or would be, sent), `topics` (their number for each). Raises
+    JobFailed when a message would go where nobody may send, and before anything is read when
+    nothing can be sent at all: nobody answers, an option is wrong.
     """
     result = JobResult("replay")
     options = {"nameServer": name_servers} | (sink or {})
@@ -143,10 +144,11 @@ def replay(
 
 
 def still_waiting(waiting: DataFrame, rows: DataFrame) -> int:
-    """How many of these waiting copies have no delivered copy behind them in `rows`.
+    """The number of these waiting copies that no delivered copy follows in `rows`.
 
     A delivered copy has the original's topic, unique key and time of birth; a message that waits
-    again and again (retries) has one for each time, so each is looked for behind its own place.
+    again and again (retries) has a delivered copy for each time, so each is looked for after its
+    own place.
     """
     from pyspark.sql import functions as f
 
@@ -171,7 +173,8 @@ def still_waiting(waiting: DataFrame, rows: DataFrame) -> int:
 
 
 def _counted(rows: DataFrame) -> tuple[tuple[int, int | None, int | None], dict[str, int]]:
-    """Messages with their first and last log offset, and how many rows are none, by why."""
+    """Messages with their first and last log offset, and the number of rows that are no messages,
+    by reason."""
     from pyspark.sql import functions as f
 
     place = f.col("commitLogOffset")
@@ -195,7 +198,7 @@ def _report(result: JobResult) -> None:
 def _rows(spark: SparkSession, source: StoreInput | str) -> tuple[DataFrame, int]:
     if isinstance(source, str):
         rows = read_archive(spark, source)
-        # In an archive they are as their producer packed them; sent as plain ones nobody could
+        # In an archive bodies are as their producer packed them; sent as plain bodies nobody could
         # read them.
         return rows.where(f"NOT ({_PACKED})"), rows.where(_PACKED).count()
     rows = source.rows(spark, [*ARCHIVE_COLUMNS, "error"], checkCrc="true")

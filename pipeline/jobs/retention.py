@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _HOUR_MS = 3_600_000
-# No message is so old, and no log so long.
+# Higher than any store time and any log offset.
 _NEVER = 1 << 62
 # The one directory and disk of a log that a policy is tried on.
 _LOG = "log"
@@ -44,7 +44,7 @@ _LOSS_DDL = (
 
 
 class QueueEnds(NamedTuple):
-    """A queue's first offset, the one behind its last, and for a log offset the first offset of a
+    """A queue's first offset, the offset after its last, and for a log offset the first offset of a
     message at or above it."""
 
     first: int
@@ -225,7 +225,7 @@ def _segments(
 
 
 def _committed(store: Store) -> tuple[list[Committed], list[str]]:
-    """Where groups stand, by the broker's own tables, and what is not known."""
+    """The offsets of groups, by the broker's own tables, and what is not known."""
     found: list[Committed] = []
     notes: list[str] = []
     for name in (OFFSETS, LMQ_OFFSETS):

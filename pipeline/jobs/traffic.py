@@ -168,7 +168,7 @@ def _shown(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def hot_queues(queues: list[dict[str, Any]], times_mean: float = 2.0) -> list[dict[str, Any]]:
-    """Topics of which one queue has at least that many times the mean of all their queues."""
+    """Topics with a queue that has at least that many times the mean of all their queues."""
     by_topic: dict[str, dict[int, int]] = {}
     for row in queues:
         by_topic.setdefault(row["topic"], {})[row["queueId"]] = row["messages"]
@@ -220,8 +220,8 @@ def rate(minutes: Sequence[tuple[int, int, int]]) -> Rate:
 
 
 class Skew(NamedTuple):
-    """How a topic's messages are spread over its queues: the busiest one's share, and how many
-    times the mean that is."""
+    """How a topic's messages are spread over its queues: the share of the busiest queue, and how
+    many times the mean that is."""
 
     queues: int
     busiest: int

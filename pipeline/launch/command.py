@@ -55,8 +55,8 @@ class Launch:
 
 
 def find_spark(environ: Mapping[str, str]) -> Path:
-    """The directory of Spark: SPARK_HOME, or that of the package PySpark. Raises JobFailed if
-    there is none, it is of another version, or something that Spark needs is missing."""
+    """The directory of Spark: SPARK_HOME, or that of the package PySpark. Raises JobFailed if there
+    is no Spark, it has another version, or something that Spark needs is missing."""
     missing = [name for name in ("numpy", "pandas", "pyarrow") if find_spec(name) is None]
     chosen = environ.get("SPARK_HOME")
     spec = None if chosen else find_spec("pyspark")
@@ -85,7 +85,7 @@ def _check_java(environ: Mapping[str, str]) -> None:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError) as error:
         where = f"JAVA_HOME is {home}, which" if home else "the PATH"
-        raise JobFailed(f"{needs}; {where} has none that runs") from error
+        raise JobFailed(f"{needs}; {where} has no Java that runs") from error
     version = re.search(r'version "(\d+)', said)
     if version is not None and int(version[1]) < _JAVA:
         raise JobFailed(f"{needs}; {java} is version {version[1]}")
@@ -113,7 +113,7 @@ def build(launch: str, words: Words, given: Mapping[str, str], *, is_terminal: b
         environ.setdefault("PYSPARK_PYTHON", sys.executable)
         environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if setting("spark.pyspark.driver.python") is None:
-            # Else one that is set for workers, spark.pyspark.python, would be the driver's, too.
+            # Else spark.pyspark.python, set for workers, would be the driver's Python, too.
             driver = f"spark.pyspark.driver.python={environ['PYSPARK_DRIVER_PYTHON']}"
             options.append(("--conf", driver))
     archive = None
@@ -183,7 +183,7 @@ def _declarative(
     environ: dict[str, str],
     archive: Path | None,
 ) -> Launch:
-    """Spark's own program for them; its arguments stand behind the description."""
+    """Spark's own program for them; its arguments follow the description."""
     program = home / "bin" / "spark-pipelines"
     if not program.is_file():
         raise JobFailed(f"declarative pipelines need Spark 4.1 or newer; {home} is older")
@@ -193,7 +193,7 @@ def _declarative(
     verb, more = "run", words.arguments
     if more and not more[0].startswith("-"):
         verb, *more = more
-    # The Spark that it starts is a second one, which is told of none of these in another way.
+    # It starts a second Spark, which learns of these settings in no other way.
     if words.value("--remote") is None:
         environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*flat(options), "pyspark-shell"])
     argv = [str(program), verb, "--spec", str(words.application), *more, *flat(options)]

@@ -73,8 +73,8 @@ def _say_ended_streams(spark: Any) -> None:
 
 
 def run_application() -> None:
-    """Run what the arguments of this process name, or standard input if there are none; returns
-    when it has ended, and raises what it raises."""
+    """Run the program that the arguments of this process name; without arguments, standard input.
+    Returns when it has ended, and raises what it raises."""
     delete_at_exit()
     program = vars(sys.modules["__main__"])
     if sys.argv[1:]:

@@ -1,7 +1,7 @@
-"""An archive of Aerobee's modules, for executors that have it not installed.
+"""An archive of Aerobee's modules, for executors where Aerobee is not installed.
 
-Spark puts archives that end in .zip on the workers' path; Python imports plain modules from one,
-and no compiled ones, so those are left out.
+Spark puts archives that end in .zip on the workers' path; Python imports plain modules from an
+archive, but no compiled modules, so those are left out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_modules() -> Path:
 
 
 def delete_at_exit() -> None:
-    """Delete the archive that the environment names, if there is one, when this process ends."""
+    """Delete the archive that the environment names, if any, when this process ends."""
     path = os.environ.pop(ARCHIVE, None)
     if path is not None:
         atexit.register(delete, Path(path))

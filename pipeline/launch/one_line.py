@@ -20,7 +20,8 @@ _OURS: Final = "aerobee.pipeline."
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """The sentence of an error of ours, raised here or told by Spark; None for another error."""
+    """The sentence of an error of ours, raised here or reported by Spark; None for another
+    error."""
     if type(error).__module__.startswith(_OURS):
         return " ".join(str(error).split())
     return sentence_in(str(error)) or missing_column(str(error))

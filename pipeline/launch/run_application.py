@@ -1,4 +1,4 @@
-"""Runs a program as Python itself would, but for errors of ours, which end it in one line.
+"""Runs a program as Python itself would; but errors of ours end it with one line.
 
     run_application.py APP [ARGS]      the file APP
     run_application.py                 what is on standard input, with `spark` and `sc` there

@@ -1,5 +1,5 @@
-"""The words behind `aerobee pipeline shell` and `submit`: options of ours, options of Spark, and
-what is to be run. Options of Spark are handed on as they are.
+"""The words after `aerobee pipeline shell` and `submit`: options of ours, options of Spark, and the
+program to run. Options of Spark are handed on as they are.
 
 Nothing heavy is imported: `aerobee --help` builds the parsers, too.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Options of spark-submit that stand alone; all others have a value.
 _SWITCHES: Final = frozenset({"--verbose", "-v", "--supervise", "--version", "--usage-error"})
-#: A line of a file of settings: a name and, behind a blank or a sign, the value.
+#: A line of a file of settings: a name and, after a blank or a sign, the value.
 _SETTING: Final = re.compile(r"([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.+)")
 _NAME_SERVERS: Final = ("-n", "--name-servers")
 _INSTALLED: Final = "--installed"
@@ -90,7 +90,7 @@ def add_launches(commands: Commands) -> None:
             usage=f"aerobee pipeline {name} {usage}",
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            # No word is an option to argparse: which ones are, `split` knows.
+            # To argparse no word is an option: `split` knows which are.
             prefix_chars="\0",
             add_help=False,
         )
@@ -99,7 +99,7 @@ def add_launches(commands: Commands) -> None:
 
 
 def split(words: Sequence[str], launch: str) -> Words:
-    """The words by what they are. Raises JobFailed for one that cannot be there."""
+    """Sorts the words by kind. Raises JobFailed for a word that cannot be there."""
     found, rest = Words(), list(words)
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).partition("=")
@@ -135,13 +135,13 @@ def flat(options: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def defaults(words: Words, home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings of the file that spark-submit reads besides; none if it is not there."""
+    """The settings of the file that spark-submit reads besides; empty without that file."""
     named = words.value("--properties-file")
     folder = environ.get("SPARK_CONF_DIR") or home / "conf"
     path = Path(named) if named else Path(folder) / "spark-defaults.conf"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return {}  # one that was named and is not there is spark-submit's to refuse
+        return {}  # spark-submit itself refuses a named file that is missing
     found = [_SETTING.fullmatch(line.strip()) for line in lines]
     return {match[1]: match[2] for match in found if match is not None}

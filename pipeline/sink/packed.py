@@ -35,7 +35,7 @@ from aerobee.protocol.message.properties import (
     PROPERTY_UNIQUE_KEY,
 )
 
-# Ids of so many rows differ by their counter alone (`UniqueIdMaker.block`).
+# Ids of up to this many rows differ by their counter alone (`UniqueIdMaker.block`).
 MOST_ROWS: Final = 16_384
 # Offsets of Arrow's binary arrays have 32 bits.
 _MOST_BYTES: Final = 1 << 30
@@ -76,9 +76,9 @@ class Packer:
         return topic is not None and all(place is None for place in by_row)
 
     def pack(self, batch: pa.RecordBatch, first: int) -> PackedRows | None:
-        """The rows of a batch of MOST_ROWS at most, the first of which has the number `first`.
+        """Packs the rows of a batch of MOST_ROWS at most; its first row has the number `first`.
 
-        None: they are to be made one by one.
+        None: the rows are to be made singly.
         """
         columns, count = self._columns, batch.num_rows
         bodies = batch.column(columns.body).cast(pa.binary())
@@ -113,7 +113,8 @@ class Packer:
     # --- queues -----------------------------------------------------------------------------
 
     def _chosen(self, batch: pa.RecordBatch, queues: Sequence[MessageQueue]) -> np.ndarray | None:
-        """The place among `queues` of each row's; None if a row names one that is not there."""
+        """The place of each row's queue among `queues`; None if a row names a queue that is not
+        there."""
         columns = self._columns
         if columns.queue_id is not None:
             return None if batch.column(columns.queue_id).null_count else self._named(batch, queues)
@@ -250,7 +251,7 @@ def _of_map(maps: pa.Array) -> tuple[pa.Array, int]:
 
 
 def _offsets(lists: pa.Array) -> pa.Array:
-    """Where each list begins in `lists.flatten()`, a null one being empty; and the end."""
+    """Where each list begins in `lists.flatten()`, and the end; a null list counts as empty."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
 

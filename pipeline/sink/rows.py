@@ -110,8 +110,8 @@ class RowMaker:
     _plain: dict[str, int] = field(default_factory=dict, init=False)
 
     def rows(self, values: Iterable[Sequence[Any]], first: int = 0) -> Iterator[Row]:
-        """Messages of rows given as sequences of values, the first of which has the number `first`
-        in its partition. Raises SinkRowError."""
+        """Makes messages of rows, given as sequences of values; the first row has the number
+        `first` in its partition. Raises SinkRowError."""
         for number, row in enumerate(values, first):
             yield self.row(number, row)
 

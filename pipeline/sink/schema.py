@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame become which parts of a message; refused at planning what cannot.
+"""Maps columns of a DataFrame to parts of a message; refuses at planning columns that fit none.
 
 Spark's types are looked at by their names, so that this needs no Spark.
 """
@@ -53,7 +53,7 @@ class Field(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Where in a row each part of a message stands; None for those that are not there."""
+    """Where in a row each part of a message stands; None for a part that the row lacks."""
 
     body: int
     topic: int | None = None
@@ -68,7 +68,7 @@ class SinkColumns:
 
 
 def read_sink_schema(fields: Sequence[Field], topic: str | None) -> SinkColumns:
-    """Raises SinkSchemaError for a column that is none of SINK_COLUMNS, has a type it cannot have,
+    """Raises SinkSchemaError for a column that is not in SINK_COLUMNS, has a type it cannot have,
     is there twice, or is missing; `topic` is the option of that name."""
     by_lower = {name.lower(): name for name in SINK_COLUMNS} | _ALIASES
     places: dict[str, int] = {}

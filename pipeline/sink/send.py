@@ -1,6 +1,6 @@
 """Sends one partition's messages, many at a time: staged in chunks, or as batches to their queues.
 
-Both senders gather rows, send what has become `batch_bytes` large without waiting for the answer,
+Both senders gather rows, send a batch once it has `batch_bytes`, without waiting for the answer,
 and keep at most `in_flight` requests open; `finish` sends the rest and waits for all answers. Rows
 of one queue stay in their order inside a request and, where nothing is retried, between requests.
 
@@ -115,7 +115,7 @@ class TaskSender(abc.ABC, Generic[K]):
         """Take rows that it `takes`; as `add`."""
 
     def finish(self) -> list[StagePart]:
-        """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
+        """Send the rest and wait for all answers; returns what was staged. Raises SinkSendError."""
         for key in list(self._gathered):
             self._flush(key)
         while self._in_flight:
@@ -127,7 +127,7 @@ class TaskSender(abc.ABC, Generic[K]):
         """The task has failed: drop what was staged, as far as that is quickly done."""
 
     def _gather(self, key: K, row: Row | PackedRun, most: int) -> None:
-        """Put rows beside the others of its key, unless they become too many, or more than `most`
+        """Put rows beside the others of their key, unless they become too many, or more than `most`
         bytes."""
         gathered = self._gathered.get(key)
         if gathered is not None and (
@@ -298,7 +298,7 @@ class PlainSender(TaskSender[MessageQueue]):
         self._add(row)
 
     def takes(self, largest_body: int, largest_row: int, brokers: Iterable[str]) -> bool:
-        # A row that fills a batch goes alone, as a message of which the broker says what is wrong.
+        # A row that fills a batch goes alone, as a message; the broker says what is wrong with it.
         return largest_row <= self._batch_bytes
 
     def add_piece(self, piece: PackedRun) -> None:

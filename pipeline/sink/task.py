@@ -36,7 +36,7 @@ class TaskResult:
     parts: list[StagePart]
 
 
-#: Rows as Spark hands them over: Arrow batches, or rows one by one (streams of PySpark 4.0).
+#: Rows as Spark hands them over: Arrow batches, or single rows (streams of PySpark 4.0).
 GivenRows = Iterable["pa.RecordBatch | Sequence[Any]"]
 
 

@@ -1,9 +1,9 @@
 """The writers behind `format("rocketmq")`: batch and stream, for PySpark 4.0 to 4.3.
 
-A thin layer over `sink/task.py`. Which class Spark is given: batch writes take Arrow in all
-versions, streams since 4.1, before that rows. A writer is made and planned on the driver, pickled
-to the tasks, and made again from the pickle for commit and abort: nothing is kept in it but the
-plan.
+A thin layer over `sink/task.py`. The version decides which class Spark is given: batch writes take
+Arrow in all versions, streams take it since 4.1 and took rows before. A writer is made and planned
+on the driver, pickled to the tasks, and made again from the pickle for commit and abort: nothing is
+kept in it but the plan.
 
 What Spark says of a task, and where: the partition in its TaskContext, a stream's query and batch
 as local properties of it; commit gets the batch only. So both travel in the commit messages.

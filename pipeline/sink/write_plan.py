@@ -1,4 +1,4 @@
-"""Planning a write: what is wrong is found here, on the driver, before any row is computed.
+"""Plans a write: finds here, on the driver, what is wrong before any row is computed.
 
 Options, columns, name servers, topic, and whether the brokers stage (`guarantee=auto` falls back to
 at least once where they do not, and says so). The plan is pickled and goes to the tasks.
@@ -146,7 +146,7 @@ def is_job_done(given: Mapping[str, str]) -> bool:
     """Whether a write with these options would send nothing, since its job id is done.
 
     False where that cannot be known: without a job id, with a broker that does not stage or is
-    away, or while the batch is still being published; the write itself tells then what is wrong.
+    away, or while the batch is still being published; then the write itself reports what is wrong.
     """
     options = read_sink_options(given, streaming=False)
     if options.job_id is None:

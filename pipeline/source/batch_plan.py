@@ -129,10 +129,10 @@ class SubscribedQueues:
         return offsets
 
     def check(self, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges as far as their queues have them, in the same order.
+        """Returns the ranges, in the same order, cut to what their queues have.
 
-        Raises DataLoss for one that begins below its queue or ends beyond it; under
-        failOnDataLoss=false it is cut, with a warning.
+        Raises DataLoss for a range that begins below its queue or ends beyond it; under
+        failOnDataLoss=false the range is cut, with a warning.
         """
         queues = [one.queue for one in ranges]
         lowest, highest = min_offsets(self.brokers, queues), max_offsets(self.brokers, queues)

@@ -1,14 +1,15 @@
-"""Whether a queue is still the one that was read: topics are deleted and made again.
+"""Checks that a queue is still the queue that was read: topics are deleted and made again.
 
-An offset alone does not tell: a topic that was made again counts from 0, and once it is as long as
-the last one was, reading goes on in its middle as if nothing had happened. So a checkpoint holds
-the last message read of each queue (`Mark`: its place in the broker's log and the time it was
+An offset alone does not show it: a topic that was made again counts from 0, and once it is as long
+as the deleted topic was, reading goes on in its middle as if nothing had happened. So a checkpoint
+holds the last message read of each queue (`Mark`: its place in the broker's log and the time it was
 stored), and a batch begins only if that message is there still. A message that retention has
-removed is no proof of anything; the limits of the queue then say what was lost.
+removed proves nothing; the limits of the queue then say what was lost.
 
-Another message in its place, or none, is data loss, under failOnDataLoss=false a warning. Reading
-then goes on at the first message that was stored after the last one read: that is the first of a
-topic made anew, and what followed a power cut that took messages back (ASYNC_FLUSH).
+Another message in its place, or no message, is data loss; under failOnDataLoss=false it is a
+warning. Reading then goes on at the first message that was stored after the last message read. That
+is the first message of a topic made anew, or the first after a power cut that took messages back
+(ASYNC_FLUSH).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class QueueLives:
         self._marked: dict[Queue, tuple[int, float, Mark | None]] = {}
 
     def marks(self, ends: Offsets) -> dict[Queue, Mark]:
-        """The last message before each end, where there is one."""
+        """The last message before each end; a queue without such a message is left out."""
         now = time.monotonic()
         asked = {}
         for queue, end in ends.items():
@@ -51,8 +52,8 @@ class QueueLives:
         return {queue: mark for queue, mark in found.items() if mark is not None}
 
     def begins(self, start: Position, ends: Offsets) -> Offsets:
-        """Where reading begins: at `start`, but for the queues of `ends` that are not those that
-        were read any more. DataLoss, or a warning, for these."""
+        """Where reading begins: at `start`, except for queues of `ends` that were made anew since.
+        DataLoss, or a warning, for these."""
         offsets = {queue: at for queue, at in start.offsets.items() if queue in ends}
         begins = dict(start.offsets)
         for queue, found in self._others(offsets, start.marks).items():
@@ -90,8 +91,8 @@ class QueueLives:
     def _others(
         self, offsets: Mapping[Queue, int], marks: Mapping[Queue, Mark]
     ) -> dict[Queue, Mark | None]:
-        """The queues that have another message than the marked one before their offset, or none
-        (None)."""
+        """The queues whose message before their offset is not the marked message; None where they
+        have no message there."""
         asked = {queue: offset for queue, offset in offsets.items() if queue in marks}
         return {
             queue: found for queue, found in self._before(asked).items() if found != marks[queue]
@@ -113,7 +114,7 @@ class QueueLives:
 def other_life(queue: Queue, offset: int, mark: Mark, found: Mark | None) -> str:
     """Says which message was found in the place of the last message read."""
     was = f"the last message read, {offset - 1}, was stored at {_time(mark)}"
-    now = "it is not there" if found is None else f"there is one stored at {_time(found)} now"
+    now = "it is not there" if found is None else f"there is now a message stored at {_time(found)}"
     return (
         f"{queue}: {was}, and {now}: the topic was deleted and made again since, or its broker has "
         "lost or replaced what it had stored"

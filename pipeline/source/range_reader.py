@@ -62,7 +62,8 @@ class PulledRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PullForm:
-    """How pulls ask: the group they name, the tags, the most messages of one (None: no limit)."""
+    """How pulls ask: the group they name, the tags, the most messages of a pull (None: no
+    limit)."""
 
     group: str
     expression: str = "*"
@@ -196,7 +197,7 @@ class RangeReader:
             yield PulledRecords(answer.body, low, self._next, exact)
 
     def _reached(self, slot: _Slot, answer: Command, following: int) -> int:
-        """Where to go on after an answer; what it skipped is lost, and said to be."""
+        """Where to go on after an answer; skipped offsets are lost and reported."""
         if answer.code == ResponseCode.SUCCESS:
             return following
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:

@@ -50,7 +50,7 @@ def read_range(options: SourceOptions, whole: Range) -> Iterator[pa.RecordBatch]
 
 
 def _joined(chunks: Iterator[PulledRecords]) -> Iterator[PulledRecords]:
-    """Small chunks that follow each other as one."""
+    """Joins small chunks that follow each other."""
     waiting: list[PulledRecords] = []
     size = 0
     for chunk in chunks:
@@ -132,7 +132,7 @@ class _Rows:
 
 
 def _inside(chunk: PulledRecords, starts: np.ndarray) -> np.ndarray:
-    """Which records have a queue offset that counts."""
+    """Selects the records whose queue offset counts."""
     offsets = numbers(chunk.records, starts, QUEUE_OFFSET_POSITION, ">i8")
     inside: np.ndarray = (offsets >= chunk.low) & (offsets < chunk.high)
     return inside

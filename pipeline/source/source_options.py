@@ -69,7 +69,7 @@ _FORMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Which offsets reading starts or ends at: an end of each queue, a time, or given offsets.
+    """The place where reading starts or ends: an end of each queue, a time, or given offsets.
 
     `offsets` may hold EARLIEST and LATEST, `times` are in ms; what they do not name is at
     `otherwise`. A queue that has no message at or after its time is at its end, or refused where
@@ -253,7 +253,7 @@ def _what(options: OptionMap) -> tuple[tuple[str, ...], str | None, frozenset[Qu
 
 
 def _expression(options: OptionMap) -> tuple[str, frozenset[str], str | None]:
-    """The tags as text and as a set, or an SQL92 expression; what is wrong with it is said now."""
+    """The tags as text and as a set, or an SQL92 expression, which is checked now."""
     kind = options.choice("expressionType", (TAG_TYPE, SQL_TYPE), TAG_TYPE)
     expression = options.text("subExpression")
     if kind == SQL_TYPE and expression is None:
@@ -305,7 +305,7 @@ def _by_queue(
 def _must_be_one(options: OptionMap, times: Iterable[str]) -> bool:
     """Whether a queue without a message at or after its time is refused."""
     if _STRATEGY in options and not options.given(times):
-        raise OptionError(f"option {_STRATEGY} is for {' and '.join(times)}, none is given")
+        raise OptionError(f"option {_STRATEGY} is for {' and '.join(times)}, neither is given")
     return options.choice(_STRATEGY, ("latest", "error"), "latest") == "error"
 
 
@@ -322,7 +322,7 @@ def _check_batch(start: OffsetSpec, end: OffsetSpec) -> None:
 
 
 def _check_order(options: OptionMap, start: OffsetSpec, end: OffsetSpec) -> None:
-    """Refuse a start behind the end, which no queue can have."""
+    """Refuse a start after the end, which no queue can have."""
     first_ms, end_ms = start.timestamp_ms, end.timestamp_ms
     if first_ms is not None and end_ms is not None and end_ms < first_ms:
         raise options.wrong("endingTimestamp", "is before startingTimestamp")

@@ -10,7 +10,7 @@ as the query's driver process and may be asked a hundred times a second.
     done(end)           a batch is committed: offsets for the display of lag
 
 A queue without a route (its broker is away) keeps the offset it had, so it is neither forgotten nor
-read again. That a queue is still the one that was read is looked at before each batch (lives.py).
+read again. Before each batch `lives.py` checks that a queue is still the queue that was read.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class StreamPlan:
     # --- how far to go ----------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Take what is there now for the end of the query (trigger availableNow)."""
+        """Make the present ends of the queues the end of the query (trigger availableNow)."""
         try:
             self._target = self._ends()
         except NoSuchTopic as error:
@@ -122,8 +122,9 @@ class StreamPlan:
         """How far the next batch goes. `start` None: from what this process has seen so far, and
         without limits.
 
-        Such a call may be the first of a new query, whose start is asked for later. So the start
-        is resolved and kept before an end is told, or it could come to lie behind that end.
+        Such a call may be the first of a new query, whose start is asked for later. So the start is
+        resolved and kept before an end is returned; else the start could come to lie after that
+        end.
         """
         if start is not None:
             self._check_topics(start)
@@ -168,7 +169,7 @@ class StreamPlan:
         return max_offsets(self._subscribed.brokers, self._subscribed.queues(list(self._known)))
 
     def _check_topics(self, start: Position) -> None:
-        """Raises OptionError for a checkpoint of which nothing is read here."""
+        """Raises OptionError for a checkpoint none of whose queues is read here."""
         if self._is_ours:
             return
         topics = sorted({queue.topic for queue in start.offsets})
@@ -198,8 +199,8 @@ class StreamPlan:
                 self._subscribed.report_loss(f"{text}, and its topic has no such queue any more")
             else:
                 log.warning(
-                    "%s, has no route and is waited for; if its broker has left for good, what was "
-                    "not read there is lost, the other queues are read on", text,
+                    "%s, has no route and is waited for; if its broker has left for good, its "
+                    "unread messages are lost; the other queues are read on", text,
                 )  # fmt: skip
 
     def _report_shorter(self, queue: Queue, known: int, end: int) -> None:
@@ -230,7 +231,7 @@ class StreamPlan:
     def _waits(self, begins: Offsets, ends: Offsets, limits: BatchLimits) -> bool:
         """Whether there are too few messages for a batch, and they have not waited long enough.
 
-        A query that is to end with what is there does not wait for more.
+        A query with the trigger availableNow does not wait for more.
         """
         lag = sum(max(0, end - begins.get(queue, end)) for queue, end in ends.items())
         now = time.monotonic()
@@ -258,8 +259,8 @@ class StreamPlan:
     def ranges(self, start: Position, end: Position) -> list[Range]:
         """The ranges that a batch reads; DataLoss where they are gone (or a warning, as asked).
 
-        An empty range from an offset to itself is no batch: so PySpark 4.0 tells a source that
-        starts again how far was planned, also when batch 0 was not finished.
+        An empty range from an offset to itself is no batch: by such a range PySpark 4.0 tells a
+        source that starts again how far was planned, also when batch 0 was not finished.
         """
         self._check_topics(start)
         if start.offsets != end.offsets:
@@ -279,7 +280,7 @@ class StreamPlan:
         return self._subscribed.check([one for one in ranges if one.size > 0])
 
     def _backwards(self, one: Range) -> Range:
-        """A start beyond the end, of which no mark tells why."""
+        """A start beyond the end, which no mark explains."""
         begun = (self._initial or {}).get(one.queue)
         is_initial = self._asked and begun == one.start
         if is_initial and self.options.start.moves:

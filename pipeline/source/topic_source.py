@@ -3,11 +3,11 @@
 A thin layer: options come in, plans of `batch_plan.py` and `stream_plan.py` become Spark's
 partitions, and `range_rows.py` reads them. A comment stands where versions of PySpark differ.
 
-Which process runs what: schema() and the readers' planning run in short driver processes, a stream
-reader's offsets in one that lives as long as the query, read() in the executors' workers, where the
-reader arrives pickled. So nothing holds a socket but what is made inside such a call, and nothing
-heavy (numpy, pyarrow, msgspec) is imported before one: Spark imports this module while it looks for
-data sources, and a failure would hide all of them without a word.
+Several processes run this: schema() and the readers' planning run in short driver processes, a
+stream reader's offsets in a process that lives as long as the query, read() in the executors'
+workers, where the reader arrives pickled. So only objects made inside such a call hold a socket,
+and nothing heavy (numpy, pyarrow, msgspec) is imported before such a call: Spark imports this
+module while it looks for data sources, and a failure would hide all of them without a word.
 """
 
 from __future__ import annotations
@@ -80,13 +80,14 @@ class TopicSource(DataSource):
         return ddl(self._options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader; one with pushFilters only when asked, since Spark refuses it else."""
+        """A batch reader. It has pushFilters only with the option `pushdown`: Spark refuses it
+        else."""
         options = self._options(False, schema)
         return FilteringTopicReader(options) if options.pushdown else TopicReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream reader; one that fails when it is first asked, if an option is wrong: of an
-        error here PySpark's planning process tells another one instead, which it makes itself."""
+        """A stream reader. If an option is wrong, the reader fails at its first call: in place of
+        an error raised here PySpark's planning process reports an error of its own."""
         try:
             return TopicStreamReader(self._options(True, schema))
         except OptionError as error:
@@ -99,7 +100,7 @@ class TopicSource(DataSource):
         return make_writer(self.options, schema, overwrite, streaming=False)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A stream writer; the same."""
+        """A stream writer; refuses by name what cannot be written."""
         from aerobee.pipeline.sink.topic_sink import make_writer
 
         return make_writer(self.options, schema, overwrite, streaming=True)
@@ -159,7 +160,8 @@ class TopicReader(_Reading, DataSourceReader):
 
 @plain_errors
 class FilteringTopicReader(TopicReader):
-    """With filters pushed down (since 4.1): leaves out queues and offsets that cannot match."""
+    """A reader with filters pushed down (since 4.1): leaves out queues and offsets that cannot
+    match."""
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Take what helps; all are given back, so Spark evaluates them on the rows as well."""
@@ -230,7 +232,8 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         self._plan.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the queues, limits aside; Spark shows them beside how far it has got."""
+        """The ends of the queues without limits; Spark shows them beside the query's own
+        offsets."""
         return to_json(self._plan.highest) if self._plan.highest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -20,9 +20,8 @@ import msgspec
 from aerobee.protocol.codes import LANGUAGE_CODES, LANGUAGES, UNKNOWN_LANGUAGE, LanguageName
 from aerobee.protocol.errors import BadHeader
 from aerobee.protocol.frames.command import Command
-from aerobee.protocol.frames.fastjson import JsonError, loads, text_of
+from aerobee.protocol.frames.fastjson import JsonError, decode_as_java, loads, text_of
 from aerobee.protocol.frames.header_encode import JSON, MSGPACK, ROCKETMQ
-from aerobee.protocol.frames.java_text import decode_as_java
 
 _BINARY_FIXED = struct.Struct(">hbhiii")
 _LENGTH = struct.Struct(">i")

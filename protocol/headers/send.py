@@ -322,3 +322,23 @@ class SendReply:
                 offset_bytes,
             )
         )
+
+
+class PushReplyHeader(Header):
+    """The reply that was sent, without its place in a queue: hosts are `ip:port`, times are ms
+    since 1970."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False

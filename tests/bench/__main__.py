@@ -23,13 +23,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.bench import report
+from tests.bench.alone import CannotMeasure, measured
 from tests.bench.cases import backlog, life, restart
-
-from ..interop.kit import missing
-from .alone import CannotMeasure, measured
-from .loads import CACHE, LOADS, Load, build, calibrate
-from .servers import KINDS, SERVERS, JavaServer, OurServer, flush_of, running, shape
-from .turns import TURNS, WARM_UP_BOUND, Rounds, add_turn_options, check_turns, rounds, warm_up
+from tests.bench.loads import CACHE, LOADS, Load, build, calibrate
+from tests.bench.servers import KINDS, SERVERS, JavaServer, OurServer, flush_of, running, shape
+from tests.bench.turns import (
+    TURNS,
+    WARM_UP_BOUND,
+    Rounds,
+    add_turn_options,
+    check_turns,
+    rounds,
+    warm_up,
+)
+from tests.interop.kit import missing
 
 EVENTS = ("P13", "P14", "P15", "P15B", "P16")
 STORES = CACHE / "starts"

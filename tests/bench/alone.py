@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .loads import LoadFailed, Lost, StartFailed
+from tests.bench.loads import LoadFailed, Lost, StartFailed
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -9,8 +9,7 @@ from statistics import median
 from typing import Any
 
 from aerobee.cli.bench.loads import BATCH, PULL, SEND, LoadShape, Mode
-
-from ..interop.brokers import Broker
+from tests.interop.brokers import Broker
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache" / "bench"

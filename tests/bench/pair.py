@@ -23,15 +23,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from tests.bench import report
+from tests.bench.alone import CannotMeasure, measured
 from tests.bench.cases.stalls import KEEP
-
-from . import report
-from .alone import CannotMeasure, measured
-from .loads import HERE, LOADS, Load, build, calibrate
-from .ratios import PAIRS_MIN, ratio_of, verdict
-from .servers import OurServer, flush_of, running, shape
-from .states import State, commit, working_tree
-from .turns import Rounds, equal_requests, rounds
+from tests.bench.loads import HERE, LOADS, Load, build, calibrate
+from tests.bench.ratios import PAIRS_MIN, ratio_of, verdict
+from tests.bench.servers import OurServer, flush_of, running, shape
+from tests.bench.states import State, commit, working_tree
+from tests.bench.turns import Rounds, equal_requests, rounds
 
 ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "pair"

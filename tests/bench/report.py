@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from aerobee.cli.bench import bench_result
-
-from .loads import Goal, Load
-from .turns import AT_MOST, RATIOS, Rounds, Turn
+from tests.bench.loads import Goal, Load
+from tests.bench.turns import AT_MOST, RATIOS, Rounds, Turn
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
 # Milliseconds of the fixed loop on a usual machine that has nothing else to do, and on a machine

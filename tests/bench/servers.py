@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aerobee.cli.bench.loads import BATCH
-
-from ..interop.brokers import Broker, JavaBroker, OurBroker, StoreShape
-from ..interop.wire import Wire
-from ..ports import free_port
-from .alone import interrupts_later
-from .loads import QUEUES, Load, StartFailed, generate, stored
-from .turns import TakesTurns
+from tests.bench.alone import interrupts_later
+from tests.bench.loads import QUEUES, Load, StartFailed, generate, stored
+from tests.bench.turns import TakesTurns
+from tests.interop.brokers import Broker, JavaBroker, OurBroker, StoreShape
+from tests.interop.wire import Wire
+from tests.ports import free_port
 
 SEGMENT_BYTES = 256 << 20
 #: Nothing is deleted for its age or for want of room: acknowledged messages are counted.

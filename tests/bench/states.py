@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .alone import CannotMeasure
+from tests.bench.alone import CannotMeasure
 
 _WHO = """\
 import json, platform, aerobee

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .alone import CannotMeasure
-from .loads import Load, LoadFailed, Lost, cpu_seconds, refuse_errors
+from tests.bench.alone import CannotMeasure
+from tests.bench.loads import Load, LoadFailed, Lost, cpu_seconds, refuse_errors
 
 TURN_LIMIT_S = 120
 #: Turns of each server, and the fewest: a median that two disturbed turns do not move. An interval

@@ -11,14 +11,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.interop.kit import CACHE, JAVA_BROKER
+from tests.interop.processes import Child, wait_until
+from tests.interop.wire import CLUSTER_INFO, ROUTE, SUCCESS, Wire
 from tests.ports import free_port
 from tests.tls import CERTIFICATE, KEY
 from tests.tls.authority import Authority, client
 from tests.tools import SHORT_LIVED_JAVA
-
-from .kit import CACHE, JAVA_BROKER
-from .processes import Child, wait_until
-from .wire import CLUSTER_INFO, ROUTE, SUCCESS, Wire
 
 TLS_PROPERTIES = {
     "tls.test.mode.enable": "false",

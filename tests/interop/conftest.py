@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from .brokers import Broker, JavaBroker, OurBroker
-from .kit import require
-from .peers import PEERS, Peer
-from .processes import Child
+from tests.interop.brokers import Broker, JavaBroker, OurBroker
+from tests.interop.kit import require
+from tests.interop.peers import PEERS, Peer
+from tests.interop.processes import Child
 
 # The broker under test; `java` shows what the real one does with the same clients.
 AGAINST = os.environ.get("AEROBEE_INTEROP_AGAINST", "our")

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .brokers import Broker
-from .kit import CACHE, HOME
-from .peers import JAVA_FLAGS
-from .processes import Child, Line
+from tests.interop.brokers import Broker
+from tests.interop.kit import CACHE, HOME
+from tests.interop.peers import JAVA_FLAGS
+from tests.interop.processes import Child, Line
 
 _ANSWER_S = 90  # two busy cores
 

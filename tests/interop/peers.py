@@ -4,12 +4,11 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.interop.brokers import Broker
+from tests.interop.kit import CACHE, HERE, HOME, JAVA_CLIENTS
+from tests.interop.processes import Child, Dialogue, Line, wait_until
 from tests.tls.authority import Pair
 from tests.tools import SHORT_LIVED_JAVA
-
-from .brokers import Broker
-from .kit import CACHE, HERE, HOME, JAVA_CLIENTS
-from .processes import Child, Dialogue, Line, wait_until
 
 JAVA_FLAGS = (
     "-Xms32m", "-Xmx256m", *SHORT_LIVED_JAVA,

@@ -4,11 +4,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests import campaign
-
-from .brokers import Broker
-from .peers import Peer, acknowledged
-from .processes import Child, Line, wait_until
-from .wire import Stored, Wire
+from tests.interop.brokers import Broker
+from tests.interop.peers import Peer, acknowledged
+from tests.interop.processes import Child, Line, wait_until
+from tests.interop.wire import Stored, Wire
 
 QUEUES = 8
 COUNT = campaign.size("clients")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .kit import Served
+from tests.service.kit import Served
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.protocol.frames.command import make_request
-
-from .kit import Served, Wire, aerobee
+from tests.service.kit import Served, Wire, aerobee
 
 Serve = Callable[..., Served]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from aerobee.client.blocking_roles import Producer, PullConsumer
 from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.message import Message
-
-from .kit import Served, metric, wait_until
+from tests.service.kit import Served, metric, wait_until
 
 COUNT = 2_000
 VICTIM = 1_000

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from aerobee.native.form import VARIABLE, is_built
-
-from .kit import Served, Wire, aerobee, metric
+from tests.service.kit import Served, Wire, aerobee, metric
 
 Serve = Callable[..., Served]
 EX_CONFIG = 78

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-
-from .kit import Served, Wire, tool, wait_until
+from tests.service.kit import Served, Wire, tool, wait_until
 
 PACKAGE = "prometheus"
 PROJECT = Path(__file__).parents[2]

@@ -17,8 +17,7 @@ import pytest
 from aerobee.config.model import SETTINGS
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from tests.ports import free_port
-
-from .kit import SMALL_STORE, Served, Wire, aerobee, metric, wait_until
+from tests.service.kit import SMALL_STORE, Served, Wire, aerobee, metric, wait_until
 
 Serve = Callable[..., Served]
 SYSTEM_ERROR, SYSTEM_BUSY, MESSAGE_ILLEGAL = 1, 2, 13

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .kit import Served, aerobee, metric, wait_until
+from tests.service.kit import Served, aerobee, metric, wait_until
 
 Serve = Callable[..., Served]
 RATIO = 'aerobee_limit_used_ratio{limit="limits.max_topics"}'

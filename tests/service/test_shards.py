@@ -25,8 +25,7 @@ from aerobee.client import (
 )
 from aerobee.client.blocking_roles import Admin, Producer, PullConsumer, PushConsumer
 from tests.ports import free_port
-
-from .kit import SMALL_STORE, Served, aerobee, wait_until
+from tests.service.kit import SMALL_STORE, Served, aerobee, wait_until
 
 MESSAGES = 40
 # Three starts, and 10 s for which a producer passes over a broker that failed; on a slow machine.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .kit import Served, Wire, aerobee, tool
+from tests.service.kit import Served, Wire, aerobee, tool
 
 UNIT = Path(__file__).parents[2] / "deploy" / "aerobee.service"
 # `systemd-analyze security` in tenths (1.4 of 10). Lower it when the unit gets tighter; it may not

@@ -16,9 +16,8 @@ import pytest
 from aerobee.client.blocking_roles import Admin
 from aerobee.client.options import ClientOptions
 from tests.ports import free_port
+from tests.service.kit import Served, aerobee, wait_until
 from tests.tls.authority import Authority, Pair, client
-
-from .kit import Served, aerobee, wait_until
 
 PASSWORD = "hidden-in-a-file"
 ENCRYPTED = ClientOptions(use_tls=True)

@@ -33,9 +33,8 @@ from aerobee.client.options import ClientOptions, ProducerOptions
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from tests import campaign
+from tests.service.kit import WAIT_S, Served, wait_until
 from tests.tls.authority import Authority, client, hello, old_client
-
-from .kit import WAIT_S, Served, wait_until
 
 SUITE = "hostile handshakes"
 #: The size of a wave: costs that come only with the first are no growth with the second.

@@ -23,10 +23,9 @@ from tests.interop.brokers import Broker
 from tests.interop.conftest import make_broker
 from tests.parts import need
 from tests.pythons import FORMS
+from tests.spark.kit import VERSIONS, Driver, missing, python_of, whole_versions
 from tests.spark.tables.lakes import LAKES, Lake
 from tests.wheels import build
-
-from .kit import VERSIONS, Driver, missing, python_of, whole_versions
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,9 +12,8 @@ from urllib.request import urlopen
 from tests.interop.processes import Child, wait_until
 from tests.parts import need
 from tests.ports import free_port
+from tests.spark.kit import ROOT
 from tests.tools import SHORT_LIVED_JAVA
-
-from .kit import ROOT
 
 JARS = ROOT / ".cache" / "s3"
 BUCKET = "lake"

@@ -28,8 +28,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
-from aerobee.protocol.headers.reply import PushReplyHeader
-from aerobee.protocol.headers.send import SendMessageHeader, SendReply
+from aerobee.protocol.headers.send import PushReplyHeader, SendMessageHeader, SendReply
 from aerobee.protocol.message.demands import Carrier
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import (

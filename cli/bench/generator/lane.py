@@ -1,8 +1,9 @@
-"""One connection of the generator: frames out, answers in, and what still waits for one.
+"""One connection of the generator: frames out, answers in, and the requests that still wait.
 
 Beside `remoting/calling/caller.py` it saves a future, a command and a header a request, which is
-most of what a request costs in Python. Answers are matched by opaque; what is not answered in time
-is taken out by `expire`, and an answer that comes later is dropped. Loop thread only.
+most of what a request costs in Python. Answers are matched by opaque; requests that are not
+answered in time are taken out by `expire`, and an answer that comes later is dropped. Loop thread
+only.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ _BUFFER: Final = memoryview(bytearray(_READ_BYTES))
 
 class Waiting(NamedTuple):
     """A request that is under way: when it was due and when it left (monotonic ns), how many
-    messages it carries, and what its owner wants to be reminded of."""
+    messages it carries, and a note of its owner."""
 
     due_ns: int
     sent_ns: int
@@ -58,7 +59,7 @@ class Lane(asyncio.BufferedProtocol):
         self._out.append(frame)
 
     def flush(self) -> None:
-        """Write what was put."""
+        """Write the frames that were put."""
         if self._out and self._transport is not None:
             self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
@@ -73,7 +74,7 @@ class Lane(asyncio.BufferedProtocol):
         return [self.waiting.pop(opaque) for opaque in late]
 
     def close(self) -> None:
-        """End it; nobody is told."""
+        """End it without a call to anybody."""
         self.open = False
         if self._transport is not None:
             self._transport.abort()

@@ -1,10 +1,10 @@
 """One connection of a load: it sends, or reads, one request after the other or by the clock.
 
-Closed loop: so many requests are under way on each connection, and an answer makes room for the
-next. Open loop: requests leave when they are due, whatever the answers do. One that is late, since
-the connection is full, lost, or this process was busy, leaves as soon as it can, and its latency
-counts from when it was due: a broker that stands for a second shows a second, and not one slow
-request among those that were not sent meanwhile (coordinated omission).
+Closed loop: a fixed number of requests is under way on each connection, and an answer makes room
+for the next. Open loop: requests leave when they are due, whatever the answers do. A request that
+is late, since the connection is full, lost, or this process was busy, leaves as soon as it can, and
+its latency counts from the time when it was due. So a broker that stands for a second shows a
+second in all requests due meanwhile, not in a single slow request (coordinated omission).
 
 A refused request is counted with the code's name; a connection that is lost is made again.
 """
@@ -96,12 +96,13 @@ class ReaderSpec(msgspec.Struct, frozen=True):
 
 
 class Schedule:
-    """When the requests of an open loop are due on one connection: by the clock, never by answers.
+    """The times when requests of an open loop are due on one connection: by the clock, never by
+    answers.
 
     All connections together send `rate` requests a second, evenly: connection `number` has every
     `connections`-th place. Each time is counted from the start, so that neither rounding nor a late
-    request moves those behind it: what is late is sent at once, and its latency counts from when it
-    was due."""
+    request moves those after it: a late request is sent at once, and its latency counts from the
+    time when it was due."""
 
     __slots__ = ("_connections", "_index", "_interval_ns", "_number", "_start_ns", "due_ns")
 
@@ -224,7 +225,7 @@ class Load:
         self._lane.flush()
 
     def _go_by(self, schedule: Schedule) -> None:
-        """Send what is due, and come back for the next."""
+        """Send the requests that are due, and come back for the next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -328,8 +329,8 @@ class Sender(Load):
 
 
 def _stamp(body: bytes, start: int, end: int) -> int:
-    """When the record there should have been sent; 0 for one that somebody else sent."""
-    # From the right: properties stand at the end of a record.
+    """The time when the record there should have been sent; 0 for a record of another sender."""
+    # The search goes from the right: properties stand at the end of a record.
     found = body.rfind(STAMP_HEAD, start, end)
     if found < 0:
         return 0
@@ -341,7 +342,7 @@ def _stamp(body: bytes, start: int, end: int) -> int:
 
 
 class _Cursor:
-    """Where the reading of one queue is."""
+    """The place of the reading of one queue."""
 
     __slots__ = ("offset", "template")
 
@@ -412,8 +413,8 @@ class PullLoad(Load):
         self._idle.append(cursor)
 
     def _count_records(self, body: bytes, now_ns: int) -> int:
-        """How many messages came. In a run with stamps only those that have one count, since the
-        others are somebody else's. ValueError when the sizes of the records do not add up."""
+        """The number of messages that came. In a run with stamps only messages with a stamp count,
+        since others have another sender. ValueError when the sizes of the records do not add up."""
         count = position = 0
         end = len(body)
         record = self.counts.end_to_end.record

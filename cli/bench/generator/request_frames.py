@@ -6,7 +6,7 @@ A template is a whole request as `protocol/` writes it, with marks where a messa
 next one: opaque, times, unique id, key, signature. All of these always have the same number of
 characters, so the lengths of the frame and of its parts stay as they are.
 
-The text to be signed is a template too: the values of the fields, one behind the other. So signing
+The text to be signed is a template too: the values of the fields, one after the other. So signing
 costs a hash and one more fill, and no field is looked at again.
 """
 
@@ -79,7 +79,7 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class Keys:
-    """The keys of messages, one after the other: 10,000 different ones, all of ten characters."""
+    """The keys of messages, in turn: 10,000 different keys, all of ten characters."""
 
     def __init__(self, *, shuffled: bool, seed: int) -> None:
         source = random.Random(seed)
@@ -106,7 +106,7 @@ class Shape(NamedTuple):
 
 
 class MessageValues(NamedTuple):
-    """Where the values of a message come from: unique ids of 32 characters, keys of ten."""
+    """The source of a message's values: unique ids of 32 characters, keys of ten."""
 
     unique_id: Callable[[], str]
     key: Callable[[], bytes]
@@ -158,8 +158,8 @@ class Template:
 
 
 class SignedTemplate(Template):
-    """A request whose signature is filled in last. `values` is what is signed of it, with all of
-    its marks but the opaque's, which is no field."""
+    """A request whose signature is filled in last. `values` is its signed part, with all of its
+    marks but the opaque's, which is no field."""
 
     def __init__(
         self, request: bytes, body_bytes: int, marks: Sequence[bytes], values: bytes, signer: Signer
@@ -235,7 +235,7 @@ def send_template(
 def batch_template(
     topic: str, queue_id: int, body_bytes: int, account: Account | None = None
 ) -> Template:
-    """Batches to a queue, of so many bytes in all: opaque, born time in ms."""
+    """Batches to a queue, of `body_bytes` in all: opaque, born time in ms."""
     ext = _send_ext(topic, queue_id, "", batch=True)
     marks = [digits(_OPAQUE_MARK), _BORN_MARK.encode()]
     return _template(RequestCode.SEND_BATCH_MESSAGE, ext, body_bytes, marks, account)
@@ -245,8 +245,8 @@ def batch_template(
 def pull_template(
     topic: str, queue_id: int, messages: int, suspend_ms: int, account: Account | None = None
 ) -> Template:
-    """Pulls of a queue: opaque, offset. With `suspend_ms` the broker waits so long for something to
-    come."""
+    """Pulls of a queue: opaque, offset. With `suspend_ms` the broker waits that long for
+    messages."""
     header = PullMessageHeader(
         consumer_group=CONSUMER_GROUP,
         topic=topic,
@@ -275,7 +275,7 @@ class BatchBody:
     def __init__(self, bodies: Sequence[bytes], shape: Shape) -> None:
         self._shape = shape
         properties = _properties(shape).encode()
-        # The values of each message stand behind its body, which may hold anything.
+        # The values of each message follow its body, which may hold anything.
         self._pieces: list[tuple[bytes, Template]] = []
         self.size = 0
         for body in bodies:

@@ -1,7 +1,8 @@
-"""Accounts and TLS of the generator: what its processes are told, and what each makes of it once.
+"""Accounts and TLS of the generator: the values that its processes are given, and the objects that
+each makes of them once.
 
 The keys reach a process by its standard input alone: its arguments and its environment are there
-for others on the machine to see. No repr, and so no message of an error, shows them.
+for others on the machine to see. No repr shows them, and so no message of an error.
 """
 
 import ssl
@@ -17,7 +18,7 @@ from aerobee.protocol.frames.signature import Signer
 
 
 class Account(NamedTuple):
-    """Whom requests are signed for, with the secret key prepared."""
+    """The account for which requests are signed, with the secret key prepared."""
 
     access_key: str
     signer: Signer

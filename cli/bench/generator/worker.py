@@ -1,9 +1,9 @@
 """A process of the generator: `python -m aerobee.cli.bench.generator.worker open|closed`.
 
 It is told what to do by JSON objects, one a line, on standard input, and answers each with one on
-standard output; `fleet.py` is at the other end. The end of its input ends it, so that none is left
-behind. Steps: `load` makes the connections, `start` begins, `report` gives what was counted since
-the last one, `pause` and `resume` are for consumers, `end` lets the senders finish, `close`.
+standard output; `fleet.py` is at the other end. The end of its input ends it, so that no worker is
+left. Steps: `load` makes the connections, `start` begins, `report` gives the counts since the last
+report, `pause` and `resume` are for consumers, `end` lets the senders finish, `close`.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ class Worker:
         return {"failed": await self._connect()}
 
     async def _connect(self) -> str:
-        """Make all connections; why one could not be made, or ""."""
+        """Make all connections; returns why a connection could not be made, or ""."""
         turns = asyncio.Semaphore(_CONNECT_AT_ONCE)
 
         async def connect(load: Load) -> str:
@@ -195,7 +195,8 @@ def _values(settings: LoadSettings, address: str, number: int) -> MessageValues:
 
 
 def _room_for(connections: int) -> str:
-    """Let this process have as many descriptors as it may; what is wrong when those are too few."""
+    """Let this process have as many descriptors as it may; returns a text when those are too
+    few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 64
     if soft != resource.RLIM_INFINITY and soft < wanted:

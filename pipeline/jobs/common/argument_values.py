@@ -69,7 +69,7 @@ def rate(text: str) -> float:
 
 def key_values(texts: list[str], option: str) -> dict[str, str]:
     """KEY=VALUE of a repeatable option. Raises JobFailed."""
-    # Every command reads its numbers with this module, and none but a job needs that one.
+    # Every command reads its numbers with this module, and only a job needs that module.
     from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 
     pairs: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The input of a job: a store, a backup or a copy of one, through `format("rocketmq-store")`.
+"""The input of a job: a store, its backup or its copy, through `format("rocketmq-store")`.
 
 The reader of log files does the work: finding segments, dividing them, decoding, damage. Here are
 only the options that all jobs share, and the few frames made of its rows.
@@ -34,7 +34,8 @@ class StoreInput:
     options: dict[str, str] = field(default_factory=dict)
 
     def store(self) -> Store:
-        """Where its files are. Raises JobFailed for several stores, StoreReadError for none."""
+        """Where its files are. Raises JobFailed for several stores, StoreReadError without a
+        store."""
         found = find_stores(self.paths)
         if len(found) > 1:
             raise JobFailed(
@@ -67,7 +68,7 @@ class StoreInput:
 def each_batch(
     work: Callable[..., pa.RecordBatch], *arguments: Any
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: `work(batch, *arguments)` of every batch."""
+    """For `mapInArrow`: gives `work(batch, *arguments)` of every batch."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -92,7 +93,7 @@ def register_topics(spark: SparkSession) -> None:
 
 def _register(spark: SparkSession, source: type[DataSource]) -> None:
     """Spark looks for sources where packages are installed, not in a wheel of `--py-files`; and it
-    refuses a second one of a name."""
+    refuses a second source of a name."""
     from pyspark.errors import AnalysisException
 
     try:

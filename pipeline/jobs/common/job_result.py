@@ -19,7 +19,7 @@ _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10,
 
 
 class JobFailed(Exception):
-    """A job that cannot go on; the text says what was found, where, and what to do."""
+    """A job cannot go on; the text says what was found, where, and what to do."""
 
     def __init__(self, text: str, code: int = COULD_NOT) -> None:
         super().__init__(text)

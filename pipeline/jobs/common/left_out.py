@@ -1,11 +1,11 @@
-"""Tells records of a log that are no messages, and so neither sent again nor archived.
+"""Recognises records of a log that are no messages, and so are neither sent again nor archived.
 
 A log holds more than what producers sent: a delayed message lies in it twice, waiting in
 SCHEDULE_TOPIC_XXXX and delivered; half messages become messages of their own or are given up; a
 sink of ours stages its rows; a broker keeps notes in topics of its own.
 
-To send such again would double messages, or send what no consumer can read. An archive keeps more
-of it: a message that waits, or whose transaction is open, may have no other copy yet.
+Sending these again would double messages, or send records that no consumer can read. An archive
+keeps more of it: a message that waits, or whose transaction is open, may have no other copy yet.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def not_sent(topics: Sequence[str], where: str | None) -> Column:
 
 
 def not_archived(topics: Sequence[str]) -> Column:
-    """Why a row is not archived (one of NOT_ARCHIVED); null for what is.
+    """Why a row is not archived (a word of NOT_ARCHIVED); null for a row that is archived.
 
     A topic that `topics` name is meant; staging and fillers never are. What waits, half messages
     and those that were asked about too often are kept.

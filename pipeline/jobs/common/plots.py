@@ -39,8 +39,8 @@ def write_plots(
 ) -> list[str]:
     """Write `<plot>.png` and `index.html` into `folder`, made if need be; the paths.
 
-    `tables` are the sums of the job by name. Without `pictures`, or without matplotlib, there is
-    the page alone.
+    `tables` are the sums of the job by name. Without `pictures`, or without matplotlib, only the
+    page is made.
     """
     os.makedirs(folder, exist_ok=True)
     drawn: dict[str, str] = {}
@@ -116,7 +116,7 @@ def _figures(tables: Mapping[str, Rows]) -> dict[str, Any]:
 
 
 def _figure(title: str, draw: Callable[[Any, Rows], None], rows: Rows) -> Any:
-    # Not pyplot: that keeps every figure and asks for a display.
+    # pyplot is not used: it keeps every figure and asks for a display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")

@@ -2,8 +2,8 @@
 
 The entries that are there and those that follow from the records, of one range of log offsets, are
 put side by side: each expected entry must be there, and each entry there must be expected. An entry
-that was changed to name another place turns up in that place's piece, and its record, in its own,
-as one without an entry; `findings.without_symptoms` sees both and counts one.
+that was changed to name another place turns up in that place's piece; its record turns up in its
+own piece, without an entry; `findings.without_symptoms` sees both and counts one.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ RECORD_COLUMNS: Final = (
     "topic", "queueId", "queueOffset", "commitLogOffset", "recordSize", "sysFlag",
     "storeTimestamp", "properties", "msgId", "error",
 )  # fmt: skip
-#: RocketMQ's own delay levels; a broker set otherwise has others, which the job must be told.
+#: RocketMQ's own delay levels; a broker with other levels needs them given to the job.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 #: An entry with the place it belongs to; without a place (half message, rollback) queue id and slot
@@ -36,7 +36,7 @@ ENTRIES_DDL: Final = (
     "topic string, queueId int, slot bigint, logOffset bigint, size int, tagsCode bigint"
 )
 #: Entries with the keys and the id of their record, both null but for a record's first entry; and
-#: damaged places, of which there are the log offset and the error alone.
+#: damaged places, which have a log offset and an error only.
 DERIVED_DDL: Final = f"{ENTRIES_DDL}, storeMs bigint, keys {KEYS_TYPE}, msgId string, error string"
 
 #: A queue's topic and queue id.
@@ -87,7 +87,7 @@ class LogCounts(NamedTuple):
 
     @property
     def log_end(self) -> int:
-        """A log offset behind the beginning of the last."""
+        """A log offset after the beginning of the last entry's record."""
         return 0 if self.last is None else self.last + 1
 
 
@@ -131,7 +131,7 @@ def _derived(batch: pa.RecordBatch, levels: DelayLevels) -> list[Entry[Queue]]:
     columns: list[Iterable[Any]] = [batch.column(name).to_pylist() for name in names]
     micros = batch.column("storeTimestamp").cast(pa.int64())
     columns += [pc.divide(micros, 1000).to_pylist(), batch.column("topic").to_pylist()]
-    # Where body and properties lie does not matter here.
+    # The places of body and properties do not matter here.
     columns += [repeat(0)] * 3
     properties = batch.column("properties").cast(pa.binary()).to_pylist()
     records = zip(*columns, properties, strict=False)

@@ -82,19 +82,19 @@ _ENTRY_KINDS = ("unit-nowhere", "unit-other", "unit-size", "unit-tags")
 
 
 def without_symptoms(findings: Iterable[Finding]) -> list[Finding]:
-    """Without those that another one explains; ordered by kind, queue and place."""
+    """The findings that no other explains; ordered by kind, queue and place."""
     found = list(dict.fromkeys(findings))
     symptoms = _Symptoms(found)
     return sorted([one for one in found if not symptoms.has(one)], key=_order)
 
 
 class _Symptoms:
-    """Tells what follows from another finding."""
+    """Recognises findings that follow from another finding."""
 
     def __init__(self, findings: list[Finding]) -> None:
         self._out_of_place = {one.log_offset for one in findings if one.kind in _OUT_OF_PLACE}
         others = [one for one in findings if one.kind == "unit-other"]
-        # Where entries name a record that says it is another: that record may be the fault.
+        # Places where entries name a record that says it is another: that record may be the fault.
         self._named = {one.log_offset for one in others}
         self._named_by = {_slot(one) for one in others}
         # Slots that such a record claims besides their own messages.
@@ -107,7 +107,7 @@ class _Symptoms:
         self._with_entry = {_slot(one) for one in findings if one.kind in _ENTRY_KINDS}
 
     def has(self, one: Finding) -> bool:
-        """Whether it follows from another one."""
+        """Whether the finding follows from another."""
         place = one.log_offset
         if one.kind in ("unit-other", "unit-tags"):
             return place in self._out_of_place

@@ -1,16 +1,16 @@
-"""Tells how many messages of which topics damaged ranges of a log held, as far as that is known.
+"""Finds how many messages of which topics damaged ranges of a log held, as far as that is known.
 
-One of two things tells of a message that cannot be read any more:
+Either of two things shows a message that cannot be read any more:
 
 - its consume queue entry, which points into the range: exactly this message, this topic and queue;
-- where that is gone too, the numbers of its queue: the records before and behind the damage say how
+- where that is gone too, the numbers of its queue: the records before and after the damage show how
   many are missing between them. If several ranges lie between the two, nobody can say in which of
   them a message was; it is counted once, between the first and the last.
 
-Neither tells of a message without an entry: records that were not dispatched yet, half messages of
-a broker of ours, the last ones of a queue without files. So a count is exact only where entries
-account for the bytes of a range but for fewer than the smallest record has; else it is a least one.
-At the end of a segment there may be up to a record's length of blank, which looks the same.
+Neither shows a message without an entry: records that were not dispatched yet, half messages of a
+broker of ours, the last messages of a queue without files. So a count is exact only where entries
+account for all bytes of a range except fewer than the smallest record has; else it is a minimum. At
+the end of a segment there may be up to a record's length of blank, which looks the same.
 
 Entries and runs stay DataFrames; the driver gets a row for each range and queue.
 """
@@ -41,8 +41,9 @@ from aerobee.store.log.scan.sequence import Gap
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Messages of one queue between log offsets `start` and `end`, which are those of one damaged range
-#: or, told by numbers, of the first and the last of several (`ranges`). `bytes` are the entries'.
+#: Messages of one queue between log offsets `start` and `end`. These are the ends of one damaged
+#: range or, where numbers show the loss, of the first and the last of several (`ranges`). `bytes`
+#: are the entries'.
 LOST_DDL: Final = (
     "start bigint, end bigint, ranges int, topic string, queueId int, messages bigint, "
     "bytes bigint, toldBy string"
@@ -89,8 +90,8 @@ class Losses(NamedTuple):
 
 
 def damaged_stretches(damaged: Sequence[Gap], log_end: int) -> list[Gap]:
-    """The damaged places that have no sound record between them as one, in order; the last one
-    ends at `log_end` at most."""
+    """The damaged places, joined where no sound record lies between them, in order; the last ends
+    at `log_end` at most."""
     found: list[Gap] = []
     for one in sorted(damaged):
         if found and one.start <= found[-1].end:
@@ -128,7 +129,7 @@ def _lost_messages(
     runs: DataFrame,
     entries: DataFrame | None,
 ) -> DataFrame:
-    """Rows of LOST_DDL, at most one for a queue and range, and one for a queue's hole."""
+    """Rows of LOST_DDL: one row at most for a queue and range, and a row for a queue's hole."""
     if entries is None:
         within = spark.createDataFrame([], _WITHIN_DDL)
     else:

@@ -1,4 +1,4 @@
-"""How an audit says what was lost: lines, facts and frames."""
+"""Reports what an audit found lost: lines, facts and frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_TOPICS: Final = 5
 
 
 def report_losses(spark: SparkSession, result: JobResult, losses: Losses) -> None:
-    """Put what was lost into the report, the facts and the frames `damage` and `lost`."""
+    """Put the lost messages into the report, the facts and the frames `damage` and `lost`."""
     ranges = losses.ranges
     largest = sorted(ranges, key=lambda one: (-one.messages, one.start))
     between = [row for row in losses.by_queue if row[2] > 1]

@@ -31,7 +31,7 @@ class OffsetRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The slot behind the last."""
+        """The slot after the last."""
         return self.first + self.length
 
 
@@ -79,7 +79,7 @@ def runs_in(table: pa.Table) -> list[OffsetRun]:
 
 
 def _append(runs: list[OffsetRun], run: OffsetRun) -> None:
-    """The next run of a queue; one that goes on from the last is put together with it."""
+    """Append the next run of a queue; a run that goes on from the last is joined to it."""
     if runs and runs[-1].end == run.first:
         before = runs[-1]
         runs[-1] = before._replace(length=before.length + run.length, last=run.last)
@@ -112,7 +112,7 @@ def _checked(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> _QueueCheck:
 
 
 def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
-    """Where the numbering of a queue began anew at last: log offset by (topic, queue id)."""
+    """Where the numbering of a queue last began anew: log offset by (topic, queue id)."""
     return {
         (str(one.topic), int(one.queue_id or 0)): int(one.log_offset or 0)
         for one in findings
@@ -121,7 +121,7 @@ def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
 
 
 class _QueueCheck:
-    """The check of runs, one queue's after the other's."""
+    """The check of runs, queue by queue."""
 
     def __init__(self, damaged: Sequence[Gap]) -> None:
         ordered = sorted(damaged)
@@ -161,8 +161,9 @@ class _QueueCheck:
 
     @staticmethod
     def _going_on(runs: list[OffsetRun], start: int, expected: int) -> OffsetRun | None:
-        """The run from `start` that the queue goes on with. A single record that goes back behind
-        those before it, or ahead of the next run of several, may have a wrong number itself."""
+        """The run from `start` that the queue goes on with. A single record whose number goes back
+        below those before it, or ahead of the next run of several, may have a wrong number
+        itself."""
         candidates = []
         for number in range(start, len(runs)):
             run = runs[number]

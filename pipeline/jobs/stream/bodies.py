@@ -1,8 +1,8 @@
 """Bodies as columns, by Spark's own functions, and which of them are bad.
 
-A bad body is one that the function cannot read: bytes that are no UTF-8, no JSON object of the
-schema, no Avro or Protobuf of it. Nothing of a bad body becomes a column, half of it neither: it
-stays as it is, in the column `bad_body` or in a table of its own, and is counted.
+The function cannot read a bad body: its bytes are no UTF-8, no JSON object of the schema, no Avro
+or Protobuf of it. No part of a bad body becomes a column: it stays as it is, in the column
+`bad_body` or in a table of its own, and is counted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def decoded(source: DataFrame, plan: JobPlan, schema: StructType | None) -> Deco
         fields[BODY] = f.col(BODY)
     can_be_bad = plan.body.kind != "binary"
     if can_be_bad and plan.mode != "dropmalformed" and plan.bad_table is None:
-        # In failfast it is always null: who goes on with permissive has the column already.
+        # In failfast it is always null: a stream that goes on with permissive has the column
+        # already.
         fields[BAD_BODY] = f.when(f.col(IS_BAD), f.col(BODY))
     _check_names(columns, fields, plan)
     if can_be_bad and plan.mode == "failfast":
@@ -160,16 +161,17 @@ def _read(
 
 
 def _is_bad(kind: str, parsed: Column, names: list[str]) -> Column:
-    """Which bodies Spark's function could not read, beside those for which it gives null."""
+    """The bodies that Spark's function could not read, besides those for which it gives null."""
     from pyspark.sql import functions as f
 
     if kind == "json":
         # Spark would put a mark for bytes that are no UTF-8, and say nothing.
         return parsed[_CORRUPT].isNotNull() | ~f.is_valid_utf8(f.col(BODY).cast("string"))
     if kind == "avro":
-        # A record of nulls, as a good one may be: but for the field that is never null.
+        # A good record may have nulls only; so this reads the field that is never null.
         return parsed[_READ].isNull() if _READ in names else f.lit(False)
-    # A message of nulls, as the empty one is. Bytes of which no field came are none of the message.
+    # All fields null, as in the empty message. If the bytes gave no field, they are no such
+    # message.
     nothing = f.length(BODY) > 0
     for name in names:
         nothing = nothing & parsed[name].isNull()

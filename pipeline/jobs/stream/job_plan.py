@@ -96,7 +96,7 @@ class JobPlan:
 
     @property
     def route(self) -> str:
-        """For errors: what goes where."""
+        """The stream's source and table, for errors."""
         return f"{self.what} to {self.table.place}"
 
     @property
@@ -248,7 +248,7 @@ def _source(
         source["startingOffsets"] = parsed.start
     else:
         source["startingTimestamp"] = str(parse_time(parsed.start))
-    # A start that would be another one after a crash has to be kept somewhere.
+    # A start that would differ after a crash has to be kept somewhere.
     kept = {"consumergroup", "startstatelocation"} & {name.lower() for name in source}
     if moves and not kept:
         if "://" in checkpoint:

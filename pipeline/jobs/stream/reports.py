@@ -1,4 +1,4 @@
-"""How far a stream has got, while it runs and at its end; and how it is asked to end."""
+"""Reports how far a stream has got, while it runs and at its end; and takes the request to end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stopping:
         self._before: dict[int, Any] = {}
 
     def listen(self) -> None:
-        """From now on, whoever listened before."""
+        """Listen from now on, in place of an earlier listener."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
@@ -73,7 +73,8 @@ class Report:
             self._said, self._rows_said = now, self.rows
 
     def take(self, progress: Any) -> None:
-        """One batch, as Spark tells it; one that was taken before, or was idle, counts nothing."""
+        """Count a batch that Spark reports; a batch that was taken before, or was idle, counts
+        nothing."""
         number, metrics = progress["batchId"], _counts(progress)
         if number <= self._last_batch or metrics is None:
             return
@@ -127,7 +128,7 @@ def _counts(progress: Any) -> tuple[int, int] | None:
 
 
 def _lag(progress: Any) -> int | None:
-    """Messages that brokers have behind the batch; None where Spark does not say (before 4.2)."""
+    """Messages that brokers have after the batch; None where Spark does not say (before 4.2)."""
     source = progress["sources"][0]
     try:
         return max(_total(source["latestOffset"]) - _total(source["endOffset"]), 0)

@@ -5,8 +5,8 @@
     <checkpoint>/aerobee/lock             held by the run that is under way (on this machine)
 
 A checkpoint says how far its stream has got, so it belongs to one stream for ever: used for another
-topic it would skip messages, used for another table it would leave the rows of earlier ones out.
-Tables know the stream by the id that is made here, once.
+topic it would skip messages, used for another table it would leave out the rows of earlier
+messages. Tables know the stream by the id that is made here, once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aerobee.pipeline.jobs.targets.hadoop import AnyTarget
 
 FOLDER: Final = "aerobee"
 _VERSION: Final = 1
-#: How a table is called whose directory the checkpoint lies in: both may be moved together.
+#: The name of a table whose directory holds the checkpoint: both may be moved together.
 _AROUND: Final = "."
 
 
@@ -66,7 +66,7 @@ class Notes:
         self._within, self._name = within, name
 
     def latest(self) -> dict[str, Any] | None:
-        """The newest version; None if there is none. Raises JobFailed if it cannot be read."""
+        """The newest version; None without a version. Raises JobFailed if it cannot be read."""
         numbers = self._numbers()
         if not numbers:
             return None
@@ -140,7 +140,7 @@ class Memory:
 
 
 def check_kept(kept: Mapping[str, Any], plan: JobPlan) -> None:
-    """Raises JobFailed if what is kept is of another stream than the plan's."""
+    """Raises JobFailed if the kept version is of another stream than the plan's."""
     where = f"checkpoint {plan.checkpoint}"
     if kept.get("version") != _VERSION:
         raise JobFailed(f"{where} was made by another version of Aerobee: {kept.get('version')}")

@@ -113,8 +113,8 @@ def watch(query: Any, stopping: Stopping, report: Report, batches: Batches) -> N
 
 
 class BatchFailed(Exception):
-    """A batch has failed. Spark is given this in the place of the error itself, of which it would
-    make pages, by regular expressions for which they are too long."""
+    """A batch has failed. Spark is given this in place of the error itself: of that it would make
+    pages, with regular expressions for which those are too long."""
 
 
 class Batches:
@@ -148,7 +148,8 @@ class Batches:
         self.failed: Exception | None = None
 
     def write(self, batch: DataFrame, number: int) -> None:
-        """For foreachBatch: called once for each batch, and again for one that was broken off."""
+        """For foreachBatch: called once for each batch, and again for a batch that was broken
+        off."""
         try:
             self._write(batch, number)
             every = self._plan.table.compact_every

@@ -2,7 +2,7 @@
 
 A checkpoint and a table are where Spark says, and Spark knows them by Hadoop's file systems
 (`s3a://`, `hdfs://`, `abfss://`), which pyarrow may not know. On this machine `Target` promises
-more: what is written outlives a power cut.
+more: written files outlive a power cut.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ reader of the directory alone, which passes over names that begin with an unders
 undecided, and a range that was just decided file by file. On object stores a file gets its place by
 a copy, and the staged file stays until the next run begins, for readers that began with it.
 
-Ranges follow each other without a hole: the next one begins where the last one ends, which is a
-record's end or a full segment's. Where retention was quicker than the archive, the entry says which
-log offsets were missed. A range without rows has an entry too, so that nothing looks at it again.
+Ranges follow each other without a hole: each begins where the last ends, at the end of a record or
+of a full segment. If retention was quicker than the archive, the entry says which log offsets were
+missed. A range without rows has an entry too, so that nothing looks at it again.
 
 An archive of a selection of messages has that selection in each entry, so that the first entry
 decides it, and a run for another selection is refused. Such entries have version 2, which programs
@@ -41,7 +41,7 @@ from aerobee.pipeline.jobs.targets.target import Target
 FOLDER: Final = "_archive"
 _ENTRIES, _DONE = f"{FOLDER}/entries", f"{FOLDER}/done"
 _VERSION, _SELECTION_VERSION = 1, 2
-# The files of a range are renamed in milliseconds, but for a disk that is very busy.
+# The files of a range are renamed in milliseconds, except on a disk that is very busy.
 _RENAMING_S: Final = 5.0
 _POLL_S: Final = 0.05
 
@@ -51,11 +51,11 @@ class LedgerError(Exception):
 
 
 class ArchiveSelection(NamedTuple):
-    """The part of a log that an archive holds: topics (none: all), and store times [begin, end) in
+    """The part of a log that an archive holds: topics (empty: all), and store times [begin, end) in
     ms.
 
-    The ledger counts log offsets, not messages, so one archive has one selection for ever: with
-    another, messages would be missing from what is counted as archived.
+    The ledger counts log offsets, not messages, so an archive has one selection for ever: with
+    another, messages would be missing from the offsets that count as archived.
     """
 
     topics: tuple[str, ...] = ()
@@ -101,8 +101,8 @@ class ArchivedFile(NamedTuple):
 
 class LedgerEntry(NamedTuple):
     """A range of log offsets [start, end) and the files of its rows. `missed`: log offsets before
-    it that were deleted unarchived; `bad`: damaged places in it; `facts`: what the archiver
-    wants remembered, such as times; `selection`: what the archive is for."""
+    it that were deleted unarchived; `bad`: damaged places in it; `facts`: further values of the
+    archiver, such as times; `selection`: the part of the log that the archive holds."""
 
     start: int
     end: int
@@ -133,8 +133,8 @@ class StagedRows(NamedTuple):
     facts: dict[str, Any]
 
 
-#: Writes the rows of [start, end) as files below a directory of the target; None: there was nothing
-#: in the log, so that it is to be looked at again.
+#: Writes the rows of [start, end) as files below a directory of the target; None: the range had no
+#: record, so it has to be looked at again.
 Write = Callable[[int, int, str], StagedRows | None]
 
 
@@ -191,14 +191,14 @@ class Ledger:
 
     def files(self) -> list[str]:
         """Where the rows of all decided ranges are: every file, each once. Raises LedgerError when
-        one is gone, and where nothing was ever archived."""
+        a file is gone, and where nothing was ever archived."""
         if not self._target.exists(FOLDER):
             raise LedgerError(f"it is no archive: it has no {FOLDER} directory")
         until = time.monotonic() + _RENAMING_S
         while True:
             entries = self.entries()
             done = self._done()
-            # A run that renames is through in a moment, and one that was killed in it never is.
+            # A run that renames is through in a moment; a run that was killed meanwhile never is.
             is_settled = all(entry.name in done for entry in entries)
             if is_settled or not self._target.renames or time.monotonic() > until:
                 break
@@ -324,7 +324,7 @@ class ArchivePlan(NamedTuple):
 def plan_ranges(
     archived_to: int | None, segments: Sequence[tuple[int, int]], range_bytes: int
 ) -> ArchivePlan:
-    """Ranges behind `archived_to` (None: nothing yet) through the segments, (start, end) each.
+    """Ranges after `archived_to` (None: nothing yet) through the segments, (start, end) each.
 
     A range ends where a segment does, or not at all where that is not worth it.
     """

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-#: Makes an object of that name (bucket/key) with that content; False if there is one.
+#: Makes an object of that name (bucket/key) with that content; False if the name is taken.
 Create = Callable[[str, bytes], bool]
 
 _EXISTS: Final = "PreconditionFailed"

@@ -1,9 +1,8 @@
 """Parquet on its way into a directory: written aside, and given its place when it is whole.
 
 Each try writes to a directory of its own, because the JVM of a run that was killed may still write
-to another. A kill leaves rows aside, where no reader looks; the next run removes them. How rows get
-their place in one act is decided by their table (`stream/tables/parquet.py`) or ledger
-(`ledger.py`).
+to another. A kill leaves rows aside, where no reader looks; the next run removes them. Their table
+(`stream/tables/parquet.py`) or ledger (`ledger.py`) decides how rows get their place in one act.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class Staging:
         return f"{self._folder}/{uuid.uuid4().hex}"
 
     def files(self, aside: str) -> dict[str, int]:
-        """The Parquet files below `aside` with their lengths, without those of Spark's own that a
-        task left behind."""
+        """The Parquet files below `aside` with their lengths, without Spark's own files that a task
+        left there."""
         return {
             path: size
             for path, size in self._target.sizes(aside).items()
@@ -49,7 +48,7 @@ def write_parquet(
     partition_by: Iterable[str],
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the rows as Parquet below `path`, over what is there."""
+    """Write the rows as Parquet below `path`, in place of earlier files."""
     writer = rows.write.mode("overwrite").partitionBy(*partition_by).options(**(options or {}))
     writer.parquet(target.uri(path))
 

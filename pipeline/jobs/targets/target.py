@@ -1,8 +1,8 @@
 """A directory that a job writes to: of this machine, or a URI that pyarrow knows.
 
 Its operations are those that a ledger needs, with their promises: `write_new` makes a whole file or
-none, and says whether this call made it; `publish` gives a file its place, by a rename where that
-is one act (local, HDFS), by a copy on object stores, which cannot rename; after `sync` files
+no file, and says whether this call made it; `publish` gives a file its place, by a rename where
+that is one act (local, HDFS), by a copy on object stores, which cannot rename; after `sync` files
 outlive a power cut (object stores need none).
 
 Paths are relative to the directory.
@@ -78,7 +78,7 @@ class Target:
             return list(pool.map(self.read, paths))
 
     def write_new(self, path: str, data: bytes) -> bool:
-        """Make a file with that content; False if there is one of that name, which stays.
+        """Make a file with that content; False if a file has that name, which stays.
 
         Atomic on a local file system, and on S3 with boto3 (s3.py); elsewhere two writers at the
         same moment are not noticed.
@@ -101,15 +101,15 @@ class Target:
         self._files.move(self.path(path), self.path(to))
 
     def publish(self, path: str, to: str) -> None:
-        """Give a file its place; one that is there is replaced. Where nothing is renamed, it stays
-        where it was as well."""
+        """Give a file its place; a file that is there is replaced. Where nothing is renamed, it
+        also stays where it was."""
         if self.renames:
             self.move(path, to)
         else:
             self._files.copy_file(self.path(path), self.path(to))
 
     def _make_folder(self, place: str) -> None:
-        """Object stores need none, and an object that stands for one would be in the way."""
+        """Object stores need no directory, and an object that stands for it would be in the way."""
         if self.renames:
             self._files.create_dir(posixpath.dirname(place), recursive=True)
 
@@ -119,12 +119,12 @@ class Target:
             self._files.delete_dir(self.path(path))
 
     def names(self, path: str) -> list[str]:
-        """The names of what lies in a directory itself; none if it is not there."""
+        """The names in a directory itself; empty without the directory."""
         selector = pafs.FileSelector(self.path(path), allow_not_found=True)
         return [one.base_name for one in self._files.get_file_info(selector)]
 
     def sizes(self, path: str) -> dict[str, int]:
-        """The files below a directory, by path, with their lengths; none if it is not there."""
+        """The files below a directory, by path, with their lengths; empty without the directory."""
         selector = pafs.FileSelector(self.path(path), allow_not_found=True, recursive=True)
         return {
             one.path[len(self.root) + 1 :]: one.size or 0

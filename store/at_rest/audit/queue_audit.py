@@ -28,8 +28,7 @@ from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.log_files import LogFiles, gap_at
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.store_files import StoreFiles
-from aerobee.store.log.scan.compare import differences
-from aerobee.store.log.scan.sequence import Gap, Run, runs_of
+from aerobee.store.log.scan.sequence import Gap, Run, differences, runs_of
 from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.queue_view import (
     EMPTY,

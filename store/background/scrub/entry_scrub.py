@@ -23,9 +23,8 @@ from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.log.scan.boundaries import Boundaries, named_back
-from aerobee.store.log.scan.compare import differences
 from aerobee.store.log.scan.segment_reader import SegmentReader
-from aerobee.store.log.scan.sequence import Run, runs_of
+from aerobee.store.log.scan.sequence import Run, differences, runs_of
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.delay_levels import DelayLevels

@@ -25,7 +25,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
-from aerobee.store.log.scan.compare import differences
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 
@@ -396,3 +395,22 @@ class Sequences:
                     return
         queue.write_entries(offset, wanted)
         self.written += 1
+
+
+class Difference(NamedTuple):
+    """A queue offset whose entry is not the `expected` one; `found` is empty behind the end."""
+
+    offset: int
+    expected: bytes
+    found: bytes
+
+
+def differences(first: int, expected: bytes, found: bytes) -> Iterator[Difference]:
+    """Those of the entries from the queue offset `first` on."""
+    if expected == found:
+        return
+    for position in range(0, len(expected), ENTRY_BYTES):
+        one = expected[position : position + ENTRY_BYTES]
+        other = found[position : position + ENTRY_BYTES]
+        if one != other:
+            yield Difference(first + position // ENTRY_BYTES, one, other)

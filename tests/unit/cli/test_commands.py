@@ -223,7 +223,7 @@ def test_a_time_or_a_cancel_that_means_nothing_exits_2(run: Run, arguments: list
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--delay", "5y"], "--delay: must be seconds, or a number with s, m, h or d behind it"),
+        (["--delay", "5y"], "--delay: must be seconds, or a number followed by s, m, h or d"),
         (["--delay", "-5"], "--delay: must be above 0"),
         (["--delay", "41d"], "--delay: must be at most 40 days (40d), not 41d"),
         (["--delay-level", "19"], "--delay-level: must be 0 to 18, not 19"),
@@ -331,9 +331,9 @@ def test_what_is_not_there_exits_1(run: Run) -> None:
     run("topic", "create", "empty")
     assert run("message", "query", "empty", "--key", "nothing") == (
         *(1, ""),
-        "aerobee: no message with key nothing in topic empty at bee; one that waits for its time "
-        "is not in the index before its delivery, and can be taken back until then: aerobee "
-        "message cancel empty, with what message send printed\n",
+        "aerobee: no message with key nothing in topic empty at bee; a message that waits for its "
+        "time is in the index only from its delivery on, and can be taken back until then: aerobee "
+        "message cancel empty, with the handle that message send printed\n",
     )
     assert run("message", "send", "empty", "x", "--queue", "99")[0] == 1
 
@@ -500,7 +500,7 @@ def test_an_option_in_front_of_the_command_is_told_its_place(
     with pytest.raises(SystemExit) as ended:
         main(["-n", "127.0.0.1:1", "topic", "list"])
     assert ended.value.code == 2
-    assert "-n goes behind the command, as in: aerobee COMMAND ... -n" in capsys.readouterr().err
+    assert "-n goes after the command, as in: aerobee COMMAND ... -n" in capsys.readouterr().err
 
 
 def test_the_longest_delays_are_the_clients() -> None:
@@ -557,10 +557,10 @@ def test_the_id_that_send_prints_finds_the_message_or_says_what_is_missing(run: 
     assert run("message", "query", "found", "--id", sent[:-4] + "FFFF") == (
         1,
         "",
-        f"aerobee: no message with id {sent[:-4]}FFFF: it names no place in a broker's log; nor "
-        "one whose client gave it, in topic found at bee; one that waits for its time is not in "
-        "the index before its delivery, and can be taken back until then: aerobee message cancel "
-        "found, with what message send printed\n",
+        f"aerobee: no message with id {sent[:-4]}FFFF: it names no place in a broker's log; no "
+        "message whose client gave this id, in topic found at bee; a message that waits for its "
+        "time is in the index only from its delivery on, and can be taken back until then: aerobee "
+        "message cancel found, with the handle that message send printed\n",
     )
     code, _, err = run("message", "query", "found", "--key", "no such key")
     assert code == 1

@@ -91,7 +91,8 @@ def test_the_collector_is_as_it_was_once_the_imports_are_done() -> None:
         assert not gc.isenabled()
     assert gc.isenabled()
     assert main(["config", "explain", "listenPort"]) == 0
-    assert gc.get_freeze_count() == frozen, "only a process of its own keeps what it has"
+    # The run's own frozen objects may go meanwhile (tests/conftest.py); none may come.
+    assert gc.get_freeze_count() <= frozen, "only a process of its own keeps what it has"
 
 
 def imported(code: str, words: str, **environ: str) -> set[str]:

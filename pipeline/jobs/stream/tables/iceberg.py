@@ -110,7 +110,7 @@ class IcebergTable(SqlTable):
         return False
 
     def _last_batch(self) -> int:
-        """The last batch of this stream in the table as it is; -1 if there is none."""
+        """The last batch of this stream in the table as it is; -1 without a batch."""
         for summary in self._summaries():
             if summary.get(OWNER) == self._stream.id:
                 return int(summary.get(_BATCH))

@@ -1,7 +1,7 @@
 """The packages that Spark needs for a format of tables or bodies, and its settings with them.
 
-Versions are those that the tests run with; newer ones of the same Spark will do. In November 2026
-there is none of Delta or Iceberg for Spark 4.3.
+Versions are those that the tests run with; newer versions for the same Spark will do. In November
+2026 neither Delta nor Iceberg has a package for Spark 4.3.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ PACKAGES: Final = {
 
 
 def settings_of(plan: JobPlan, packages: str | None, conf: Mapping[str, str]) -> dict[str, str]:
-    """Spark's settings for the plan; `conf`, the user's, wins, but for extensions, which add up."""
+    """Spark's settings for the plan; those of the user (`conf`) win, except extensions, which add
+    up."""
     package = PACKAGES.get(plan.table.format)
     settings = dict(package.settings) if package else {}
     own = settings.get(_EXTENSIONS)

@@ -6,9 +6,9 @@
     <table>/_aerobee/staging/...                              rows of a batch on its way
 
 A batch is written aside, and its directory renamed: so it appears in one act, whole, and once, for
-every program that can read a directory of Parquet. Spark's own sink for files was not taken: what a
-kill leaves behind lies among its good files, and only Spark, by the log beside them, knows which
-they are; DuckDB, pandas and Trino would count messages twice.
+every program that can read a directory of Parquet. Spark's own sink for files was not taken: files
+that a kill leaves lie among its good files, and only Spark, by the log beside them, can tell them
+apart; DuckDB, pandas and Trino would count messages twice.
 
 Object stores cannot rename a directory. There a batch is written in its place, over what a kill
 left of it, and the file `_stream-<id>` comes last: for a moment a reader may see a part of the

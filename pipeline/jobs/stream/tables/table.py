@@ -4,9 +4,9 @@
     write(batch, number)     writes all rows of a batch, or none if the table has that number
     compact()                makes fewer, larger files, if the format can do that under its readers
 
-A table is marked as that of the stream which made it, or found it empty. A stream refuses a table
-of another stream, a table with rows of somebody else, and a table that was made anew since, unless
-the user says that rows are to be appended to it.
+A table is marked with the stream that made it, or found it empty. A stream refuses a table of
+another stream, a table with rows of somebody else, and a table that was made anew since, unless the
+user says that rows are to be appended to it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Stream(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A table as it is: what makes it this one and no other, the id of the stream that it is marked
-    with (None: of none), its columns, those it is partitioned by, whether it has no row yet."""
+    """A table as it is: its own identity, the id of the stream that it is marked with (None: not
+    marked), its columns, those it is partitioned by, whether it has no row yet."""
 
     id: str
     stream: str | None
@@ -96,7 +96,7 @@ class Table(ABC):
         return found
 
     def begin(self, schema: StructType, known: str | None) -> str:
-        """Check the table, make it if there is none, and mark it as this stream's; its id."""
+        """Check the table, or make it, and mark it as this stream's; returns its id."""
         found = self.check(schema, known)
         if found is None:
             self._create(schema)
@@ -189,8 +189,8 @@ def _is_same(one: StructField, other: StructField) -> bool:
 
 
 class SqlTable(Table):
-    """A table with a name in SQL and with properties, one of which says whose table it is; others
-    may write to it between two batches. Subclasses set `_sql_name`, and say what they are called.
+    """A table with a name in SQL and with properties; a property says whose table it is; others may
+    write to it between two batches. Subclasses set `_sql_name`, and say what they are called.
     """
 
     called: ClassVar[str]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.tables.files.offsets_rescue import rescued_offsets
+from aerobee.broker.tables.files.offsets_text import rescued_offsets
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets

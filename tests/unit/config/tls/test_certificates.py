@@ -15,9 +15,9 @@ from cryptography import x509
 
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
-from aerobee.config.tls.certificate_dates import expiry
 from aerobee.config.tls.certificates import (
     ServerCertificates,
+    expiry,
     outgoing_context,
     registration_context,
     server_certificates,

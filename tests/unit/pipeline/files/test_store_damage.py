@@ -317,7 +317,7 @@ def test_wrong_units_cannot_split_a_log_in_the_wrong_place(store: Path) -> None:
     [
         ({"topics": "A"}, "unknown option 'topics'; did you mean 'topic'"),
         ({"chekcrc": "true"}, "did you mean 'checkCrc'"),
-        ({"use": "index"}, "option use: 'index' is none of auto, commitlog, consumequeue"),
+        ({"use": "index"}, "option use: 'index' is not one of auto, commitlog, consumequeue"),
         ({"mode": "failfats"}, "did you mean 'failfast'"),
         ({"splitBytes": "much"}, "option splitBytes"),
         ({"splitBytes": "1"}, "less than 256"),

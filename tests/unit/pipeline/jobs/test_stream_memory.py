@@ -21,8 +21,7 @@ from aerobee.pipeline.jobs.stream.tables.packages import (
     no_packages,
     settings_of,
 )
-
-from .test_stream_plan import plan
+from tests.unit.pipeline.jobs.test_stream_plan import plan
 
 pytest.importorskip("pyarrow")
 

@@ -203,7 +203,7 @@ def test_what_is_missing_is_said_in_one_line(
     set_java(java, "11.0.2")
     with pytest.raises(JobFailed, match=r"needs Java 17 or newer .*; .*java is version 11"):
         launch("shell")
-    with pytest.raises(JobFailed, match="JAVA_HOME is /nowhere, which has none that runs"):
+    with pytest.raises(JobFailed, match="JAVA_HOME is /nowhere, which has no Java that runs"):
         launch("shell", JAVA_HOME="/nowhere")
     set_java(java, "21")
     jar = next(Path(spark["SPARK_HOME"]).glob("jars/*"))

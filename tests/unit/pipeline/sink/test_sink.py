@@ -49,7 +49,7 @@ def fields(**types: str) -> list[Field]:
         ({}, True, "nameServer is required"),
         ({"topics": "T"}, True, "unknown option 'topics'; did you mean 'topic'"),
         ({"topic": "a.b"}, True, "option topic: .* characters other than"),
-        ({"guarantee": "exactly-once"}, True, "none of auto, effectively-once, at-least-once"),
+        ({"guarantee": "exactly-once"}, True, "not one of auto, effectively-once, at-least-once"),
         ({"guarantee": "effectively-once"}, False, "needs the option jobId"),
         ({"jobId": "x"}, True, "jobId is for batch writes"),
         ({"jobId": "x/y"}, False, "letters, digits"),

@@ -623,7 +623,7 @@ def test_a_topic_that_lost_its_route_stops_no_stream(broker: RunningBroker) -> N
 def test_the_advice_about_a_topic_that_is_not_there_can_be_followed(broker: RunningBroker) -> None:
     with pytest.raises(NoSuchTopic, match="'aerobee topic create gone' makes it"):
         plan(broker, subscribe="gone").initial()
-    with pytest.raises(NoSuchTopic, match=r"'orders\.eu'; there can be none of that name: .*char"):
+    with pytest.raises(NoSuchTopic, match=r"'orders\.eu'; no topic can have that name: .*char"):
         plan(broker, subscribe="orders.eu").initial()
 
 
