@@ -171,7 +171,7 @@ class MessageStore:
     # --- building ---------------------------------------------------------------------------
 
     def _build_core(self, settings: Settings, listener: StoreListener) -> None:
-        """What the rest is given: the offsets file, the health, and what belongs to all."""
+        """The offsets file, the health, and the core, which the other parts are given."""
         parts, marks = self._parts, self.marks
         assert parts.offsets is not None
         self._time = SteadyTime(
@@ -230,7 +230,7 @@ class MessageStore:
         return Reput(*given, self._compiled)
 
     def _build_flushing(self) -> None:
-        """What moves the committed and the durable mark, and what looks at the disks."""
+        """The services that move the committed and the durable mark, and the watch of the disks."""
         self._sync = CommitLogSync(self._core)
         self._flusher = self._make_flusher()
         self._commits = None
@@ -255,7 +255,7 @@ class MessageStore:
         return ConsumeQueueFlushService(self._core, self._parts.index, self._offsets, self._disk)
 
     def _build_reading(self) -> None:
-        """What reads, and what looks for damage."""
+        """The readers, and the scrub, which looks for damage."""
         parts, core, settings = self._parts, self._core, self._core.settings
         crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
         judge = Judge(parts.segments, parts.queues, crc_check)
@@ -399,7 +399,7 @@ class MessageStore:
         return iter(list(self._queues.queues))
 
     def delete_topic(self, topic: str) -> int:
-        """As `cleaning.remove_topics`, all of it on this thread."""
+        """Does all of `cleaning.remove_topics` on this thread."""
         return self.cleaning.remove_topics([topic], here)
 
     # --- damage -----------------------------------------------------------------------------

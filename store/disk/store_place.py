@@ -40,7 +40,8 @@ class PlaceWatch:
         self._directories: list[tuple[str, tuple[int, int]]] | None = None
 
     def problem(self) -> str | None:
-        """What differs from what was opened, None if nothing does. One caller at a time."""
+        """Says which path names something else than was opened; None if none does. One caller at a
+        time."""
         if self._directories is None:
             there = [path for path in self._paths if self._files.is_directory(path)]
             self._directories = [(path, self._files.node(path)) for path in there]
