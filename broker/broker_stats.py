@@ -2,16 +2,16 @@
 
 Nothing here knows Prometheus. `send.py` and `pull.py` keep the small objects handed out by
 `BrokerStats.topic` and `BrokerStats.consumer` and add to them; `monitoring/metrics.py` turns
-everything into families at a scrape. A plain add costs 30 ns, a labelled Prometheus
-counter 1.7 us: at 100,000 sends a second that is the difference between 0.3 % and 17 % of a
-core. What the store counts (messages appended and read, their bytes) is not counted here again;
-totals and rates are made of the store's counters (`store/store_stats.py`).
+everything into families at a scrape. A plain add costs 30 ns, a labelled Prometheus counter 1.7 us:
+at 100,000 sends a second that is the difference between 0.3 % and 17 % of a core. The store's own
+counts (messages appended and read, their bytes) are not counted here again; totals and rates come
+from the store's counters (`store/store_stats.py`).
 
 Invariants
 - Counters only grow; a topic's or group's counters go away as a whole when it is deleted.
 - Every table is bounded. Names come from configured topics and groups, never straight from a
   frame, and past the bound all newcomers share one object named `__other__`.
-- Request codes come from the peer. One that no handler knows is answered with
+- Request codes come from the peer. A code that no handler knows is answered with
   REQUEST_CODE_NOT_SUPPORTED and counted under `UNKNOWN_CODE`, so hostile codes add no series.
 
 Threads: all writing happens on the broker's event loop. Readers on other threads get a snapshot
@@ -30,11 +30,11 @@ from aerobee.protocol.names import LMQ_PREFIX, is_light
 
 OTHER = "__other__"
 UNKNOWN_CODE = -1
-#: Queues in which it is noted where a group began, but for those of the newest pair.
+#: Queues for which the beginnings of groups are kept, besides those of the newest pair.
 MOST_BEGINNINGS = 10_000
 _CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, protocol/WIRE.md 2
 
-#: Upper bounds, in bytes and in seconds, as RocketMQ 5.x has them (milliseconds there).
+#: Upper bounds, in bytes and in seconds, like those of RocketMQ 5.x (milliseconds there).
 MESSAGE_SIZE_BOUNDS: tuple[float, ...] = (1024, 4096, 524288, 1048576, 2097152, 4194304)
 RPC_LATENCY_BOUNDS: tuple[float, ...] = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
 #: For answers of clients, which get 10 s.
@@ -53,7 +53,7 @@ RESULT_SUCCESS = "success"
 
 
 class Buckets:
-    """A histogram of plain ints; `counts` has one entry more than `bounds`, for what is larger."""
+    """A histogram of plain ints; `counts` has one entry more than `bounds`, for larger values."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -78,8 +78,8 @@ class TrafficCounts(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class QueueCounts:
-    """What was put into one queue, or a group got of it: messages, bytes; of the second how often,
-    and how long reading them took."""
+    """Counts of messages put into a queue, or given from it to a group: messages, bytes; for a
+    group also the number of pulls, and the time of reading."""
 
     messages: int = 0
     size: int = 0
@@ -93,7 +93,8 @@ class QueueCounts:
 
 @dataclass(slots=True, eq=False)
 class TopicStats:
-    """What came in for one topic and one kind of message. `bytes_in` are stored bytes."""
+    """Counts of the messages that came in for a topic and a kind of message. `bytes_in` are stored
+    bytes."""
 
     topic: str
     message_type: str = MESSAGE_NORMAL
@@ -110,9 +111,9 @@ class TopicStats:
 
 @dataclass(slots=True, eq=False)
 class ConsumerStats:
-    """What one consumer group took from one topic, and what it gave back.
+    """Counts of the messages that a consumer group took from a topic, and gave back.
 
-    `pulled` is the queue offset behind the last message given to the group, by queue id.
+    `pulled` is the queue offset after the last message given to the group, by queue id.
     """
 
     group: str
@@ -130,7 +131,7 @@ class ConsumerStats:
 
 
 class RequestKey(NamedTuple):
-    """The labels of one request series."""
+    """The labels of a request series."""
 
     code: int
     response_code: int
@@ -139,7 +140,7 @@ class RequestKey(NamedTuple):
 
 
 class RequestStats(Buckets):
-    """Latency of one kind of request with one kind of answer, in seconds."""
+    """Latency of a kind of request with a kind of answer, in seconds."""
 
     __slots__ = ("key",)
 
@@ -166,7 +167,7 @@ def _common_name(name: str) -> str:
 
 
 class BrokerStats:
-    """All counters of one broker. `wall_clock` gives seconds since 1970."""
+    """All counters of a broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
         "_began", "_began_count", "_consumers", "_light", "_limit", "_other_queue", "_queue_count",
@@ -201,7 +202,7 @@ class BrokerStats:
         self.get_time_max_s = 0.0  # longest read of the store for a pull
         self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
         self._light = light
-        # What clients were asked by the broker: latency by request code and how it ended.
+        # The broker's requests to clients: latency by request code and outcome.
         self.client_calls: dict[tuple[int, str], Buckets] = {}
         self.events = Tally()  # anything else worth a counter
         self.overflowed = Tally()  # look-ups that ended at __other__, by table
@@ -232,7 +233,7 @@ class BrokerStats:
         return self._new_request(RequestKey(code, response_code, result, long_polling))
 
     def request_served(self, code: int, seconds: float) -> None:
-        """A request of a code that has a handler was answered with SUCCESS: the hot form."""
+        """Count a request of a code with a handler that was answered with SUCCESS: the hot form."""
         served = self._served.get(code)
         if served is None:
             served = self._served[code] = self.request(code, 0)
@@ -240,15 +241,17 @@ class BrokerStats:
         served.total += seconds
 
     def requests_served(self, code: int, seconds: float, times: int) -> None:
-        """The same of several that took as long as each other."""
+        """Count several requests of equal latency, like `request_served`."""
         self.request(code, 0).add(seconds, times)
 
     def request_refused(self, code: int, response_code: int, seconds: float = 0.0) -> None:
-        """A request was answered with an error code; "success" means that it was answered."""
+        """Count a request that was answered with an error code; "success" means that it was
+        answered."""
         self.request(code, response_code).add(seconds)
 
     def client_called(self, code: int, outcome: str, seconds: float) -> None:
-        """The broker asked a client something, which took so long; `outcome` is one of few."""
+        """Count a request of the broker to a client, which took `seconds`; `outcome` is one of few
+        words."""
         calls = self.client_calls.get((code, outcome))
         if calls is None:
             calls = self.client_calls[code, outcome] = Buckets(CLIENT_CALL_BOUNDS)
@@ -257,8 +260,8 @@ class BrokerStats:
     def stored(
         self, topic: TopicStats, messages: int, stored_bytes: int, queue_id: int = 0
     ) -> None:
-        """`messages` of one append were stored in a queue; sizes are counted at their mean, as 5.x
-        does."""
+        """Count `messages` of an append to a queue; sizes are counted at their mean, like in
+        5.x."""
         topic.messages_in += messages
         topic.bytes_in += stored_bytes
         sizes = topic.sizes
@@ -271,8 +274,8 @@ class BrokerStats:
     def stored_many(
         self, topic: TopicStats, queues: Iterable[tuple[int, int, int]], sizes: Iterable[int]
     ) -> None:
-        """As `stored`, of several appends: queue id, messages and bytes of each queue, and messages
-        by the bounds of their sizes."""
+        """Count several appends: queue id, messages and bytes of each queue, and messages by the
+        bounds of their sizes."""
         for queue_id, messages, stored_bytes in queues:
             topic.messages_in += messages
             topic.bytes_in += stored_bytes
@@ -285,7 +288,8 @@ class BrokerStats:
             counts[kind] += messages
 
     def failed(self, topic: TopicStats | None = None) -> None:
-        """A send was refused, or failed; `topic` is None when it named no topic there is."""
+        """Count a send that was refused, or failed; `topic` is None if it named no existing
+        topic."""
         self.put_failures += 1
         if topic is None:
             self.failures_without_topic += 1
@@ -300,8 +304,8 @@ class BrokerStats:
         queue_id: int = 0,
         spent_s: float = 0.0,
     ) -> None:
-        """A pull answered with messages of a queue, which took so long to read. One that found none
-        adds to `get_missed` instead."""
+        """Count a pull that was answered with messages of a queue, which took `spent_s` to read. A
+        pull without messages adds to `get_missed` instead."""
         consumer.messages_out += messages
         consumer.bytes_out += stored_bytes
         queue = consumer.queues.get(queue_id) or self._new_queue(consumer.queues, queue_id)
@@ -317,14 +321,14 @@ class BrokerStats:
         return {} if found is None else found.pulled
 
     def began(self, group: str, topic: str) -> Mapping[int, int]:
-        """Where a group has begun in a topic, by queue id, as far as `begins` was told and it is
-        not too long ago."""
+        """The places where a group has begun in a topic, by queue id, as far as `begins` got them
+        and not too long ago."""
         return self._began.get((group, topic), {})
 
     def begins(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Note where a group begins in a queue before it commits an offset there
+        """Note the place where a group begins in a queue before it commits an offset there
         (`tables/lag.py`)."""
-        # Behind all others: the oldest are forgotten.
+        # The pair goes to the end: the oldest are forgotten.
         queues = self._began[group, topic] = self._began.pop((group, topic), {})
         if queue_id not in queues:
             self._began_count += 1
@@ -336,7 +340,7 @@ class BrokerStats:
         self._began_count -= len(self._began.pop(pair))
 
     def messages_out(self, group: str, topic: str) -> int:
-        """How many messages a group has taken from a topic; makes no counters."""
+        """The number of messages that a group has taken from a topic; makes no counters."""
         found = self._consumers.get((group, topic))
         return 0 if found is None else found.messages_out
 

@@ -1,7 +1,7 @@
-"""One broker without its sockets: the tables and request handlers around an open store.
+"""A broker without its sockets: the tables and request handlers around an open store.
 
-Built whole in the constructor, so that nothing here is ever half there. `daemon.py` gives it ports,
-a name server and a life; only these two know all the parts, and each part is given just what it
+The constructor builds all of it, so that no part is ever missing. `daemon.py` gives it ports, a
+name server and a life; only these two know all the parts, and each part gets only the parts that it
 uses.
 """
 
@@ -94,16 +94,16 @@ from aerobee.summed_log import SummedLog
 if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
 
-# Held pulls and waiting answers are looked at this often; a hold lasts at most this much too long.
+# The interval of looks at held pulls and waiting answers; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
-# A store that is gone is noticed so soon: what is acknowledged meanwhile is lost.
+# The time in which a store that is gone is noticed: messages acknowledged meanwhile are lost.
 _PLACE_S = 0.25
-# At the stop, for what tables that are all saved again speak of: many times a healthy sync.
+# The wait of a stop for the messages that the saved tables name: many times a healthy sync.
 _DURABLE_S = 5.0
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
-# Deletions are saved before they are answered; what is forgotten can wait.
+# Deletions are saved before they are answered; the forgetting of deletions can wait.
 _DELETED_SAVED_S = 10.0
 _FORGET_S = 30.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
@@ -130,10 +130,10 @@ class BrokerCore:
         live_settings: LiveSettings | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`events` is what `store` was opened with. Without `live_settings` no request changes a
-        setting. `turns` are the loop's."""
+        """`events` is the listener with which `store` was opened. Without `live_settings` no
+        request changes a setting. `turns` are the loop's."""
         self.settings = settings
-        # With which the topics are registered.
+        # The permission with which the topics are registered.
         self._permission = settings.broker_permission
         self._live_settings = live_settings
         self.store = store
@@ -152,11 +152,12 @@ class BrokerCore:
         events.follow(self)
 
     def _build_access(self) -> AccessService | None:
-        """None where everybody may do everything. Raises ConfigError without accounts."""
+        """Build access control; None if everybody may do everything. Raises ConfigError without
+        accounts."""
         settings = self.settings
         if not settings.acl_enabled:
             return None
-        # With it comes the library for YAML.
+        # The import brings the library for YAML.
         from aerobee.access.account_service import AccessService
 
         try:
@@ -174,23 +175,24 @@ class BrokerCore:
         return None if self.access is None else self.access.control
 
     def _topic_at(self, log_offset: int) -> str | None:
-        """The topic that the message at a place of the log was sent to; None where none is."""
+        """The topic to which the message at a place of the log was sent; None without a message."""
         record = self.store.reader.record_at(log_offset)
         if record is None:
             return None
         message = decode_record(record)
         if message.topic not in HIDDEN_TOPICS:
-            # Elsewhere a client may have set the property, to have another topic's rights counted.
+            # In other topics a client may have set the property, to have another topic's rights
+            # counted.
             return message.topic
         return message.properties.get(PROPERTY_REAL_TOPIC, message.topic)
 
     def _build_tables(self) -> None:
         settings = self.settings
-        #: Where the tables are kept.
+        #: The directory of the tables.
         self.tables = TableDirectory(self.table_directory, self.store.check_there)
         light = settings.lmq_enabled
-        # Not the loop's own workers: a save must not wait for what administrators have them do.
-        # One for each table, of which each has one save at a time.
+        # These are not the loop's own workers: a save must not wait for work of administrators.
+        # There is a thread for each table, which has one save at a time.
         self._state_pool = ThreadPoolExecutor(7, thread_name_prefix="aerobee-state")
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
@@ -243,7 +245,7 @@ class BrokerCore:
         self._failed_messages = FailedMessages(self.topics, self.stats, self._sums)
 
     def _build_second_step(self) -> None:
-        """What is stored when it has waited, and the deletions that are remembered for it."""
+        """Build the second step of storing, and the deletions that are remembered for it."""
         file, log_end = self._state_file("deletedTopics.json"), self.store.written
         self.deleted_topics = DeletedTopics(file, log_end)
         self._deleted_saver = Saver(
@@ -283,7 +285,8 @@ class BrokerCore:
         return JsonStateFile(path, sets_aside=True, check=self.tables.check)
 
     def _build_appending(self) -> None:
-        """What puts messages by itself (delayed, staged, half ones), and what follows an append."""
+        """Build the parts that put messages themselves (delayed, staged, half messages), and the
+        parts that follow an append."""
         settings, store, loop = self.settings, self.store, self._loop
         self.answers = Answers(settings, loop, self.turns, store, self.stats)
         self.held = HeldPulls(
@@ -368,7 +371,7 @@ class BrokerCore:
         )
 
     def _build_timer(self) -> None:
-        """What delivers at any time; `timer.put` stores all that is not to be delivered at once."""
+        """Build the timer; `timer.put` stores all messages that are not to be delivered at once."""
         settings, store = self.settings, self.store
         self._timer_progress = TimerProgress(
             self._state_file("timerProgress.json"), lambda: store.durable, store.sync_soon
@@ -393,7 +396,7 @@ class BrokerCore:
         )
 
     def save_last(self) -> None:
-        """Write down how far delays and timer are: all that the store has is durable."""
+        """Write down the progress of delays and timer: all that the store has is durable."""
         self.delays.save_last()
         self.timer.save_last()
 
@@ -433,14 +436,14 @@ class BrokerCore:
         )
 
     def marks_moved(self) -> None:
-        """Send the answers that a mark of the store has kept back; then answer the pulls that wait
-        for what it has made visible, and the questions for the end of a staged batch."""
+        """Send the answers that waited for a mark of the store; then answer the pulls that wait for
+        newly visible messages, and the questions for the end of a staged batch."""
         self.answers.go_on()
         self._reput.run()
         self.staging.answers.send_ready()
 
     def store_broke(self, error: StoreBroken) -> None:
-        """Answer what waits for a sync that will not come."""
+        """Answer the requests that wait for a sync that will not come."""
         self.answers.fail(error.remark)
         self.marks_moved()
 
@@ -495,7 +498,7 @@ class BrokerCore:
         self.vip_router = Router(handlers, *serving)
 
     def compiled_requests(self, form: CompiledForm) -> CompiledRequests:
-        """Serves plain requests from the reads of connections."""
+        """The compiled form that serves plain requests from the reads of connections."""
         requests = CompiledRequests(
             form,
             self.settings,
@@ -515,7 +518,7 @@ class BrokerCore:
         return requests
 
     def _asking_handlers(self) -> dict[int, Handler]:
-        """What is answered when clients have answered."""
+        """The handlers of requests that are answered when clients have answered."""
         settings, store = self.settings, self.store
         self.client_calls = ClientCalls(
             self.turns,
@@ -583,7 +586,8 @@ class BrokerCore:
         }
 
     def _admin_handlers(self) -> dict[int, Handler]:
-        """Codes that no module lists are answered with REQUEST_CODE_NOT_SUPPORTED."""
+        """The handlers of administration. Codes that no module lists are answered with
+        REQUEST_CODE_NOT_SUPPORTED."""
         settings, store, stats = self.settings, self.store, self.stats
         topics, groups, offsets = self.topics, self.groups, self.offsets
         self._traffic = TrafficHistory(stats, store.stats_service, settings.cluster_name)
@@ -631,7 +635,7 @@ class BrokerCore:
         }
 
     def start_tasks(self, scheduler: Scheduler) -> None:
-        """Begin what has to be done again and again."""
+        """Start the repeated tasks."""
         settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
         self.transactions.start_tasks(scheduler)
@@ -678,13 +682,13 @@ class BrokerCore:
         return os.path.join(self.settings.store_path, "config")
 
     def table_failures(self) -> list[SaveFailure | None]:
-        """Why tables could not be saved the last time, None for each that could."""
+        """The reasons why tables could not be saved the last time, None for each that could."""
         failures = [saver.failure for saver in self._savers()]
         return [*failures, self.topics.failure, self.groups.failure]
 
     def _savers(self) -> Sequence[Saver[Any]]:
-        """Of the tables that are saved some time after they have changed, in the order in which a
-        stop closes them."""
+        """The savers of tables that are saved some time after they have changed, in the order in
+        which a stop closes them."""
         savers = self._progress_saver, self._timer_saver, self._filters_saver, self._deleted_saver
         return (*savers, self.staging.saver, self._offsets_saver)
 
@@ -699,22 +703,22 @@ class BrokerCore:
         self.store.wait_durable(self.store.written, _DURABLE_S)
 
     def _save_all_again(self) -> None:
-        """What was saved of the tables is gone."""
+        """Save all tables again: their files are gone."""
         for saver in self._savers():
             saver.save_again()
         self.topics.save_again()
         self.groups.save_again()
 
     def settings_changed(self) -> None:
-        """Take over what is kept of settings that have changed."""
+        """Take over changed settings of which copies are kept."""
         self.store.settings_changed(self.settings)
         if self._permission != self.settings.broker_permission:
             self._permission = self.settings.broker_permission
             self.topics.registered_anew()
 
     def complete_tables(self) -> None:
-        """Add to tables that are those of their backups what the store knows and they do not.
-        Beside a whole table of topics, drop offsets of those that neither it nor the store has."""
+        """Add entries that only the store knows to tables that were read from their backups. If the
+        table of topics is whole, drop offsets of topics that neither it nor the store has."""
         queues = list(self.store.queues())
         self.topics.complete(queues)
         self.groups.complete(group for _, group in self.offsets.pairs())
@@ -727,13 +731,14 @@ class BrokerCore:
             )
 
     async def save_tables(self) -> None:
-        """Wait until the changes of topics and groups that were asked for are on the disk."""
+        """Wait until the requested changes of topics and groups are on the disk."""
         await self.topics.flush()
         await self.groups.flush()
 
     async def close(self) -> None:
-        """Answer the held pulls, write what is only in memory. The servers are closed already.
-        Raises the first error (OSError where a file cannot be written) when all was tried."""
+        """Answer the held pulls, and write the tables that are only in memory. The servers are
+        closed already. Raises the first error (OSError if a file cannot be written) when all was
+        tried."""
         if self.access is not None:
             await self.access.close()
         self.delays.close()
@@ -744,14 +749,14 @@ class BrokerCore:
         self._reput.run()
         if self.tables.make_anew():
             self._save_all_again()
-            # Places are saved only when what they speak of is durable.
+            # Places are saved only when the messages that they name are durable.
             await self._loop.run_in_executor(None, self._have_all_durable)
         try:
             await save_all(
                 (
                     self.save_tables,
                     self.transactions.save_progress,
-                    # The places that become durable from now on are written by the store at its
+                    # The store itself writes the places that become durable from now on, at its
                     # end.
                     *(saver.close for saver in self._savers()),
                 )
@@ -763,7 +768,7 @@ class BrokerCore:
 
 
 def _patience_s(settings: Settings) -> dict[int, float]:
-    """How long requests may wait here before they are refused, in seconds by code."""
+    """The time that requests may wait here before they are refused, in seconds by code."""
     if not settings.fast_failure:
         return {}
     sends, pulls = settings.send_queue_wait_ms, settings.pull_queue_wait_ms

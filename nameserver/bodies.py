@@ -1,8 +1,8 @@
-"""Bodies the name server reads and writes (protocol/WIRE.md 4.5, 5.2, 5.3).
+"""Bodies that the name server reads and writes (protocol/WIRE.md 4.5, 5.2, 5.3).
 
-Registrations come from our broker, from Java's and from others: JSON in fastjson's dialect, or
-the compressed form, which is inflated within a bound. What they hold is checked entry by entry, so
-that one topic without sense does not keep a broker from registering.
+Registrations come from our broker, from Java's and from others: JSON in fastjson's dialect, or the
+compressed form, which is inflated within a bound. Their entries are checked one after the other, so
+that a topic without sense does not keep a broker from registering.
 
 Answers are standard JSON with sorted members and quoted numeric keys, which clients of every
 generation read (4.1).
@@ -38,7 +38,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class RegistrationBody(NamedTuple):
-    """Body of REGISTER_BROKER; topics are still unread (`read_topics`)."""
+    """Body of REGISTER_BROKER; its topics are still unread (`read_topics`)."""
 
     data_version: DataVersion
     topics: Mapping[str, Any]
@@ -87,7 +87,7 @@ def read_topics(topics: Mapping[str, Any]) -> dict[str, QueueData]:
 
 
 def is_plain_name(text: str) -> bool:
-    """Fit for tables and logs: not blank, not long, nothing unprintable."""
+    """Whether a name fits tables and logs: not blank, not long, nothing unprintable."""
     return 0 < len(text) <= MAX_NAME_CHARS and text.isprintable() and not text.isspace()
 
 
@@ -133,7 +133,7 @@ def cluster_body(groups: Mapping[str, BrokerGroup], clusters: Mapping[str, set[s
 
 
 def topic_list_body(topics: Iterable[str], broker_address: str | None = None) -> bytes:
-    """Answer of the requests that list names; 304 also names a broker to ask further."""
+    """Answer of the requests that list names; in the answer to 304 a broker's address is added."""
     shown: dict[str, Any] = {"topicList": list(topics)}
     if broker_address:
         shown["brokerAddr"] = broker_address
@@ -150,7 +150,7 @@ def _broker_json(group: BrokerGroup) -> dict[str, Any]:
         "brokerAddrs": {str(number): address for number, address in group.addresses.items()},
         "brokerName": group.name,
         "cluster": group.cluster,
-        # Unknown to 4.9; rocketmq-client-rust 1.0.0 refuses a route without it.
+        # 4.9 does not know it, but rocketmq-client-rust 1.0.0 refuses a route without it.
         "enableActingMaster": False,
     }
 
@@ -173,7 +173,7 @@ def _read_compressed(data: bytes) -> RegistrationBody:
     topics: dict[str, Any] = {}
     for _ in range(count):
         text, position = _block(data, position)
-        # Five words; brokers of 5.x may have attributes behind them.
+        # Five words; brokers of 5.x may have attributes after them.
         words = text.decode("utf-8").split(" ", 5)
         if len(words) < 5:
             raise ValueError(f"a topic of {len(words)} words")
@@ -234,7 +234,7 @@ def _filter_servers(value: Any) -> tuple[str, ...]:
 
 
 def _queue_data(value: Any) -> QueueData | None:
-    """Queues of one topic, with RocketMQ's defaults; None when they make no sense."""
+    """Queues of a topic, with RocketMQ's defaults; None when they make no sense."""
     if not isinstance(value, dict):
         return None
     try:

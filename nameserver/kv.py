@@ -1,13 +1,13 @@
 """The name server's key-value configuration, and its file.
 
-Namespaces of keys, as admin tools use them (order topics above all, protocol/WIRE.md 5.4). The file
-is RocketMQ's `{"configTable":{namespace:{key:value}}}`, replaced as a whole, with the content
+It has namespaces of keys, which admin tools use (order topics above all, protocol/WIRE.md 5.4). The
+file is RocketMQ's `{"configTable":{namespace:{key:value}}}`, replaced as a whole, with the content
 before it in `X.bak`. A damaged file is read from its backup; when both are damaged the start begins
-without, and says so. What is damaged is kept aside, as `X.damaged`.
+with an empty table, and logs that. Damaged files are kept aside, as `X.damaged`.
 
-The table is touched on the loop only. It notes what changed and gives that away (`take_changes`);
-the worker that saves has the text in parts (`KvText`) and renders those anew, so that a change
-costs the loop the same however large the table is.
+The table is touched on the loop only. It notes the changes and hands them out (`take_changes`); the
+worker that saves has the text in parts (`KvText`) and renders the changed parts anew, so that a
+change costs the loop the same however large the table is.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class KvTable:
             self._note(namespace, key, None)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All keys of a namespace, None when it was never used."""
+        """All keys of a namespace, None if it was never used."""
         return self._table.get(namespace)
 
     def take_changes(self) -> Changes:
@@ -113,15 +113,15 @@ class KvTable:
 
 
 class KvText:
-    """The content of the file, in one part a key. One thread at a time."""
+    """The content of the file, in a part for each key. One thread at a time."""
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, str]] = {}
-        #: How many keys have been rendered.
+        #: The number of keys that have been rendered.
         self.rendered = 0
 
     def text(self, changes: Mapping[str, Mapping[str, str | None]]) -> str:
-        """The whole, after these changes: members in order of their names."""
+        """The whole text after these changes, members in order of their names."""
         for namespace, keys in changes.items():
             parts = self._parts.setdefault(namespace, {})
             for key, value in keys.items():
@@ -147,7 +147,7 @@ def _bytes(*texts: str) -> int:
 
 
 class KvFile:
-    """Where the table is kept."""
+    """The file that keeps the table."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -171,7 +171,7 @@ class KvFile:
                 damaged.append(path)
                 continue
             self._put_aside(damaged)
-            # A process that was killed may have given it its name, and not synced that.
+            # A process that was killed may have given the file its name without a sync.
             sync_directory(path.parent)
             if path is not self.path and not damaged:
                 log.warning("KV file missing, using its backup path=%s", self.path)
@@ -199,7 +199,7 @@ def _parse(content: bytes) -> dict[str, dict[str, str]]:
     if not content:
         raise ValueError("it is empty")
     document: Any = loads(content, len(content) + 1)
-    # Without the member it is damaged, too: a flipped bit in its name must not empty the table.
+    # A file without the member is damaged, too: a flipped bit in its name must not empty the table.
     if not isinstance(document, dict) or not isinstance(document.get("configTable"), dict):
         raise ValueError("it holds no configTable")
     table: dict[str, dict[str, str]] = {}

@@ -1,9 +1,9 @@
 """The handlers of the requests to a name server (protocol/WIRE.md 5.1). Pure: no sockets, no files.
 
-One table from request code to a plain function. `owner` is the connection a request came on; it is
-only kept and compared, so that a broker goes when its connection does.
+A table leads from the request code to a plain function. `owner` is the connection a request came
+on; it is only kept and compared, so that a broker goes when its connection does.
 
-Apart from the reference on purpose:
+Intended differences from the reference:
 - an unknown code is answered with code 3; 4.9.8 stays silent and the caller waits for its time-out;
 - 318 (change configuration from afar) is always refused: no remote request may name a
   path or a host here (docs/reliability.md 8);
@@ -72,12 +72,12 @@ _LARGE_COMPRESSED = 256
 
 
 class RequestOptions(NamedTuple):
-    """Answers depend on these besides the tables."""
+    """Options that answers depend on, besides the tables."""
 
     # Give clients the order configuration with a route (`orderMessageEnable`, off upstream).
     order_messages: bool = False
     max_inflated_bytes: int = 32 * 1024 * 1024
-    # Shown to GET_NAMESRV_CONFIG; never a path or a secret.
+    # Settings that GET_NAMESRV_CONFIG shows; never a path or a secret.
     shown: Mapping[str, str] | None = None
 
 
@@ -101,7 +101,7 @@ def _refused(command: Command, error: BadRequest | RouteLimitReached) -> bytes:
 
 
 class Requests:
-    """Serves one name server's requests from its two tables. Loop thread only."""
+    """Serves a name server's requests from its two tables. Loop thread only."""
 
     def __init__(
         self, routes: RouteTable, kv: KvTable, options: RequestOptions | None = None
@@ -109,9 +109,9 @@ class Requests:
         self._routes = routes
         self._kv = kv
         self._options = options or RequestOptions()
-        # The number of changes of the KV table that it goes with, and the body.
+        # The body, after the number of changes of the KV table that it belongs to.
         self._order_body = (-1, b"")
-        # A body may become a hundred megabytes of objects; docs/limits.md counts one of them.
+        # A body may become a hundred megabytes of objects; docs/limits.md counts a single one.
         self._large_registrations = Gate(1)
         self._handlers: dict[int, Callable[[object, Command], bytes | Steps]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -139,7 +139,7 @@ class Requests:
         }
 
     def handles(self, code: int) -> bool:
-        """Whether a request code means anything here."""
+        """Whether a name server answers this request code."""
         return code in self._handlers
 
     def changes_kv(self, code: int) -> bool:
@@ -147,8 +147,8 @@ class Requests:
         return code in (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
 
     def handle(self, owner: object, command: Command) -> Answer:
-        """The encoded answer, None to a oneway request, or the steps to it of a large registration
-        and of what passes over many topics. Bad input never raises."""
+        """The encoded answer, or None to a oneway request. A large registration, and a request that
+        reads many topics, returns the steps to its answer. Bad input never raises."""
         handler = self._handlers.get(command.code)
         if command.code == RequestCode.REGISTER_BROKER and _is_large(command):
             return self._register_large(owner, command)
@@ -175,8 +175,8 @@ class Requests:
         return self._registered(command, master)
 
     def _register_large(self, owner: object, command: Command) -> Steps:
-        """Like `_register`, but a worker reads the body: it may hold many thousand topics. Large
-        registrations are read one at a time, in the order in which they came."""
+        """Like `_register`, but a worker reads the body: the body may hold many thousand topics.
+        Large registrations are read one at a time, in the order in which they came."""
         yield from self._large_registrations.enter()
         try:
             answer = yield from self._registered_in_steps(owner, command)
@@ -215,8 +215,8 @@ class Requests:
     def _read_registration(
         self, command: Command, header: RegisterBrokerHeader, known: DataVersion | None
     ) -> _ReadBody:
-        """The body, and its topics unless those of its version are known already. Any thread;
-        raises `BadRequest`."""
+        """Read the body, and its topics unless the topics of its version are known already. Any
+        thread; raises `BadRequest`."""
         if header.body_crc32 and body_crc(command.body) != header.body_crc32:
             raise BadRequest.system_error("crc32 not match")
         body = read_registration(
@@ -224,7 +224,7 @@ class Requests:
             compressed=header.compressed,
             max_inflated_bytes=self._options.max_inflated_bytes,
         )
-        # An unchanged table is not even read: this comes every 30 s with every topic.
+        # An unchanged table is not even read: a registration comes every 30 s with every topic.
         return _ReadBody(body, {} if known == body.data_version else read_topics(body.topics))
 
     def _registered(self, command: Command, master: Registration | None) -> bytes:
@@ -271,7 +271,7 @@ class Requests:
         return self._write_perm_set(allowed, name, command)
 
     def _write_perm_set(self, allowed: bool, name: str, command: Command) -> Steps:
-        # A change that another request has begun comes to its end first.
+        # A change that another request has begun is finished first.
         yield from self._routes.finish_changes(name)
         count = self._routes.set_write_perm(name, allowed)
         yield from self._routes.finish_changes(name)

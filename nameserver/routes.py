@@ -10,9 +10,9 @@ Topics missing from a registration stay: one registration may carry a single cha
 never change queues. All tables are bounded; a registration that would pass a bound changes nothing.
 
 A broker that goes, or whose permissions change, may have 50,000 topics. Such a change reaches them
-in steps (`change_some`), and a topic that is asked for or changed before its turn: each topic looks
-as if all had been changed together. Only the number of all topics and their list show topics that
-the change has still to take away.
+in steps (`change_some`); it reaches a topic at once when that is asked for or changed. So each
+topic looks as if all had been changed together. Only the number of all topics and their list show
+topics that the change has still to take away.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ log = logging.getLogger("aerobee.nameserver")
 
 T = TypeVar("T")
 
-# Topics that are looked at, or come into the table with a registration, in one step.
+# Topics that a step looks at, or takes into the table from a registration.
 _STEP_TOPICS = 500
-# Topics that a change of all topics of a broker reaches in one step.
+# Topics that a step of a change of all topics of a broker reaches.
 _CHANGED_TOPICS = 250
-# Topics remembered after their last broker went.
+# Topics that are remembered after their last broker went.
 _DEPARTED_LIMIT = 10_000
 
 
@@ -45,25 +45,26 @@ class RouteLimitReached(Exception):
     """A registration would make a table larger than it may be; the text says which."""
 
 
-#: Stands where nothing was taken from permissions.
+#: The value if nothing was taken from permissions.
 NOT_TAKEN: Final = -1
 
 
 class QueueData(msgspec.Struct, frozen=True, gc=False):
-    """Queues of one topic on one broker. The collector of garbage looks at none: they are many."""
+    """Queues of a topic on a broker. The garbage collector passes over them: they are many."""
 
     read_queues: int
     write_queues: int
     perm: int
     sys_flag: int
-    #: The permissions that the broker has registered, while WRITE is taken; NOT_TAKEN else.
+    #: The permissions that the broker has registered, while WRITE is taken; otherwise NOT_TAKEN.
     taken_from: int = NOT_TAKEN
 
 
 class Registration(NamedTuple):
     """A broker as it describes itself. `owner` is the connection of its request.
 
-    The one in force for an address is kept without its topics, and with the time it was renewed.
+    The table keeps the last registration of an address without its topics, and with the time of its
+    renewal.
     """
 
     cluster: str
@@ -88,7 +89,8 @@ class BrokerGroup:
 
 
 class _BrokerChange(NamedTuple):
-    """A change of all queues of a broker: the topics it has not reached yet, and what it does."""
+    """A change of all queues of a broker: the topics that it has not reached yet, and the function
+    that changes them."""
 
     rest: dict[str, None]
     apply: Callable[[str], None]
@@ -98,7 +100,7 @@ class RouteLimits(NamedTuple):
     """Bounds and times of the route table."""
 
     brokers: int = 1_000
-    # A queue entry is one topic on one broker name.
+    # A queue entry is a topic on a broker name.
     queue_entries: int = 200_000
     topics_of_broker: int = 50_000
     expiry_ms: int = 120_000
@@ -126,7 +128,7 @@ class RouteTable:
         self._topics_of: dict[str, dict[str, None]] = {}
         self._queue_entries = 0
         self._begun = changing or self._change_all
-        # By broker name the change that is under way, one at most.
+        # The change that is under way, by broker name; at most one for each.
         self._changes: dict[str, _BrokerChange] = {}
         # topic -> (broker name, when, why)
         self._departed: dict[str, tuple[str, int, str]] = {}
@@ -147,9 +149,9 @@ class RouteTable:
     ) -> Generator[None, None, Registration | None]:
         """Take in a registration; a slave gets its live master (protocol/WIRE.md 5.2, steps 1-5).
 
-        Its topics come into the table a part a step, until something else becomes of the broker.
-        Whether there is room was looked at before; the broker is there with the first step, so that
-        its end is noticed from then on.
+        Each step takes a part of its topics into the table, until the broker changes in another
+        way. The caller has checked that there is room. The broker is in the table from the first
+        step, so that its end is noticed.
         """
         name, address, broker_id = registration.name, registration.address, registration.broker_id
         before = self.live.get(address)
@@ -188,24 +190,25 @@ class RouteTable:
         return None if broker_id == MASTER_ID else self._master_of(group)
 
     def known_version(self, name: str, broker_id: int, address: str) -> DataVersion | None:
-        """The version this broker last registered at `address`, None when it is unknown there."""
+        """The version that this broker last registered at `address`, None if it is unknown
+        there."""
         live = self._find_live(name, broker_id, address)
         return None if live is None else live.data_version
 
     def renew(self, address: str) -> None:
-        """A broker has shown that its table is unchanged: it is alive (protocol/WIRE.md 5.2)."""
+        """Renew a broker that has shown that its table is unchanged (protocol/WIRE.md 5.2)."""
         self.live[address] = self.live[address]._replace(updated_ms=self._clock_ms())
 
     def unregister(self, name: str, broker_id: int, address: str) -> None:
-        """A broker leaves. Only the address that holds the id may give it up: a broker that was
-        replaced and stops late must not take its successor away."""
+        """Take out a broker that leaves. Only the address that holds the id may give it up: a
+        broker that was replaced and stops late must not take its successor away."""
         live = self._find_live(name, broker_id, address)
         if live is not None:
             self._remove(live, "it unregistered")
 
     def leave_for_restart(self, name: str, broker_id: int, address: str) -> None:
-        """A broker leaves to come back in a moment: its routes stay when its connection ends. If it
-        does not come back it expires like a silent broker."""
+        """Note that a broker leaves to come back in a moment: its routes stay when its connection
+        ends. If it does not come back it expires like a silent broker."""
         live = self._find_live(name, broker_id, address)
         if live is not None:
             self.live[address] = live._replace(owner=None, updated_ms=self._clock_ms())
@@ -217,7 +220,7 @@ class RouteTable:
             self._remove(live, f"its connection ended ({reason})")
 
     def expire(self, most: int | None = None) -> list[Registration]:
-        """Drop brokers that have been silent too long, `most` of them; returns them."""
+        """Drop brokers that have been silent too long, at most `most`; returns them."""
         oldest = self._clock_ms() - self._limits.expiry_ms
         expired = [live for live in self.live.values() if live.updated_ms < oldest][:most]
         for live in expired:
@@ -233,7 +236,7 @@ class RouteTable:
         return (queues, groups) if groups else None
 
     def filter_servers(self, groups: Iterable[BrokerGroup]) -> dict[str, list[str]]:
-        """Filter servers by address, of the addresses that have some."""
+        """Filter servers by address, for the addresses that have some."""
         found: dict[str, list[str]] = {}
         for group in groups:
             for address in group.addresses.values():
@@ -243,7 +246,7 @@ class RouteTable:
         return found
 
     def why_missing(self, topic: str) -> str:
-        """For people: which of the causes leaves `topic` without a route."""
+        """The cause, for people, that leaves `topic` without a route."""
         self._changed(topic)
         departed = self._departed.get(topic)
         if departed is not None:
@@ -256,10 +259,10 @@ class RouteTable:
 
     def set_write_perm(self, broker_name: str, allowed: bool) -> int:
         """Take WRITE in all queues of a broker, or give back what was taken: a topic that the
-        broker itself has closed stays closed. Returns how many topics that are.
+        broker itself has closed stays closed. Returns the number of topics.
 
-        Stands until the broker registers with a new data version (protocol/WIRE.md 5.4). What
-        `finish_changes` has to do for the broker is done first, at once.
+        This holds until the broker registers with a new data version (protocol/WIRE.md 5.4). The
+        broker's pending changes are finished first, at once.
         """
         for _ in self.finish_changes(broker_name):
             pass
@@ -270,7 +273,7 @@ class RouteTable:
         return len(topics)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forget a topic, of all brokers or of those in one cluster."""
+        """Forget a topic of all brokers, or of the brokers in a cluster."""
         names = None if cluster is None else self.clusters.get(cluster, set())
         for name in list(self._changed(topic) or ()):
             if names is None or name in names:
@@ -286,7 +289,7 @@ class RouteTable:
         return False
 
     def finish_changes(self, name: str) -> Generator[None, None, None]:
-        """Bring what changes all topics of a broker to an end, in steps."""
+        """Finish the change of all topics of a broker, in steps."""
         while (change := self._changes.get(name)) is not None:
             self._change_some(name, change)
             yield None
@@ -317,7 +320,7 @@ class RouteTable:
         return queues
 
     def _change(self, name: str, topic: str) -> None:
-        """The change of that broker reaches this topic now, if it has not yet."""
+        """Apply the change of that broker to this topic now, if it has not reached it yet."""
         rest, apply = self._changes[name]
         if topic in rest:
             del rest[topic]
@@ -332,7 +335,7 @@ class RouteTable:
         queues[name] = msgspec.structs.replace(data, perm=perm, taken_from=taken_from)
 
     def _forget_queues(self, name: str, cause: tuple[str, int, str], topic: str) -> None:
-        """The broker has gone for that cause."""
+        """Forget the topic's queues of a broker that has gone for that cause."""
         queues = self.topics[topic]
         del queues[name]
         if not queues:
@@ -342,7 +345,7 @@ class RouteTable:
     # --- lists
 
     def topics_of_cluster(self, cluster: str) -> Generator[None, None, list[str]]:
-        """Topics that brokers of a cluster have, in steps."""
+        """Topics of the brokers of a cluster, in steps."""
         found: list[str] = []
         for some in self._looked_at():
             names = self.clusters.get(cluster, set())
@@ -362,8 +365,8 @@ class RouteTable:
         return found
 
     def _looked_at(self) -> Iterator[list[tuple[str, dict[str, QueueData]]]]:
-        """The topics that are there now, with their queues when it is their turn, some at a time;
-        without those that have gone by then."""
+        """Yield the present topics with their queues, some at a time; a topic that has gone by its
+        turn is left out."""
         for some in _parts(list(self.topics)):
             shown = [(topic, self._changed(topic)) for topic in some]
             yield [(topic, queues) for topic, queues in shown if queues]
@@ -403,7 +406,7 @@ class RouteTable:
     def _displace(self, group: BrokerGroup, broker_id: int, address: str) -> None:
         """The broker comes back under another address: the old address is nobody's any more.
 
-        A broker that stopped has left before. One that is still registered may have lost its
+        A broker that stopped has left before. A broker that is still registered may have lost its
         machine a moment ago, or be another broker of the same name, which loses its clients now.
         """
         old = group.addresses.get(broker_id)
@@ -469,8 +472,8 @@ class RouteTable:
         self._queue_entries -= len(topics)
         change = self._changes.get(name)
         if change is not None:
-            # Permissions are of no interest any more. What it had when it went before, and has not
-            # registered since, goes with the rest.
+            # Permissions do not matter any more. Topics that it had when it went before, and has
+            # not registered since, go with the rest.
             topics |= change.rest
         if topics:
             self._begin(name, topics, partial(self._forget_queues, name, cause))
@@ -494,7 +497,7 @@ class RouteTable:
 
 
 def _parts(topics: Iterable[T]) -> Iterator[tuple[T, ...]]:
-    """All of them, in parts of half a millisecond's worth."""
+    """All topics, in parts that take half a millisecond each."""
     items = iter(topics)
     while some := tuple(islice(items, _STEP_TOPICS)):
         yield some

@@ -1,11 +1,11 @@
 """The name server: routes and KV table behind a port.
 
 Used alone (`aerobee nameserver`) and inside a broker process, where the broker registers over TCP
-like any other. Everything is answered on the loop, in steps where it has to do with many topics; a
-change of the KV table is answered when it is on disk. Saving runs on another thread, one save at a
-time; changes that come meanwhile share the next one, so that no flood of changes can stall the loop
-with syncs. Later requests of the same connection wait for that answer, so all answers keep the
-order of requests.
+like any other. The loop answers every request, in steps if it concerns many topics; a change of the
+KV table is answered when it is on disk. Saving runs on another thread, one save at a time; changes
+that come meanwhile share the next one, so that no flood of changes can stall the loop with syncs.
+Later requests of the same connection wait for that answer, so all answers keep the order of
+requests.
 """
 
 from __future__ import annotations
@@ -49,17 +49,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aerobee.nameserver")
 
-#: Makes who is asked about changes, on the loop. Raises ConfigError.
+#: A function that makes the service that judges changes, on the loop. Raises ConfigError.
 MakeAccess: TypeAlias = "Callable[[asyncio.AbstractEventLoop], AccessService]"
 
 DEFAULT_PORT = 9876
 # Requests are small, registrations come once in 30 s: a small buffer, and less memory in all than
-# the broker beside it may take.
-# Changes of the KV table that one connection may have unanswered before it is read no further.
+# the broker beside it may take. Changes of the KV table that a connection may have unanswered
+# before it is read no further.
 _CHANGES_WAITING = 512
-# And of all connections together; the next ones wait for a save before they are served.
+# Unanswered changes of all connections together; the next ones wait for a save before they are
+# served.
 ALL_CHANGES_WAITING = 20_000
-# Answers that leave in one step behind a save.
+# Answers that leave in a step after a save.
 _ANSWERED_AT_ONCE = 64
 # Silent brokers that are dropped before the loop serves others.
 _EXPIRED_AT_ONCE = 20
@@ -85,24 +86,24 @@ class NameServerOptions:
     """Limits and times of a name server; the defaults are the reference's."""
 
     remoting: RemotingLimits = NAME_SERVER_LIMITS
-    # Without it no TLS is taken.
+    # Without it TLS is refused.
     encryption: Encryption | None = None
     routes: RouteLimits = field(default_factory=RouteLimits)
     order_messages: bool = False
     max_inflated_bytes: int = 32 * MIB
-    # Names and values of the KV table.
+    # Bytes of names and values of the KV table.
     max_kv_bytes: int = MAX_BYTES
     # Looking for silent brokers: first after 5 s, then every 10 s (protocol/WIRE.md 5.2).
     first_scan_s: float = 5.0
     scan_interval_s: float = 10.0
-    # Host and port for what administrators change; None: it is taken on the one port.
+    # Host and port for changes of administrators; None: the only port takes them.
     admin: tuple[str, int] | None = None
-    # GET_NAMESRV_CONFIG shows these besides our own.
+    # Settings that GET_NAMESRV_CONFIG shows besides our own.
     shown: Mapping[str, str] = field(default_factory=dict)
 
 
 class NameServerCounts(NamedTuple):
-    """For metrics."""
+    """Counts for metrics."""
 
     brokers: int
     topics: int
@@ -144,8 +145,8 @@ class NameServer(Serving):
         clock_ms: Callable[[], int] = wall_clock_ms,
         accounts: MakeAccess | None = None,
     ) -> None:
-        """`kv_path`: file of the KV table, made on the first change; `accounts` makes what changes
-        are asked of, None where everybody may change all. Raises OSError."""
+        """`kv_path`: file of the KV table, made on the first change; `accounts` makes the service
+        that judges changes, None if everybody may change everything. Raises OSError."""
         self._make_access = accounts
         self._access: AccessService | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -155,7 +156,7 @@ class NameServer(Serving):
         self._options = options or NameServerOptions()
         self._kv_file = KvFile(kv_path)
         self._kv = self._kv_file.load(self._options.max_kv_bytes)
-        # The worker's, one save at a time.
+        # For the worker, one save at a time.
         self._kv_text = KvText()
         self.routes = RouteTable(clock_ms, self._options.routes, self._routes_change)
         self._route_changes = Spread(self._turns, self.routes.change_some)
@@ -176,14 +177,14 @@ class NameServer(Serving):
         self._saving: asyncio.Future[None] | None = None
         # Answers to changes of the KV table that the next save will cover.
         self._unsaved: list[_UnsavedAnswer] = []
-        # By connection: how many such answers it waits for, and a future for the last.
+        # The number of such answers that a connection waits for, and a future for the last.
         self._waiting: dict[Connection, _WaitingAnswers] = {}
         # Answers that finished saves have covered, with the error of each save; some leave a turn.
         self._covered: deque[tuple[deque[_UnsavedAnswer], BaseException | None]] = deque()
         self._answering = Spread(self._turns, self._answer_some)
-        # How many wait, for a save or for their turn.
+        # The number of answers that wait for a save or for their turn.
         self._answers_due = 0
-        # Done when half of them have left: each that waits for it looks again then.
+        # Done when half of them have left: each request that waits for it looks again then.
         self._room: asyncio.Future[None] | None = None
         self._request_counts: dict[int, int] = {}
 
@@ -194,8 +195,8 @@ class NameServer(Serving):
         encryption: Encryption | None = None,
         own: Credentials | None = None,
     ) -> Self:
-        """A name server that a broker embeds, or that runs alone. `own`: the credentials of the
-        broker that embeds it, if no file has them. Raises OSError."""
+        """Make a name server that a broker embeds, or that runs alone. `own`: the credentials of
+        the broker that embeds it, if no file has them. Raises OSError."""
         return cls(
             settings.nameserver_host,
             settings.nameserver_port,
@@ -217,7 +218,7 @@ class NameServer(Serving):
 
     @property
     def access(self) -> AccessService | None:
-        """Judges who may change what; None where everybody may."""
+        """The service that judges changes; None if everybody may change everything."""
         return self._access
 
     @property
@@ -226,12 +227,12 @@ class NameServer(Serving):
 
     @property
     def stats(self) -> ServerStats:
-        """Counters of the port for everybody."""
+        """Counters of the port for all clients."""
         return self._server.stats
 
     @property
     def stats_of_ports(self) -> dict[str, ServerStats]:
-        """Counters of each port that is listened on, by its name in metrics."""
+        """Counters of each listening port, by its name in metrics."""
         found = {"nameserver": self._server.stats}
         if self._options.admin is not None:
             found["nameserver admin"] = self._admin_server.stats
@@ -269,7 +270,7 @@ class NameServer(Serving):
         await self._admin_server.stop_listening()
         while self._saving is not None:
             await asyncio.wait([self._saving])
-            # Its callback, which may begin the next save, runs right after.
+            # The callback of the save, which may begin the next one, runs right after.
             await asyncio.sleep(0)
         while self._answer_some():
             pass
@@ -285,7 +286,7 @@ class NameServer(Serving):
     # --- the server's handler
 
     def connection_opened(self, connection: Connection) -> None:
-        """Nothing is known of it yet."""
+        """Do nothing: a new connection has no facts yet."""
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         self.routes.connection_closed(connection, reason)
@@ -295,7 +296,7 @@ class NameServer(Serving):
             self._access.control.check(command, connection.peer[0])
         counts = self._request_counts
         known = self._requests.handles(command.code)
-        # Unknown codes are counted together: peers must not grow the table.
+        # Unknown codes are counted together: clients must not make the table grow.
         code = command.code if known else -1
         counts[code] = counts.get(code, 0) + 1
         waiting = self._waiting.get(connection)
@@ -332,7 +333,7 @@ class NameServer(Serving):
             done = asyncio.get_running_loop().create_future()
             waiting = self._waiting[connection] = _WaitingAnswers(done)
         waiting.count += 1
-        # The value is in the table, and not kept a second time; a body means nothing here.
+        # The table has the value, so it is not kept a second time; a body means nothing here.
         keep_for_answer(command)
         self._unsaved.append(_UnsavedAnswer(connection, command, answer, changed))
         self._answers_due += 1
@@ -343,8 +344,8 @@ class NameServer(Serving):
     def refuse(
         self, connection: Connection, command: Command, error: Exception, spent_s: float
     ) -> bytes:
-        """A refusal says why. A bug of ours costs the one request, not the
-        brokers registered on this connection."""
+        """A refusal says why. A bug of ours fails the request, but keeps the brokers registered on
+        this connection."""
         if isinstance(error, BadRequest):
             return encode_response(command, error.code, error.remark)
         log.error("request failed code=%d", command.code, exc_info=error)
@@ -424,7 +425,7 @@ class NameServer(Serving):
         self._scan = loop.call_later(0 if more else self._options.scan_interval_s, self._expire)
 
     def _shown_configuration(self) -> dict[str, str]:
-        """Under RocketMQ's names; no paths."""
+        """The configuration under RocketMQ's names; no paths."""
         options = self._options
         high_water = options.remoting.outbound_high_water_bytes
         return {
@@ -467,7 +468,7 @@ class _ClientPort(Serving):
 def _access_of(
     settings: Settings, own: Credentials | None, loop: asyncio.AbstractEventLoop
 ) -> AccessService:
-    # With it comes the library for YAML.
+    # The import brings the library for YAML.
     from aerobee.access.account_service import AccessService
 
     def make(rules: Rules) -> AccessControl:

@@ -1,7 +1,7 @@
 from collections.abc import Set
 from typing import Protocol
 
-# Whatever lends its bytes, one after the other: bytes, memoryview, array of numpy, buffer of Arrow.
+# Any object that lends its bytes in one piece: bytes, memoryview, array of numpy, buffer of Arrow.
 class Lender(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

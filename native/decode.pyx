@@ -3,7 +3,7 @@
 
 The rules are those of `pipeline/decode`, which asks for one step at a time and does a step itself
 where the answer here is None: something in it is not plain. Nothing of Arrow or numpy is linked:
-what comes out are `bytes` of native numbers. Where fields lie is told by the caller.
+the results are `bytes` of native numbers. The caller gives the places of fields.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -30,7 +30,7 @@ cdef int ENTRY_END = ord(properties.PROPERTY_SEPARATOR)
 
 # Offsets of Arrow's strings have 32 bits.
 cdef int64_t MOST_BYTES = (1 << 31) - 1
-# Names of properties that are told apart in one batch: a bit each, so that a repeated one is seen.
+# Names of properties that are told apart in one batch: a bit each, so that a repeated name shows.
 cdef enum:
     MOST_NAMES = 64
 
@@ -46,7 +46,7 @@ cdef inline bytes room(Py_ssize_t size):
 # Twin: pipeline/decode/record_starts.py record_starts
 def record_starts(const uint8_t[::1] buffer, int64_t position, int64_t limit, tuple magics):
     """Positions of the records from `position` on that end at or before `limit` (int64 each), up to
-    what is none, and the position behind the last of them."""
+    the first bytes that are no record, and the position after the last record."""
     cdef uint32_t magic, last = magics[0]
     cdef int64_t size
     cdef Py_ssize_t count = 0, most = 1024
@@ -83,7 +83,7 @@ def record_starts(const uint8_t[::1] buffer, int64_t position, int64_t limit, tu
 
 # Twin: pipeline/decode/decode.py _by_kind
 def kind(const uint8_t[::1] buffer, const int64_t[::1] starts):
-    """The magic that all records have, and the bits for their hosts."""
+    """The common magic of all records, and the bits for their hosts."""
     cdef Py_ssize_t row
     cdef int64_t start, last = buffer.shape[0] - SYS_FLAG_AT - 4
     cdef uint32_t magic = 0, bits = 0
@@ -103,9 +103,9 @@ def kind(const uint8_t[::1] buffer, const int64_t[::1] starts):
 # Twin: pipeline/decode/decode.py _Rows._cut
 def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
            int topic_length_bytes, log_offset):
-    """Where the parts of records of one kind lie: after each other all beginnings of bodies, their
-    ends, beginnings and ends of topics, ends of records (int64 each). The lengths of all of them
-    add up, and they name their own place if `log_offset` is that of the buffer."""
+    """The places of the parts of records of one kind: after each other all beginnings of bodies,
+    their ends, beginnings and ends of topics, ends of records (int64 each). The lengths of all of
+    them add up, and they name their own place if `log_offset` is that of the buffer."""
     cdef Py_ssize_t row, count = starts.shape[0]
     cdef int64_t size = buffer.shape[0]
     cdef uint64_t base = 0 if log_offset is None else <int64_t> log_offset
@@ -148,7 +148,7 @@ def places(const uint8_t[::1] buffer, const int64_t[::1] starts, int head_bytes,
 
 # Twin: pipeline/decode/decode.py numbers
 def numbers(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, int width):
-    """The number of 4 or 8 bytes that is `position` bytes behind each start."""
+    """The number of 4 or 8 bytes that is `position` bytes after each start."""
     cdef Py_ssize_t row, count = starts.shape[0]
     cdef int64_t last = buffer.shape[0] - position - width
     cdef bytes made
@@ -174,7 +174,7 @@ def numbers(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, 
 # Twin: pipeline/decode/arrow_values.py times
 def microseconds(const uint8_t[::1] buffer, const int64_t[::1] starts, int position, int64_t first,
                  int64_t last):
-    """The time in ms behind each start, in us; each is in [first, last], which times 1000 is a
+    """The time in ms after each start, in us; each is in [first, last], which times 1000 is a
     number of 64 bits."""
     cdef Py_ssize_t row
     cdef int64_t *to
@@ -244,8 +244,8 @@ cdef bint are_within(int64_t size, const int64_t[::1] begin, const int64_t[::1] 
 
 # Twin: pipeline/decode/arrow_values.py hex_texts
 def hexadecimal(const uint8_t[::1] buffer, const int64_t[::1] starts, tuple fields):
-    """Data of an Arrow array of strings of the same length: of each record the bytes of some fields,
-    (position, width) each, in digits."""
+    """Data of an Arrow array of strings of the same length: the bytes of some fields of each
+    record, (position, width) each, in digits."""
     cdef int64_t at[8]
     cdef int64_t widths[8]
     cdef int64_t total = 0, start
@@ -287,8 +287,8 @@ def hexadecimal(const uint8_t[::1] buffer, const int64_t[::1] starts, tuple fiel
 cdef inline int64_t cut_entry(
     const uint8_t *text, int64_t begin, int64_t end, int64_t *middle
 ) noexcept:
-    """Where the entry that begins there ends. `middle` is where its name does, or `begin`: without
-    a name or a value it is none."""
+    """The end of the entry that begins there. `middle` is the end of its name, or `begin`: without
+    a name or a value it does not count."""
     cdef const uint8_t *mark = <const uint8_t *> memchr(text + begin, ENTRY_END, end - begin)
     cdef int64_t stop = end if mark == NULL else mark - text
     mark = <const uint8_t *> memchr(text + begin, NAME_END, stop - begin)
@@ -297,7 +297,7 @@ cdef inline int64_t cut_entry(
 
 
 cdef struct Entry:
-    # Of which text; where name and value begin, and where the value ends.
+    # The number of its text; where name and value begin, and where the value ends.
     int32_t row, name, value, end
     # The number of its name among the different ones.
     int32_t kind
@@ -362,7 +362,7 @@ cdef class Entries:
         while begin < end:
             stop = cut_entry(text, begin, end, &middle)
             if begin < middle:
-                # Names come in the same order mostly.
+                # Names mostly come in the same order.
                 kind = self.kind_of(text + begin, middle - begin, kind + 1)
                 if kind < 0 or seen >> kind & 1:
                     return False
@@ -427,8 +427,8 @@ cdef class Entries:
 
     # Twin: pipeline/decode/properties.py Properties.value
     def value(self, tuple alternatives):
-        """Of each text the value of the first of these names (bytes) that it has, as `value_array`
-        gives them."""
+        """The value of the first of these names (bytes) that each text has, in the form of
+        `value_array`."""
         cdef Py_ssize_t index
         cdef int kind, wanted
         cdef Entry *entry
@@ -452,8 +452,8 @@ cdef class Entries:
 cdef tuple value_array(
     const uint8_t *text, const int32_t *at, const int32_t *until, Py_ssize_t rows
 ):
-    """Bits, offsets and data of an Arrow array of the values [at, until); one that ends at 0 is
-    none. How many are none comes first."""
+    """Bits, offsets and data of an Arrow array of the values [at, until); a value that ends at 0 is
+    null. The number of nulls comes first."""
     cdef Py_ssize_t row, missing = 0
     cdef int64_t total = 0
     cdef bytes bits = room((rows + 7) // 8), offsets = room((rows + 1) * sizeof(int32_t)), values
@@ -480,8 +480,8 @@ cdef tuple value_array(
 def values(
     const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1] end, tuple names
 ):
-    """Of each of some names (bytes) its values in the texts [begin, end), as `value_array` gives
-    them. All texts are ASCII."""
+    """The values of each of some names (bytes) in the texts [begin, end), in the form of
+    `value_array`. All texts are ASCII."""
     cdef Py_ssize_t row, rows = begin.shape[0]
     cdef int number, count = len(names)
     cdef Name wanted[MOST_NAMES]
@@ -515,8 +515,8 @@ cdef bint find_values(
     const uint8_t *text, int64_t begin, int64_t end, const Name *wanted, int count, int32_t *found,
     Py_ssize_t step
 ) noexcept:
-    """Where the values lie in one text: at `found`, and its `step`s on, begin and end of each; the
-    last one of a repeated name counts. False: it is not ASCII."""
+    """The places of the values in a text: at `found`, and its `step`s on, begin and end of each;
+    the last value of a repeated name counts. False: it is not ASCII."""
     cdef int64_t stop, middle
     cdef int number
     if not is_ascii(text + begin, end - begin):

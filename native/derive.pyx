@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records of a log, checked, and what follows from them for queues and index: read for a recovery or
-a rebuild, which go through gigabytes of them.
+"""Checks records of a log, and derives their entries for queues and index, for a recovery or a
+rebuild, which read gigabytes of them.
 
-The rules are `scan_records` (protocol/message/record_check.py) for what is a sound record, and
-`Derivation.entries` (store/dispatch/derived.py) for what follows from it. What is taken here is
-sound by every one of the first, and asks for nothing special by the second: its properties are ASCII
-without zeros, its topic and queue are such as `place_of` gives, it lists no further queues. The first
-record that is anything else ends a run, whatever it is; nothing was kept of it then.
+The rules are `scan_records` (protocol/message/record_check.py) for a sound record, and
+`Derivation.entries` (store/dispatch/derived.py) for its entries. A record that is taken here is
+sound by all the former rules, and asks for nothing special by the latter: its properties are ASCII
+without zeros, its topic and queue are known to `place_of`, it lists no further queues. The first
+other record ends a run; nothing was kept of it then.
 
 The bytes may be damaged in any way: each length is read once, and bounded before it is used.
 """
@@ -40,7 +40,7 @@ cdef int MAGIC_AT = layout.MAGIC_POSITION
 cdef int CRC_AT = layout.BODY_CRC_POSITION
 cdef uint32_t CRC_MASK = checksum.CRC_MASK
 cdef int TOPIC_SIZE_BYTES = layout.TOPIC_LENGTH_BYTES
-# The lengths of topic and properties, which stand behind the body.
+# The lengths of topic and properties, which stand after the body.
 cdef int TAIL_BYTES = TOPIC_SIZE_BYTES + layout.PROPERTIES_LENGTH.size
 cdef int QUEUE_ID_AT = layout.QUEUE_ID_POSITION
 cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
@@ -53,7 +53,7 @@ cdef int PREPARED = layout.SYS_TRANSACTION_PREPARED
 cdef int ROLLBACK = layout.SYS_TRANSACTION_ROLLBACK
 cdef int MOST_TOPIC = layout.MAX_TOPIC_BYTES
 cdef int MOST_PROPERTIES = names.MAX_PROPERTIES_BYTES
-# What goes into a run costs each queue in it some microseconds, whatever it has there.
+# A run costs some microseconds for each queue in it, whatever it has there.
 cdef int MOST_RECORDS = 4 * record_check.MOST_RECORDS
 cdef int64_t MOST_BYTES = record_check.MOST_BYTES
 cdef int NAME_SEPARATOR = ord(names.NAME_SEPARATOR)
@@ -64,7 +64,7 @@ cdef bytes KEYS = names.PROPERTY_KEYS.encode()
 cdef bytes TAGS = names.PROPERTY_TAGS.encode()
 cdef bytes FURTHER_OFFSETS = names.PROPERTY_MULTI_QUEUE_OFFSET.encode()
 
-# By the two bits of the hosts: where the body begins, where its length is, and the store time.
+# The places of the body, of its length, and of the store time, by the two bits of the hosts.
 cdef int HEAD_BYTES[4]
 cdef int BODY_SIZE_AT[4]
 cdef int STORE_MS_AT[4]
@@ -93,14 +93,14 @@ cdef struct Record:
 
 
 cdef struct Claim:
-    # An entry of a queue, and the number of the queue's next one, -1 behind the last.
+    # An entry of a queue, and the number of the queue's next entry, -1 after the last.
     int64_t queue_offset, log_offset, tags_code
     int32_t size, following
 
 
 cdef class Place:
-    """What is known of a topic and queue id: the queue, None for records that get no entry; the
-    hash of `topic#`; and of the records that are being taken the queue's first and last claim."""
+    """The facts of a topic and queue id: the queue, None for records that get no entry; the hash of
+    `topic#`; and the queue's first and last claim in the run."""
     cdef bytes topic
     cdef int32_t queue_id
     cdef object queue
@@ -179,7 +179,7 @@ cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint 
     record.sys_flag = <int32_t> get32(at + SYS_FLAG_AT)
     bits = (1 if record.sys_flag & BORN_V6 else 0) | (2 if record.sys_flag & STORE_V6 else 0)
     head = HEAD_BYTES[bits]
-    # The lengths of topic and properties have to fit behind the body.
+    # The lengths of topic and properties have to fit after the body.
     if head + TAIL_BYTES > record.size:
         return False
     body_size = <int32_t> get32(at + BODY_SIZE_AT[bits])
@@ -211,15 +211,16 @@ cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint 
 
 cdef class Deriver:
     """Takes runs of records. `place_of(topic, queue id)` gives their queue and the hash of
-    `topic#`, None for what is not plain; the queue id is -1 for records that get no entry. With
-    `check_body` bodies match their CRC; records below `derive_from` are checked and that is all.
+    `topic#`, None for records that are not plain; the queue id is -1 for records that get no entry.
+    With `check_body` bodies match their CRC; records below `derive_from` are checked and that is
+    all.
     """
     cdef object place_of
     cdef bint check_body, with_keys
     cdef int64_t derive_from
     cdef dict places
     cdef list quick
-    # Of the run that is being taken:
+    # The state of the run that is being taken:
     cdef list touched
     cdef Claim *claims
     cdef int count
@@ -246,8 +247,8 @@ cdef class Deriver:
         """Take the run that begins at `position` of `buffer`, which is `log_offset`, and ends at or
         before `stop`; a `Derived`, None if its first record is not plain.
 
-        Keys of records below the log offset `passed_below` are indexed, of others up to
-        `asked_up_to` nobody knows: those are not plain.
+        Keys of records below the log offset `passed_below` are indexed; whether those of other
+        records up to `asked_up_to` are is not known: such records are not plain.
         """
         cdef int64_t first = log_offset, store_ms = 0, keys = 0, words
         cdef int records = 0
@@ -288,7 +289,7 @@ cdef class Deriver:
 
     # Twin: store/dispatch/derived.py keys_of
     cdef int64_t _words(self, Record *record) noexcept:
-        """How many keys a record is indexed under; none below `derive_from`."""
+        """The number of keys under which a record is indexed; 0 below `derive_from`."""
         cdef int64_t found = 1 if record.unique.size else 0
         cdef Py_ssize_t index
         cdef bint inside = False
@@ -307,7 +308,7 @@ cdef class Deriver:
         return found
 
     cdef Place _place(self, Record *record):
-        """Where a record belongs, None if it is not plain."""
+        """The place of a record, None if it is not plain."""
         cdef int32_t queue_id = record.queue_id
         cdef uint32_t number
         cdef Place place
@@ -409,7 +410,7 @@ cdef class Deriver:
 
     # Twin: store/dispatch/derived.py by_queue
     cdef int _add_run(self, int number, list runs) except -2:
-        """Add the run that begins with a claim; the number of the claim behind it."""
+        """Add the run that begins with a claim; return the number of the claim after it."""
         cdef int64_t first = self.claims[number].queue_offset
         cdef int64_t count = 0
         cdef int behind = number

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Entries of consume queues and of the index, from what the log says was appended. The same bytes
-as `Reput._gather` and `IndexFile.put` make."""
+"""Entries of consume queues and of the index, from the log's list of appended messages. The bytes
+equal those of `Reput._gather` and `IndexFile.put`."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -31,7 +31,7 @@ HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_file.HASHED_POSITIONS
 
 
 cdef struct Index:
-    # An index file's memory, and what of its header changes with each key.
+    # An index file's memory, and the fields of its header that change with each key.
     uint8_t *memory
     int64_t slots, count, used, begin_ms, begin_offset
 
@@ -46,7 +46,8 @@ cdef Index index_of(uint8_t *memory, object file):
 
 # Twin: store/index/index_file.py IndexFile.put
 cdef int note_header(Index *index, object file, int64_t log_offset, int64_t store_ms) except -1:
-    """Have a file's attributes say what was put; the last key is that of this record."""
+    """Bring a file's attributes up to date with the keys put; the last key is that of this
+    record."""
     file.count, file.used_slots = index.count, index.used
     file.begin_ms, file.begin_offset = index.begin_ms, index.begin_offset
     file.end_offset, file.end_ms = log_offset, store_ms
@@ -55,7 +56,7 @@ cdef int note_header(Index *index, object file, int64_t log_offset, int64_t stor
 
 # Twin: store/index/index_file.py IndexFile.put
 cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t store_ms) except -1:
-    """As `IndexFile.put`, for a hash that may be negative."""
+    """Do `IndexFile.put`, for a hash that may be negative."""
     cdef int64_t key_hash = -java_hash if java_hash < 0 else java_hash
     cdef int64_t seconds = 0, previous
     cdef uint8_t *slot
@@ -86,8 +87,8 @@ cdef int put_key(Index *index, int64_t java_hash, int64_t log_offset, int64_t st
 
 # Twin: store/dispatch/reput.py Reput._gather
 def gather(list entries, object arrival):
-    """What has arrived, as `arrival` makes it (nothing, for None), how many have a queue, and the
-    entries of each queue that was touched: (queue, first queue offset, bytes)."""
+    """The arrivals, made by `arrival` (empty, for None), the number of messages with a queue, and
+    the entries of each touched queue: (queue, first queue offset, bytes)."""
     cdef dict places = {}
     cdef list arrivals = [], of_queue
     cdef tuple entry
@@ -124,7 +125,7 @@ def gather(list entries, object arrival):
 # Twin: store/index/index_file.py IndexFile.put_all
 def put_keys(list entries, object file, dict prefixes, object prefix_of, object hash_of):
     """Put the keys of all entries into one file, which has room for them. `prefixes` has the hash
-    of `topic#`, and `hash_of(prefix hash, key)` is asked for keys beyond ASCII."""
+    of `topic#`, and `hash_of(prefix hash, key)` is called for keys beyond ASCII."""
     cdef uint8_t[::1] whole = file.memory
     cdef Index index = index_of(&whole[0], file)
     cdef int64_t store_ms = 0, log_offset = 0, key_hash

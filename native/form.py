@@ -1,8 +1,8 @@
 """Chooses the form of the hot path: the compiled form where it was built, or the plain form.
 
-AEROBEE_NATIVE says which is wanted: `auto` (the default) takes the compiled form if it is there,
-`off` never, and `required` ends the start without it. Modules that are there and do not load are
-warned of: what runs then is correct, and slower by what users came for.
+AEROBEE_NATIVE names the wanted form: `auto` (the default) takes the compiled form if it is there,
+`off` never, and `required` ends the start without it. Modules that are there and do not load cause
+a warning: the plain form is correct, but slower than users expect.
 """
 
 import os
@@ -88,7 +88,7 @@ def wish_text() -> str:
 
 
 def _file_of(module: str) -> str:
-    """Where it lies; "" when it does not."""
+    """The path of a compiled module; "" without it."""
     folder = os.path.dirname(__file__)
     for suffix in EXTENSION_SUFFIXES:
         file = os.path.join(folder, module + suffix)
@@ -119,7 +119,7 @@ def form_name(form: CompiledForm | None) -> str:
 
 
 def chosen() -> CompiledForm | None:
-    """The compiled form if it is to run; None: the plain one. Raises NativeError."""
+    """The compiled form if it is to run; None: the plain form. Raises NativeError."""
     if not _is_wanted():
         return None
     try:
@@ -130,8 +130,8 @@ def chosen() -> CompiledForm | None:
 
 
 def chosen_decode() -> "ModuleType | None":
-    """The compiled bulk decode of Spark's readers, as `chosen` chooses. It brings nothing of a
-    broker with it: an executor need not have what that is made of."""
+    """The compiled bulk decode of Spark's readers, chosen like `chosen`. It imports nothing of a
+    broker: an executor need not have a broker's packages."""
     if not _is_wanted():
         return None
     try:
@@ -143,7 +143,7 @@ def chosen_decode() -> "ModuleType | None":
 
 
 def _load() -> CompiledForm:
-    """All of it. Raises ImportError."""
+    """Load all modules. Raises ImportError."""
     from aerobee.native import guard, pulls, requests, sends, sockets
 
     return CompiledForm(
@@ -170,7 +170,8 @@ def _is_required() -> bool:
 
 
 def _miss(error: ImportError) -> None:
-    """The compiled form is not to be had: an error if it is required, a warning if it is there."""
+    """Report that the compiled form cannot be had: an error if it is required, a warning if it is
+    there."""
     what = "is there and does not load" if is_built() else "was not built"
     cure = "install a wheel that has it, or build it where a C compiler is (docs/native.md)"
     if _is_required():

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Who may send and pull, asked before a request is looked at any closer (WIRE.md 7.1).
+"""Judges who may send and pull, before a request is looked at any closer (WIRE.md 7.1).
 
-It lets through what is certainly allowed: a white address, or an account whose signature fits and
-that has been found to have the right. All else is the plain path's (`access/control.py`), which
-refuses with a reason; so nothing is decided here that is not decided there.
+It lets requests through that are certainly allowed: from a white address, or an account whose
+signature fits and that has been found to have the right. The plain path (`access/control.py`)
+judges all others, and refuses with a reason; so this module decides nothing that the plain path
+does not decide.
 """
 
 from libc.stdint cimport uint8_t
@@ -34,7 +35,7 @@ cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 cdef Name ACCESS_KEY = name_of(signature.ACCESS_KEY)
 cdef Name SIGNATURE = name_of(signature.SIGNATURE)
 cdef Name NOT_ALWAYS_SIGNED = name_of(signature.UNIQUE_KEY_QUERY)
-# Where a send or a pull names what it reaches.
+# The fields in which a send or a pull names topic and group.
 cdef dict _keys = {one.attribute: one.key for one in header_fields.fields_of(PullMessageHeader)}
 cdef Name TOPIC = name_of(_keys["topic"]), GROUP = name_of(_keys["consumer_group"])
 cdef Name SHORT_TOPIC = name_of(
@@ -46,17 +47,17 @@ cdef const uint8_t *LETTERS = (
 
 
 cdef class Guard:
-    """The accounts of one broker. Loop thread only."""
+    """The accounts of a broker. Loop thread only."""
 
     def __init__(self, is_white, find_signer, may):
-        """`is_white` is asked with an address's bytes. `find_signer` gives the two blocks of the
-        secret key of an access key (`Signer`), None where the plain path has to look. `may` is
-        asked with access key, code, topic and group ("" where a request has none)."""
+        """`is_white` is called with an address's bytes. `find_signer` gives the two blocks of the
+        secret key of an access key (`Signer`), None if the plain path has to look. `may` is called
+        with access key, code, topic and group ("" where a request has none)."""
         self.is_white, self.find_signer, self.may = is_white, find_signer, may
         self.forget()
 
     def forget(self, bint any_white=True):
-        """The accounts have changed; without `any_white` no address is white."""
+        """Forget all accounts, which have changed; without `any_white` no address is white."""
         self.any_white = any_white
         self.white, self.signers, self.allowed = {}, {}, {}
         self.last_name = self.last_question = b""
@@ -108,7 +109,8 @@ cdef class Guard:
 
     # Twin: protocol/frames/signature.py signed_values
     cdef int _lay_out(self, Header *header, const uint8_t *order, int count) noexcept nogil:
-        """The values in the order of their keys into `scratch`; how many bytes, -1: not plain."""
+        """Copy the values in the order of their keys into `scratch`; return the bytes, -1: not
+        plain."""
         cdef int place, text_size, length = 0
         cdef Text *value
         for place in range(count):
@@ -158,7 +160,7 @@ cdef class Guard:
             key = <Key> known
         else:
             blocks = self.find_signer(name)
-            # An account that is not there is asked for again: names from outside fill no table.
+            # An account that is not there is looked up again: names from outside fill no table.
             if blocks is None:
                 return False
             key = self.signers[name] = Key(*blocks)
@@ -168,7 +170,7 @@ cdef class Guard:
     # Twin: access/control.py AccessControl.may
     cdef bint _may_do(self, int code, Text *topic, Text *group) except -1:
         """Whether the account has the right, remembered when it has."""
-        # With their sizes, so that no two questions are the same bytes.
+        # The sizes are added, so that no two questions have the same bytes.
         cdef int[3] head = [code, <int> PyBytes_GET_SIZE(self.last_name), topic.size]
         cdef int size = sizeof(head) + head[1] + topic.size + group.size
         cdef uint8_t *to = self.question

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records of a large batch, put where they belong in a segment.
+"""Puts the records of a large batch into their places in a segment.
 
-They were encoded beside the put lock and lack their place and time only
+They were encoded outside the put lock and lack only place and time
 (`store/log/prepared_batch.py`, whose `placed` and `MappedFile.append` have the rules). Here each is
-completed and copied in one go, in their order; its first word comes last, so that what a killed
-process leaves is whole records.
+completed and copied in one go, in their order; its first word comes last, so that a killed process
+leaves whole records.
 """
 
 from libc.stdint cimport int64_t, uint8_t

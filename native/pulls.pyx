@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Plain pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) that find messages.
 
-Plain is a pull by tags whose group, topic, queue and subscription are in order, as the plain path
-(`broker/messages/pull.py`) has found when it was asked for a route, and whose messages lie in one
-segment and need no closer look. An empty answer is never plain: it may have to wait.
+A pull is plain if it goes by tags, if its group, topic, queue and subscription are in order, which
+the plain path (`broker/messages/pull.py`) has found when it was asked for a route, and if its
+messages lie in one segment and need no closer look. An empty answer is never plain: it may have to
+wait.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -24,10 +25,10 @@ from aerobee.protocol.headers import fields as header_fields
 cdef enum:
     KEY_BYTES = 1024
     MOST_ROUTES = 20_000
-    # All routes together have no more bytes: another version makes another pull, and each may
-    # have 300 tags of its own, or keep a subscription of 1,000 that the group has no longer.
+    # All routes together have no more bytes: another version makes another pull, and each may have
+    # 300 other tags, or keep a subscription of 1,000 tags that the group has no longer.
     MOST_ROUTE_BYTES = 32 << 20
-    # The objects of one, and at most what a tag takes in a subscription.
+    # The bytes of a route's objects, and at most those of a tag in a subscription.
     ROUTE_BYTES = 600
     TAG_BYTES = 256
 
@@ -47,7 +48,7 @@ cdef int MOST = _places["max_msg_nums"], SYS_FLAG = _places["sys_flag"]
 cdef int COMMIT_OFFSET = _places["commit_offset"], MOST_BYTES = _places["max_msg_bytes"]
 cdef bint NEEDED[FIELDS]
 cdef int BITS[FIELDS]
-# What tells one route from another.
+# The fields that tell one route from another.
 cdef enum:
     ROUTE_FIELDS = 7
 cdef int[ROUTE_FIELDS] ROUTE = [
@@ -60,12 +61,12 @@ for _at, _field in enumerate(header_fields.fields_of(pull_headers.PullMessageHea
 
 
 cdef class PullRoute:
-    """Where the pulls of a group from a queue go, for those with equal fields otherwise."""
+    """The way of a group's pulls from a queue, whose other fields are equal."""
 
     def __init__(self, queue, any_queue, codes, group, live, subscription, broker_id,
                  slow_broker_id):
-        """`live` is the group with its members and `subscription` what it says of the topic, as
-        far as they count; `codes` the hashes of the tags that are wanted."""
+        """`live` is the group with its members and `subscription` its subscription to the topic, as
+        far as they count; `codes` are the hashes of the wanted tags."""
         self.queue, self.any_queue, self.codes, self.group = queue, any_queue, codes, group
         self.live, self.subscription = live, subscription
         self.model = None if live is None else live.message_model
@@ -74,7 +75,7 @@ cdef class PullRoute:
 
     # Twin: broker/messages/pull.py PullProcessor._live_subscription
     cdef bint holds(self) except -1:
-        """Whether the group still wants what it wanted."""
+        """Whether the group still has this subscription."""
         live = self.live
         if live is None:
             return True
@@ -86,16 +87,16 @@ cdef class PullRoute:
 
 
 cdef class Pulls:
-    """Serves plain pulls of one store. Loop thread only."""
+    """Serves plain pulls of a store. Loop thread only."""
 
     def __init__(self, log, find_route, checked_below, served, commit, *, json_parts, binary_parts,
                  memory_bytes, recent, old, most_messages, least_entries):
-        """`find_route` is asked with the fields of a pull and gives its PullRoute, or None: not
-        plain. `checked_below` as `QueueReader` has it. `served` is told what was given: the route's
-        group, topic, queue id, next offset, messages, bytes, seconds. `commit` is told a group's next
-        offset: group, topic, queue id, offset.
+        """`find_route` is called with the fields of a pull and gives its PullRoute, or None: not
+        plain. `checked_below` as in `QueueReader`. `served` is called with the result: the route's
+        group, topic, queue id, next offset, messages, bytes, seconds. `commit` is called with a
+        group's next offset: group, topic, queue id, offset.
 
-        `json_parts`, `binary_parts`: the answer's header, cut where what varies goes (`PullReply`).
+        `json_parts`, `binary_parts`: the answer's header, cut at its variable parts (`PullReply`).
         `recent` and `old`: bytes and messages that an answer holds.
         """
         self.log, self.marks, self.checked_below = log, log.marks, checked_below
@@ -110,14 +111,13 @@ cdef class Pulls:
         self.most_messages, self.least_entries = most_messages, least_entries
 
     def forget_routes(self):
-        """A topic, a group or a queue has changed."""
+        """Forget all routes: a topic, a group or a queue has changed."""
         self.routes = {}
         self.route_bytes = 0
 
     # Twin: broker/messages/pull.py PullProcessor.handle
     cdef bint serve(self, Header *header, Output *out) except -1:
-        """Put the answer to a pull behind what `out` has; False if it is not plain, and nothing
-        changed."""
+        """Append the answer to a pull to `out`; False, with nothing changed, if it is not plain."""
         cdef Text fields[FIELDS]
         cdef int64_t numbers[FIELDS]
         cdef Text *key
@@ -159,7 +159,7 @@ cdef class Pulls:
         cdef Text *field
         for index in range(ROUTE_FIELDS):
             field = &fields[ROUTE[index]]
-            # What is absent is not what is empty, and no text runs into the next one.
+            # An absent text differs from an empty one, and no text runs into the next one.
             if size + <int> sizeof(field_size) > KEY_BYTES:
                 return None
             field_size = 0xFFFFFFFF if field.at == NULL else <uint32_t> field.size
@@ -249,7 +249,7 @@ cdef class Pulls:
     # Twin: broker/messages/pull.py PullProcessor._answer
     cdef bint _answer(self, PullRoute route, Header *header, int64_t lowest, int64_t highest,
                       Output *answers) except -1:
-        """Put the frame with what was found behind what `answers` has."""
+        """Append the frame with the found messages to `answers`."""
         cdef Scan *scan = &self.scan
         cdef list parts = self.binary_parts if header.binary else self.json_parts
         cdef uint8_t head[4096]

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a get gives for entries of a consume queue whose records are there and name them back.
+"""Reads, for a get, the entries of a consume queue whose records are there and name them back.
 
-The rules are those of `QueueReader._scan` (store/reading/queue_reader.py), and it goes on where this stops:
-before the first entry that is anything else.
+The rules are those of `QueueReader._scan` (store/reading/queue_reader.py), which goes on where this
+stops: before the first other entry.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -26,7 +26,7 @@ cdef int QUEUE_OFFSET_AT = layout.QUEUE_OFFSET_POSITION
 
 # Twin: store/reading/queue_reader.py _matches
 cdef bint matches(int64_t tags_code, object codes) except -1:
-    """Whether an entry is one that is asked for, as `_matches` says."""
+    """Whether an entry is wanted, by the rule of `_matches`."""
     if tags_code in codes:
         return True
     if <int32_t> tags_code == tags_code:
@@ -38,7 +38,7 @@ cdef bint matches(int64_t tags_code, object codes) except -1:
 
 cdef bint begin(Scan *scan, tuple room, const uint8_t *records, int64_t base, int64_t low,
                 int64_t high) except -1:
-    """Set what does not change; records of [low, high) need no closer look."""
+    """Set the fields that do not change; records of [low, high) need no closer look."""
     (scan.recent_bytes, scan.recent_count), (scan.old_bytes, scan.old_count) = room
     scan.records = records
     scan.base, scan.low, scan.high = base, low, high
@@ -51,7 +51,7 @@ cdef bint begin(Scan *scan, tuple room, const uint8_t *records, int64_t base, in
 # Twin: store/reading/queue_reader.py QueueReader._scan_closely
 cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, object codes) except? NULL:
     """Look at the entries of [at, end), up to one that is not plain, to a full answer, or to a
-    table of runs that is full; where that is."""
+    table of runs that is full; return that place."""
     cdef const uint8_t *record
     cdef int64_t log_offset, size, tags_code, number
     cdef bint chosen = codes is not None and len(codes) > 0
@@ -101,15 +101,15 @@ cdef const uint8_t *look(Scan *scan, const uint8_t *at, const uint8_t *end, obje
 def scan(bytes entries, Py_ssize_t position, int64_t slot, int32_t queue_id, bint any_queue,
          object codes, const uint8_t[::1] memory, int64_t base, int64_t low, int64_t high,
          int64_t old_below, tuple room, int64_t count, int64_t size, list runs):
-    """Look at entries from byte `position` on, of which the first is in `slot`.
+    """Look at entries from byte `position` on; the first is in `slot`.
 
     `memory` begins at the log offset `base`; records of [low, high) need no closer look. `room` and
-    `codes` as `QueueReader` has them; `count` messages of `size` bytes are in the answer already.
+    `codes` as in `QueueReader`; `count` messages of `size` bytes are in the answer already.
     `any_queue`: the records are those of another queue, which they name.
 
-    Gives how many entries were looked at, the messages and bytes that are in the answer now, the
-    log offset of the last entry, and whether the answer is full. What is to be given is added to
-    `runs`: log offsets [start, end) one after the other, those side by side as one.
+    Returns the number of entries looked at, the messages and bytes in the answer now, the log
+    offset of the last entry, and whether the answer is full. Found records are added to `runs`: log
+    offsets [start, end) one after the other, adjoining ones joined.
     """
     cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(entries)
     cdef Scan state

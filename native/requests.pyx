@@ -38,16 +38,16 @@ cdef int PULL = RequestCode.PULL_MESSAGE
 cdef int LITE_PULL = RequestCode.LITE_PULL_MESSAGE
 
 cdef int[CODES] codes = [SEND_V2, SEND, SEND_BATCH, PULL, LITE_PULL]
-# Before this place are the codes of sends.
+# The codes of sends are before this place.
 cdef int PULLS_FROM = 3
 
 
 cdef class Requests:
-    """Serves what it can of the reads of a server's connections. Loop thread only."""
+    """Serves plain requests in the reads of a server's connections. Loop thread only."""
 
     def __init__(self, Sends sends, Pulls pulls, bint answers_wait, Guard guard=None):
-        """None for what is not to be served here. `answers_wait`: those to sends do.
-        `guard` lets requests in where accounts are asked for."""
+        """`sends` or `pulls` is None if it is not to be served here. `answers_wait`: answers to
+        sends wait. `guard` lets requests in if accounts are asked for."""
         self.guard = guard
         self.sends = sends
         self.pulls = pulls
@@ -62,8 +62,8 @@ cdef class Requests:
         """Serve requests from the beginning of `read` on, until answers of more than `room` bytes
         are made, `may_wait` answers to sends wait, or `clock` has passed `until`.
 
-        How many bytes of it were served; the answers in order; those that are to wait, as
-        `WhenKept.wait_made` takes them; and the codes that were answered with how often.
+        Returns the number of bytes served; the answers in order; those that are to wait, in the
+        form for `WhenKept.wait_made`; and the answered codes with their counts.
         """
         cdef Py_ssize_t taken
         try:
@@ -81,8 +81,8 @@ cdef class Requests:
     cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
                           bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,
                           double until) except -1:
-        """As `take`; the answers are behind what `out` has, and in `waiting`. What was stored is in
-        place when `settle` was called."""
+        """Do `take`; the answers are appended to `out`, or are in `waiting`. Stored records count
+        when `settle` was called."""
         cdef Py_ssize_t position = 0
         cdef const uint8_t *at
         cdef int64_t total, header_size, full = self.out.size + room
@@ -97,7 +97,7 @@ cdef class Requests:
             word = get32(at + TOTAL_BYTES)
             kind = <int> (word >> KIND_SHIFT)
             header_size = word & ((<uint32_t> 1 << KIND_SHIFT) - 1)
-            # The second word counts in the total, the first one does not.
+            # The second word counts in the total, the first does not.
             total -= FRAME_BYTES - TOTAL_BYTES
             if total < 0 or total > size - position - FRAME_BYTES or header_size > total:
                 break
@@ -128,7 +128,7 @@ cdef class Requests:
     # Twin: remoting/connections/serving.py Serving.commands_received
     cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,
                       bint may_pull, Py_ssize_t may_wait) except -1:
-        """Serve one request; False if it is not plain, and nothing changed."""
+        """Serve a request; False, with nothing changed, if it is not plain."""
         cdef Py_ssize_t before = self.out.size
         cdef int place = 0
         while place < CODES and codes[place] != header.code:
@@ -160,7 +160,7 @@ cdef class Requests:
         else:
             if not may_pull or self.pulls is None:
                 return False
-            # What was sent before it may be what it asks for.
+            # It may ask for messages that were sent before it.
             self.settle()
             if not self.pulls.serve(header, &self.out):
                 return False
@@ -169,14 +169,14 @@ cdef class Requests:
         return True
 
     cdef int settle(self) except -1:
-        """Move the marks over what was stored."""
+        """Move the marks over the stored records."""
         if self.claimed:
             self.claimed = False
             self.sends.release()
         return 0
 
     cdef list take_counts(self):
-        """(code, how often it was answered at once) since the last time."""
+        """(code, number of answers at once) since the last time."""
         cdef int place
         cdef list found = []
         for place in range(CODES):
@@ -227,7 +227,7 @@ cdef bint read_json(const uint8_t *at, int size, Header *header) noexcept nogil:
                 header.opaque = <int32_t> value
                 has_opaque = True
             elif is_name(&key, &FLAG):
-                # An answer, or a request that wants none.
+                # An answer, or a oneway request.
                 if value != 0:
                     return False
             elif not is_name(&key, &VERSION):
@@ -246,7 +246,7 @@ cdef bint read_binary(const uint8_t *at, int size, Header *header) noexcept nogi
     cdef int position = HEAD_BYTES, count = 0
     cdef Text *key
     cdef Text *value
-    # An answer, a request that wants none, and a remark are not plain.
+    # An answer, a oneway request, and a remark are not plain.
     if (
         size < HEAD_BYTES or get32(at + FLAG_AT) != 0 or get32(at + REMARK_SIZE_AT) != 0
         or get32(at + FIELDS_SIZE_AT) != <uint32_t> (size - HEAD_BYTES)

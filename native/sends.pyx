@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Plain sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
 
-Plain is a send to a topic that is there, that asks for no more than to be stored (no delay, no
-transaction, no retry), in ASCII but for the body, while the store refuses nothing. What it takes is
-what `broker/messages/send.py` does with it, byte for byte; which properties are not plain, the
-answer's template and what a topic allows, it is told.
+A send is plain if its topic is there, if it asks for no more than to be stored (no delay, no
+transaction, no retry), if it is ASCII but for the body, and while the store refuses nothing. The
+result equals that of `broker/messages/send.py`, byte for byte; the caller gives the properties that
+are not plain, the answer's template and the routes of a topic.
 
-A send is looked at as a whole before anything of it is stored: until `_append` nothing has changed.
+A send is looked at as a whole before any part of it is stored: until `_append` nothing has changed.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -38,7 +38,7 @@ cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 # The fields of a send: their places, whether each has to be there, how wide numbers are, and the
-# place that a name of one letter has.
+# place of a name of one letter.
 cdef list LONG_KEYS = [key.encode() for key in send_headers.LONG_KEYS]
 cdef dict _places = {
     name: at for at, name in enumerate(send_headers.SendMessageHeader.__struct_fields__)
@@ -78,7 +78,7 @@ cdef uint32_t CRC_MASK = checksum.CRC_MASK
 cdef int HOST_BYTES = layout.V4_HOST_BYTES
 cdef int BODY_AT = layout.HEADS[0].size
 cdef int PROPERTIES_SIZE_BYTES = layout.PROPERTIES_LENGTH.size
-# All of a record but body, properties, and topic with its length.
+# The bytes of a record without body, properties, and topic with its length.
 cdef int FIXED_BYTES = layout.MIN_RECORD_BYTES - layout.TOPIC_LENGTH_BYTES
 cdef int BLANK_BYTES = layout.BLANK_BYTES
 
@@ -94,17 +94,17 @@ cdef int SIZE_BYTES = header_encode.LENGTH.size
 cdef int HEAD_BYTES = header_encode.BINARY_HEAD.size
 cdef int OPAQUE_AT = header_encode.BINARY_POSITIONS[3]
 cdef int ID_END = ord(send_headers.ID_SEPARATOR)
-# Digits of a log offset in an id.
+# The digits of a log offset in an id.
 cdef enum:
     OFFSET_DIGITS = 16
 
 
 cdef class Route:
-    """Where sends of a topic go; thrown away when any topic changes."""
+    """The way of a topic's sends; thrown away when any topic changes."""
 
     def __cinit__(self, name, queues, sys_flag, size_kinds):
-        """`queues` has a place for the ConsumeQueue of each queue id that may be sent to;
-        `sys_flag` is what each message gets besides its own."""
+        """`queues` has a place for the ConsumeQueue of each queue id that takes sends; `sys_flag`
+        is added to that of each message."""
         encoded = name.encode()
         self.name = name
         self.field = bytes((len(encoded),)) + encoded
@@ -131,8 +131,8 @@ cdef class Route:
 
     # Twin: broker/broker_stats.py BrokerStats.stored
     def take_counts(self):
-        """What was stored since the last time: (queue id, messages, bytes) of each queue, and
-        messages by size."""
+        """The counts since the last time: (queue id, messages, bytes) of each queue, and messages
+        by size."""
         cdef int64_t queue_id
         found = []
         for queue_id in self.touched:
@@ -146,18 +146,19 @@ cdef class Route:
 
 
 cdef class Sends:
-    """Serves plain sends of one store. Loop thread only."""
+    """Serves plain sends of a store. Loop thread only."""
 
     def __init__(self, log, find_route, find_queue, count, *, cluster, store_host, json_parts,
                  binary_parts, not_plain, not_plain_flags, size_bounds, max_message_bytes,
                  safe_properties):
-        """`log` is claimed for what is stored (`CommitLog.claim`). `find_route` gives the Route of
-        a topic's name, `find_queue` the queue of a topic's name and a queue id, or None: not plain.
-        `count` is told a topic's name and what `Route.take_counts` gives, after each claim.
+        """`log` is claimed for the stored records (`CommitLog.claim`). `find_route` gives the Route
+        of a topic's name, `find_queue` the queue of a topic's name and a queue id, or None: not
+        plain. `count` is called with a topic's name and the result of `Route.take_counts`, after
+        each claim.
 
-        `json_parts`, `binary_parts`: the answer's header, cut where what varies goes
-        (`SendReply`). `not_plain` and `not_plain_flags`: the names of properties and the bits of a
-        sysFlag that a plain message has none of (`protocol/message/demands.py`).
+        `json_parts`, `binary_parts`: the answer's header, cut at its variable parts (`SendReply`).
+        `not_plain` and `not_plain_flags`: the names of properties and the bits of a sysFlag that a
+        plain message has none of (`protocol/message/demands.py`).
         """
         self.log, self.find_route, self.find_queue, self.count = log, find_route, find_queue, count
         self.routes = {}
@@ -166,7 +167,7 @@ cdef class Sends:
         self.store_host = store_host
         self.id_prefix = store_host.hex().upper().encode()
         self.json_parts, self.binary_parts = json_parts, binary_parts
-        # What an answer takes at most, besides its ids.
+        # The most bytes of an answer, besides its ids.
         self.reply_bytes = 128 + max(sum(map(len, json_parts)), sum(map(len, binary_parts)))
         self.not_plain = set(not_plain)
         self.not_plain_flags = not_plain_flags
@@ -177,13 +178,14 @@ cdef class Sends:
         assert len(store_host) == HOST_BYTES
 
     def forget_routes(self):
-        """A topic has changed."""
+        """Forget all routes: a topic has changed."""
         self.routes.clear()
 
     # --- the claim --------------------------------------------------------------------------
 
     cdef bint claim(self) except -1:
-        """Hold the put lock from now on, and the place behind the last record; False if not now."""
+        """Hold the put lock from now on, and the place after the last record; False if that is not
+        possible now."""
         segment = self.log.claim()
         if segment is None:
             return False
@@ -200,7 +202,7 @@ cdef class Sends:
         return True
 
     cdef int release(self) except -1:
-        """Give back what `claim` took, with what was stored."""
+        """Give back the claim, with the stored records."""
         pending, self.pending = self.pending, []
         self.segment = None
         self.memory = None
@@ -217,8 +219,8 @@ cdef class Sends:
     # Twin: broker/messages/send.py SendProcessor.handle
     cdef bint serve(self, Header *header, const uint8_t *body, int size, bytes born_host,
                     Output *out) except -1:
-        """Store a send under the claim, and put its answer behind what `out` has; False if it is
-        not plain, and nothing changed."""
+        """Store a send under the claim, and append its answer to `out`; False, with nothing
+        changed, if it is not plain."""
         cdef Text fields[FIELDS]
         cdef int64_t numbers[FIELDS]
         cdef int64_t places[MOST_ITEMS]
@@ -284,7 +286,7 @@ cdef class Sends:
 
     # Twin: protocol/headers/send.py SendMessageHeader.from_command
     cdef int _field(self, int code, Text *key) except -2:
-        """Which field of a send has this name; -1: none that is looked at."""
+        """The field of a send with this name; -1: a field that is not read."""
         cdef int index
         cdef bytes known
         if code != SEND:
@@ -304,7 +306,7 @@ cdef class Sends:
             return <Route> found
         made = self.find_route(name)
         if made is not None:
-            # A name that is not plain is asked for again: names that do not exist fill no table.
+            # A name that is not plain is looked up again: names that do not exist fill no table.
             self.routes[name] = made
         return made
 
@@ -318,7 +320,7 @@ cdef class Sends:
 
     # Twin: broker/messages/stored_properties.py stored_properties
     cdef bint _take_properties(self, Text *text, bint batch, Stored *out) except -1:
-        """The request's properties as they are stored, with the cluster, into `scratch`; False if
+        """Write the request's properties in stored form, with the cluster, into `scratch`; False if
         they are not plain."""
         cdef const uint8_t *at = text.at
         cdef int size = text.size, cluster = <int> PyBytes_GET_SIZE(self.cluster)
@@ -335,8 +337,8 @@ cdef class Sends:
 
     # Twin: broker/messages/stored_properties.py stored_properties
     cdef bint _read(self, const uint8_t *at, int size, bint keep_wait, uint8_t *to, Stored *out) except -1:
-        """What properties say of their message; with `to`, those that are stored, each with what
-        separates it from the next. False if they are not plain."""
+        """Read the facts of a message from its properties; with `to`, also copy the properties that
+        are stored, with their separators. False if they are not plain."""
         cdef const uint8_t *end = at + size
         cdef const uint8_t *entry
         cdef const uint8_t *mark
@@ -385,7 +387,8 @@ cdef class Sends:
 
     # Twin: protocol/message/batch.py batch_items
     cdef int _items(self, const uint8_t *body, int size) except -1:
-        """Read the messages of a batch into `items`; how many, 0 if they are not plain."""
+        """Read the messages of a batch into `items`; return their number, 0 if they are not
+        plain."""
         cdef int count = 0, position = 0
         while position < size:
             if count == MOST_ITEMS:
@@ -399,8 +402,8 @@ cdef class Sends:
 
     # Twin: protocol/message/batch.py batch_items
     cdef int _item(self, const uint8_t *body, int size, int position, Item *item) except -2:
-        """Read the message of a batch that begins there; where the next one does, -1 if this one is
-        not plain."""
+        """Read the message of a batch that begins there; return where the next begins, -1 if this
+        message is not plain."""
         cdef int own, index
         if size - position < MIN_ITEM_BYTES:
             return -1
@@ -426,7 +429,8 @@ cdef class Sends:
 
     # Twin: broker/staging/rows.py ChunkCheck._check_row
     def plain_rows(self, const uint8_t[::1] body not None, int most_body, int most_properties):
-        """How many messages a batch body holds; -1 if one is not plain, or larger than that."""
+        """The number of messages in a batch body; -1 if one of them is not plain, or larger than
+        that."""
         cdef Item item
         cdef int count = 0, position = 0, size = <int> body.shape[0]
         while position < size:
@@ -439,8 +443,8 @@ cdef class Sends:
     # Twin: broker/staging/publish.py Publisher._put_rows
     def put_rows(self, bytes topic not None, int64_t queue_id, const uint8_t[::1] body not None,
                  int skip, int most, int64_t born_ms, bytes born_host not None):
-        """Store up to `most` messages of a batch body, behind the first `skip`; how many. 0: they
-        are not plain, or not to be stored so now, and nothing has changed."""
+        """Store up to `most` messages of a batch body, after the first `skip`; return their number.
+        0, with nothing changed: they are not plain, or cannot be stored in this way now."""
         cdef int64_t numbers[FIELDS]
         cdef int64_t places[MOST_ITEMS]
         cdef Stored shared
@@ -479,7 +483,7 @@ cdef class Sends:
 
     # Twin: broker/staging/rows.py ChunkCheck._check_row
     cdef int _row(self, const uint8_t *body, int size, int position, Item *item) except -2:
-        """As `_item`; and its properties are stored as they are, nothing of them is dropped."""
+        """Do `_item`; its properties are stored as they are, nothing of them is dropped."""
         cdef Stored kept
         cdef int end = self._item(body, size, position, item)
         if end < 0 or item.properties.size > MOST_PROPERTIES:
@@ -494,7 +498,7 @@ cdef class Sends:
     # Twin: protocol/message/record.py encode_record
     cdef bint _append(self, Route route, object queue, int64_t queue_id, int count, int64_t *numbers,
                       Stored *shared, bytes born_host, int64_t *places) except -1:
-        """Write the records of `items`; False if they do not fit, and nothing changed."""
+        """Write the records of `items`; False, with nothing changed, if they do not fit."""
         cdef int64_t topic_size = PyBytes_GET_SIZE(route.field), total = 0, size, properties
         cdef int64_t queue_offset = queue.next_offset, log_offset
         cdef int index, kind = 0
@@ -572,7 +576,7 @@ cdef class Sends:
     # Twin: protocol/headers/send.py SendReply.encode
     cdef bint _answer(self, Header *header, int64_t *places, int count, int64_t queue_id,
                       int64_t queue_offset, Output *answers) except -1:
-        """Put the frame that tells where the messages went behind what `answers` has."""
+        """Append the frame that names the messages' places to `answers`."""
         cdef list parts = self.binary_parts if header.binary else self.json_parts
         cdef int id_bytes = <int> PyBytes_GET_SIZE(self.id_prefix) + OFFSET_DIGITS
         cdef int ids = (id_bytes + 1) * count - 1, size = FRAME_BYTES, index, entries_at = 0
@@ -626,7 +630,7 @@ cdef inline int64_t stored_size(Stored *own, Stored *shared) noexcept nogil:
 
 # Twin: protocol/message/ids.py offset_msg_id
 cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogil:
-    """`value` in 16 digits behind what `out` has."""
+    """Write `value` in 16 digits to `out`."""
     cdef int shift = 4 * (OFFSET_DIGITS - 1), digit
     while shift >= 0:
         digit = (value >> shift) & 15
@@ -638,7 +642,7 @@ cdef inline int hexadecimal(uint8_t *out, int size, int64_t value) noexcept nogi
 
 # Twin: protocol/message/properties.py key_words
 cdef tuple keys_of(Text *unique, Text *words):
-    """The words a message is found by, as `key_words` (protocol/message/properties.py)."""
+    """The words by which a message is found, see `key_words` (protocol/message/properties.py)."""
     cdef int begin = 0, position
     cdef list found
     if words.at == NULL:

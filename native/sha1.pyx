@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """HMAC-SHA1 (RFC 2104) of a key that signs again and again.
 
-The hash is that of the libcrypto which Python's own hashlib has loaded, called without objects of
-Python between: of the 2.5 us that `hashlib` takes for a request of 400 bytes they are two thirds.
-Where it cannot be had so (a Python with libcrypto inside of it), hashlib is used.
+The hash is that of the libcrypto that Python's own hashlib has loaded, called without Python
+objects between: they take two thirds of the 2.5 us that `hashlib` needs for a request of 400 bytes.
+If it cannot be called so (a Python with libcrypto inside of it), hashlib is used.
 """
 
 from libc.stdint cimport uint8_t
@@ -32,7 +32,7 @@ cdef bint direct = False
 
 
 cdef class Key:
-    """One secret key."""
+    """A secret key."""
 
     def __init__(self, bytes inner not None, bytes outer not None):
         """The two blocks that RFC 2104 makes of a key. Raises ValueError for others."""
@@ -51,7 +51,7 @@ cdef class Key:
     # Twin: protocol/frames/signature.py Signer.sign
     cdef int sign(self, const uint8_t *head, int head_size, const uint8_t *body, int body_size,
                   uint8_t *digest) except -1:
-        """The code of `head` and `body`, one behind the other, into DIGEST_BYTES at `digest`."""
+        """Write the code of `head`, then `body`, into DIGEST_BYTES at `digest`."""
         cdef uint8_t state[STATE_BYTES]
         if self.inner_object is not None:
             return self._sign_by_objects(head[:head_size] + body[:body_size], digest)
@@ -74,7 +74,7 @@ cdef class Key:
         return 0
 
     def signature(self, bytes head not None, bytes body not None):
-        """The same as bytes, for tests."""
+        """The code as bytes, for tests."""
         cdef uint8_t digest[DIGEST_BYTES]
         self.sign(
             <const uint8_t *> PyBytes_AS_STRING(head), <int> PyBytes_GET_SIZE(head),
@@ -89,13 +89,13 @@ def is_direct():
 
 
 def use_hashlib():
-    """From now on new keys use hashlib; for tests."""
+    """Let new keys use hashlib from now on; for tests."""
     global direct
     direct = False
 
 
 def use_libcrypto():
-    """From now on new keys use libcrypto itself, if it can be had and gives what hashlib does."""
+    """Let new keys use libcrypto itself from now on, if it can be had and agrees with hashlib."""
     global direct
     direct = _find() and _agrees()
 

@@ -1,21 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Sockets of a server's connections, and a look at all of them in one call of the event loop.
 
-An epoll of its own tells which of them are ready; the loop watches that one descriptor. In a round
-each socket that is ready is read once, what is plain is served at once (`requests.pyx`), the put lock
-is held for several of them, and their answers leave one after the other. Whatever is not plain goes
-to the connection as the loop's own transports would bring it; what is left when a slice is over
-stays there as bytes, and comes back for its next slice (`serve_kept`).
+Its own epoll tells which of them are ready; the loop watches that single descriptor. In a round
+each ready socket is read once, plain requests are served at once (`requests.pyx`), the put lock is
+held for several of them, and their answers leave one after the other. All other requests go to the
+connection, like from the loop's own transports; bytes that are left when a slice is over stay
+there, and come back for the next slice (`serve_kept`).
 
-Those that are ready stand in a line. Each round looks again for who has become ready, and goes on
-with the line from its head as far as the turn goes: whoever comes waits for one slice of each that
-is in front of it, however much those have sent. The more there are, the shorter the slices.
+Ready sockets stand in a line. Each round looks again for sockets that have become ready, and serves
+the line from its head as far as the turn goes: a new socket waits for a slice of each socket in
+front of it, however much those have sent. The longer the line, the shorter the slices.
 
-A `Socket` is used as a transport of asyncio's is (`remoting/connections/connection.py`): its connection is told
-that it is open, that it is full, that it is empty again, and once that it is gone. Loop thread only.
+A `Socket` is used like a transport of asyncio (`remoting/connections/connection.py`): it tells its
+connection that it is open, that it is full, that it is empty again, and once that it is gone. Loop
+thread only.
 
-A `TlsSocket` does the same over TLS whose handshake is done: what its session has read is served in
-the round like all else. `remoting/tls/tls_transport.py` is its other form.
+A `TlsSocket` does this over TLS after the handshake: bytes that its session has read are served in
+the round like all others. `remoting/tls/tls_transport.py` is its other form.
 """
 
 import ssl
@@ -58,14 +59,14 @@ cdef extern from "sys/socket.h" nogil:
     Py_ssize_t c_send "send"(int fd, const void *data, size_t size, int flags)
 
 cdef enum:
-    # Answers leave after so many of them, or so many bytes: who waits for one need not wait for all
-    # of a round, and what was copied is still in the processor's cache.
+    # Answers leave after this number of them, or of bytes: a client need not wait for all answers
+    # of a round, and the copied bytes are still in the processor's cache.
     ANSWERS_A_SENDING = 32
     BYTES_A_SENDING = 1 << 17
     # More room for answers is given back.
     KEPT_ROOM = 1 << 20
-    # Where so many are ready, a read that brings more than so many bytes which are not plain waits
-    # for its own slice.
+    # If this number of sockets are ready, a read that brings more than this number of bytes that
+    # are not plain waits for its own slice.
     CROWD = 16
     MOST_IN_A_CROWD = 1 << 14
 
@@ -85,7 +86,7 @@ cdef object failure(int number):
 
 
 cdef class Socket:
-    """One connection's socket, used as `asyncio.Transport` is."""
+    """A connection's socket, used like `asyncio.Transport`."""
 
     def __init__(self, Sockets owner, socket, connection):
         self.owner, self.socket, self.connection = owner, socket, connection
@@ -146,7 +147,7 @@ cdef class Socket:
             self.connection.pause_writing()
 
     def close(self):
-        """Read no more; end when what was written has left."""
+        """Read no more; end when all written bytes have left."""
         if self.closing:
             return
         self.closing = True
@@ -163,7 +164,7 @@ cdef class Socket:
     def _tell(self, error):
         """Called later in the loop, once the socket has ended."""
         self.owner.open_sockets[self.fd] = None
-        # They would keep each other.
+        # Otherwise they would keep each other alive.
         connection, self.connection = self.connection, None
         try:
             connection.connection_lost(error)
@@ -171,16 +172,16 @@ cdef class Socket:
             self.socket.close()
 
     def serve_kept(self, const uint8_t[::1] chunk, Py_ssize_t position):
-        """Serve what is plain of bytes that the connection has kept, from `position` on; how many
-        bytes that is."""
+        """Serve the plain requests in bytes that the connection has kept, from `position` on;
+        return the bytes served."""
         return self.owner.serve_kept(self, &chunk[0] + position, chunk.shape[0] - position)
 
     cdef int say_goodbye(self) except -1:
-        """All has left."""
+        """End: all bytes have left."""
         return 0
 
     cdef int end(self, error) except -1:
-        """Nothing is read or written from now on; the connection is told later in the loop."""
+        """Read and write nothing from now on; the connection learns of it later in the loop."""
         self.closing = True
         if self.told:
             return 0
@@ -198,7 +199,7 @@ cdef class Socket:
         if events == self.watched or (self.told and events):
             return 0
         if not events:
-            # It would go on telling of a peer that has gone.
+            # Epoll would go on to report a peer that has gone.
             action = EPOLL_CTL_DEL
         elif not self.watched:
             action = EPOLL_CTL_ADD
@@ -210,9 +211,9 @@ cdef class Socket:
         return 0
 
     cdef Py_ssize_t send(self, const uint8_t *data, Py_ssize_t size) except -2:
-        """How much of it the operating system has taken; -1: it has ended the socket."""
-        # The interpreter is kept: neither this nor reading waits, and who takes it meanwhile
-        # might keep it for a thousand times as long.
+        """Return the bytes that the operating system has taken; -1: it has ended the socket."""
+        # The interpreter lock is kept: neither this nor a read waits, and a thread that takes it
+        # meanwhile might keep it for a thousand times as long.
         cdef Py_ssize_t sent = c_send(self.fd, data, size, MSG_NOSIGNAL)
         if sent >= 0:
             return sent
@@ -222,7 +223,7 @@ cdef class Socket:
         return -1
 
     cdef int readable(self) except -1:
-        """Read once. How many bytes lie in the owner's buffer, 0 if there is nothing to do."""
+        """Read once. Return the bytes in the owner's buffer, 0 if there is nothing to do."""
         cdef Py_ssize_t size = c_recv(
             self.fd, &self.owner.buffer[0], self.owner.buffer.shape[0], 0
         )
@@ -236,7 +237,7 @@ cdef class Socket:
         return 0
 
     cdef int writable(self) except -1:
-        """Send what was kept, as far as the operating system takes it."""
+        """Send the kept bytes, as far as the operating system takes them."""
         cdef Py_buffer view
         cdef Py_ssize_t sent, size
         while self.unsent_bytes:
@@ -264,8 +265,8 @@ cdef class Socket:
 
 
 cdef class TlsSocket(Socket):
-    """As a `Socket`, of a session of TLS that has shaken hands. What `remoting/tls/tls_session.py` says of
-    reading and sending is done here, to the same rules."""
+    """A `Socket` of a session of TLS after its handshake. It reads and sends by the rules of
+    `remoting/tls/tls_session.py`."""
 
     def __init__(self, Sockets owner, session, connection):
         Socket.__init__(self, owner, session.socket, connection)
@@ -294,7 +295,7 @@ cdef class TlsSocket(Socket):
                     break
                 asked = PART_BYTES
                 taken = self.take(part)
-                # To be told by an exception costs 5 us, and OpenSSL keeps no whole record back.
+                # An exception would cost 5 us, and OpenSSL keeps no whole record back.
                 while not self.ended and self.incoming.pending:
                     try:
                         opened = self.tls.read(RECORD_BYTES, view[size:] if size else view)
@@ -310,12 +311,12 @@ cdef class TlsSocket(Socket):
             try:
                 self.flush()
             except OSError:
-                # That the socket is gone shows at the next read.
+                # The next read shows that the socket is gone.
                 pass
             self.look_at_debts()
         if self.ended or self.failed is not None:
             if size:
-                # What was read is served first.
+                # The bytes read are served first.
                 self.owner.loop.call_soon(self._ended)
             else:
                 self._ended()
@@ -323,16 +324,16 @@ cdef class TlsSocket(Socket):
 
     # Twin: remoting/tls/tls_session.py TlsSession._part
     cdef Py_ssize_t part(self, Py_ssize_t room) noexcept:
-        """What the kernel may be asked for, so that its data finds room."""
+        """The bytes to ask the kernel for, so that its data finds room."""
         if not self.body_left:
             return room
-        # The rest of a record may bring all that a record can have.
+        # The rest of a record may bring as many bytes as a record can have.
         return room - RECORD_BYTES + self.body_left if room >= RECORD_BYTES else 0
 
     # Twin: remoting/tls/tls_session.py TlsSession._take
     cdef Py_ssize_t take(self, Py_ssize_t part) except -1:
-        """Hand OpenSSL what is there, `part` bytes and `records` records at most; how many bytes
-        the kernel gave."""
+        """Hand OpenSSL the present data, at most `part` bytes and `records` records; return the
+        bytes that the kernel gave."""
         cdef uint8_t *raw = &self.owner.raw[0]
         cdef Py_ssize_t size = self.head_bytes, end = self.body_left, seen, taken
         cdef bint looks = part > UNSEEN_BYTES
@@ -398,7 +399,7 @@ cdef class TlsSocket(Socket):
 
     # Twin: remoting/tls/tls_session.py TlsSession.send
     cdef bint flush(self) except -1:
-        """Send what is sealed; whether all of it has left."""
+        """Send the sealed bytes; return whether all have left."""
         cdef Py_ssize_t sent
         while True:
             if self.sealed is None:
@@ -419,7 +420,7 @@ cdef class TlsSocket(Socket):
 
     # Twin: remoting/tls/tls_session.py TlsSession.is_owing
     cdef int look_at_debts(self) except -1:
-        """Read no more while TLS itself has something to say for which there is no room."""
+        """Read no more while TLS itself has bytes to send for which there is no room."""
         cdef bint owing = bool(
             self.outgoing.pending or (self.sealed is not None and not self.sealed_of)
         )
@@ -434,7 +435,8 @@ cdef class TlsSocket(Socket):
 
     # Twin: remoting/tls/tls_session.py TlsSession.say_goodbye
     cdef int say_goodbye(self) except -1:
-        """Send the alert that says that nothing was cut off; the peer's own is not waited for."""
+        """Send the alert that says that nothing was cut off, without a wait for the peer's
+        alert."""
         try:
             self.tls.unwrap()
         except (OSError, ValueError):
@@ -454,11 +456,11 @@ cdef class TlsSocket(Socket):
 
 
 cdef class Sockets:
-    """The sockets of one server; see the module."""
+    """The sockets of a server; see the module."""
 
     def __init__(self, loop, shared, Requests requests=None, plain=None):
-        """`shared` is the connections' set. `requests` serves what is plain, with `plain`, which
-        says what counts in each round and is told what was served (`CompiledRequests`); without
+        """`shared` is the connections' set. `requests` serves plain requests, with `plain`, which
+        gives the conditions of each round and gets the served counts (`CompiledRequests`); without
         them every read goes to its connection."""
         self.loop, self.shared, self.plain, self.requests = loop, shared, plain, requests
         self.turns, self.clock = shared.turns, shared.turns.clock
@@ -477,7 +479,7 @@ cdef class Sockets:
             c_close(self.epoll)
 
     def open(self, arrived, connection):
-        """Serve an accepted socket from now on, or that of TLS that has shaken hands. Raises
+        """Serve an accepted socket from now on, or a socket of TLS after its handshake. Raises
         OSError."""
         cdef Socket one
         if isinstance(arrived, tls_session.TlsSession):
@@ -493,14 +495,14 @@ cdef class Sockets:
         one.born_host = connection.packed_peer
 
     def close(self):
-        """Look no more. All sockets are gone by then, or are not heard any more."""
+        """Look no more. All sockets are gone by then, or are not read any more."""
         if self.epoll >= 0:
             self.loop.remove_reader(self.epoll)
             c_close(self.epoll)
             self.epoll = -1
 
     def look(self):
-        """Serve those that are ready, as far as the turn goes; the loop calls again for the rest."""
+        """Serve the ready sockets, as far as the turn goes; the loop calls again for the rest."""
         cdef double began
         turns = self.turns
         if turns.late:
@@ -516,7 +518,7 @@ cdef class Sockets:
             self.count_round(began)
 
     cdef int stand_in_line(self) except -1:
-        """Find those that have become ready."""
+        """Find the sockets that have become ready."""
         cdef Socket one
         cdef int place, count = epoll_wait(self.epoll, self.events, MOST_EVENTS, 0)
         for place in range(count):
@@ -531,13 +533,13 @@ cdef class Sockets:
 
     # Twin: remoting/turns.py Turns.share
     cdef double begin(self, Py_ssize_t wanted) except -1:
-        """Begin slices in which so many sockets are served; the time then."""
+        """Begin slices in which `wanted` sockets are served; return the time then."""
         cdef double began = self.clock()
         turns = self.turns
         turns.slice_until(began)
         self.until, self.slice_s = turns.until, turns.slice_s
         if wanted * SLICE_S > TURN_S:
-            # As `share` of the turns says.
+            # By the rule of `share` of the turns.
             self.slice_s = turns.slice_s = max(LEAST_SLICE_S, TURN_S / wanted)
         self.now, self.overloaded = self.shared.now, self.shared.overloaded
         self.may_pull = self.plain is not None and self.plain.begin()
@@ -564,11 +566,11 @@ cdef class Sockets:
         return 0
 
     cdef double read(self, Socket one, double began) except -1:
-        """Read a socket once, and serve what came; the time then."""
+        """Read a socket once, and serve its bytes; return the time then."""
         cdef Py_ssize_t taken = 0, size = one.readable()
         cdef bint later = False
         if not size:
-            # TLS may have taken much that brings no data.
+            # TLS may have taken many bytes that bring no data.
             return self.clock()
         connection = one.connection
         self.reads += 1
@@ -581,7 +583,7 @@ cdef class Sockets:
                 taken = self.serve(one, &self.buffer[0], size, began)
                 later = self.requests.over
             if taken < size or connection.held_bytes:
-                # In the order of the wire: what was served is stored and answered before.
+                # In the order of the wire: served requests are stored and answered before.
                 self.let_go()
                 later = later or (self.crowded and size - taken > MOST_IN_A_CROWD)
                 connection.decode(taken, size, later=later)
@@ -593,7 +595,7 @@ cdef class Sockets:
         return ended
 
     cdef Py_ssize_t serve_kept(self, Socket one, const uint8_t *data, Py_ssize_t size) except -1:
-        """Serve what is plain of bytes that a connection has kept, in a slice of its own."""
+        """Serve the plain requests in bytes that a connection has kept, in its own slice."""
         cdef double began
         if self.requests is None:
             return 0
@@ -610,7 +612,7 @@ cdef class Sockets:
     # Twin: remoting/connections/connection.py Connection.buffer_updated
     cdef Py_ssize_t serve(self, Socket one, const uint8_t *data, Py_ssize_t size,
                           double began) except -1:
-        """Serve what is plain at the head of a read; how many bytes of it that is."""
+        """Serve the plain requests at the head of a read; return their bytes."""
         cdef Requests requests = self.requests
         cdef Py_ssize_t taken, before = requests.out.size
         connection = one.connection
@@ -623,7 +625,7 @@ cdef class Sockets:
                 self.clock, min(began + self.slice_s, self.until),
             )
         except BaseException:
-            # What it had answered until then is not to leave with the next one's.
+            # Its answers until then must not leave with those of the next socket.
             requests.out.size = before
             requests.waiting = []
             raise
@@ -642,15 +644,15 @@ cdef class Sockets:
         return taken
 
     cdef int tell(self, Socket one, object error) except -1:
-        """Have the connection of a socket that has ended told so, later in the loop: to leave its
-        groups takes a client's connection some time, and thousands may end at once."""
+        """Tell the connection of a socket that has ended, later in the loop: a client's connection
+        takes some time to leave its groups, and thousands may end at once."""
         self.ended.append((one, error))
         if len(self.ended) == 1:
             self.turns.add(self.tell_some)
         return 0
 
     def tell_some(self):
-        """Tell as many as a slice goes; whether there are more."""
+        """Tell as many as fit a slice; return whether there are more."""
         cdef double until = self.turns.slice_until(self.clock())
         while self.ended:
             one, error = self.ended[0]
@@ -666,7 +668,7 @@ cdef class Sockets:
         return bool(self.ended)
 
     cdef int let_go(self) except -1:
-        """The marks move over what was stored, and its answers leave."""
+        """Move the marks over the stored records, and let their answers leave."""
         cdef Requests requests = self.requests
         cdef Py_ssize_t index, start = 0
         if requests is None:
@@ -678,7 +680,7 @@ cdef class Sockets:
                 self.answer(owed[index], requests.out.data + start, self.ends[index] - start)
                 start = self.ends[index]
         except BaseException:
-            # Their answers are lost, so nothing may follow them.
+            # The answers are lost, so nothing may follow them.
             for one in owed:
                 one.connection.failed()
             raise
@@ -697,7 +699,7 @@ cdef class Sockets:
         if connection.closed:
             return 0
         if connection.unwritten or one.unsent_bytes:
-            # Behind what waits for it to leave.
+            # After the answers that wait to leave.
             self.turns.write(connection, PyBytes_FromStringAndSize(<const char *> data, size))
             return 0
         sent = one.send(data, size)

@@ -1,4 +1,4 @@
-"""A process that the supervisor keeps: its lives, what it says of itself, how it is stopped.
+"""A process that the supervisor keeps: its lives, its reports, its stop.
 
 A child speaks to the supervisor as a service to systemd (broker/monitoring/systemd.py): READY=1,
 STATUS=, EXTEND_TIMEOUT_USEC=, and WATCHDOG=1 where the supervisor itself is watched. Each sign of
@@ -8,7 +8,7 @@ a child that died.
 Its standard input is a pipe that nobody writes to. The kernel closes it when the supervisor is
 gone, however it ended, and the child stops in order then. (PR_SET_PDEATHSIG would be the other way:
 it needs ctypes or code between fork and exec, follows the thread that forked and not the process,
-and is lost when the parent dies before it is set.) It has a session of its own, so that Ctrl-C on a
+and is lost when the parent dies before it is set.) It has its own session, so that Ctrl-C on a
 terminal reaches the supervisor alone, which then stops all in their order.
 
     DOWN --start--> STARTING --READY=1--> READY --SIGTERM--> STOPPING --exit--> DOWN
@@ -34,7 +34,7 @@ log = logging.getLogger("aerobee.shards")
 # The times of deploy/aerobee.service; a broker asks for more while it recovers.
 _START_S = 60.0
 _STOP_S = 60.0
-# Ready for this long, and the next failure is not one of the same row.
+# After being ready for this long, the next failure begins a new row.
 _SETTLED_S = 60.0
 _MESSAGE_BYTES = 8192
 
@@ -52,10 +52,10 @@ class Keeper(Protocol):
     """The supervisor of children."""
 
     def child_changed(self, child: "Child") -> None:
-        """The child has a new state or status."""
+        """Take note that the child has a new state or status."""
 
     def child_needs(self, seconds: float) -> None:
-        """A start or a stop asks for as much more time."""
+        """Take note that a start or a stop asks for that much more time."""
 
 
 class Child:
@@ -69,16 +69,16 @@ class Child:
         directory: str,
         keeper: Keeper,
     ) -> None:
-        """`directory` is a private one, for the notify socket. Raises OSError."""
+        """`directory` is private, for the notify socket. Raises OSError."""
         self.name = name
         self.state = State.DOWN
         self.status = ""
         self.pid = 0
         self.started_at = 0.0  # seconds since 1970
-        # How often it ended by itself: in all, and since it last stayed up.
+        # The number of times it ended by itself: in all, and since it last stayed up.
         self.failures = 0
         self.failures_in_row = 0
-        #: Whether it is to be started when it has ended; and whether it was stopped for that.
+        #: Whether it is to be started again when it has ended, and whether it was stopped for that.
         self.wanted = True
         self.restart_asked = False
         self.last_code = 0
@@ -122,9 +122,9 @@ class Child:
         )
         self.pid = self._process.pid
         if self.restart_asked or not self.wanted:
-            self.stop()  # asked for in between
+            self.stop()  # the stop was asked for in between
         code = self.last_code = await self._process.wait()
-        # Its last words, before the next life begins.
+        # Take in its last reports before the next life begins.
         self._heard()
         self._process = self._deadline = None
         self.pid, self.reloading, self.status = 0, False, ""
@@ -161,7 +161,7 @@ class Child:
         self.failures += 1
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        """Tell it to stop in order; once more: at once."""
+        """Tell it to stop in order; a second call: at once."""
         if self._process is None:
             return
         self._deadline = time.monotonic() + _STOP_S
@@ -201,7 +201,7 @@ class Child:
         self._keeper.child_changed(self)
 
     def _heard(self, stale: bool = False) -> None:
-        """Take in all that it has said; `stale` is what an earlier life said."""
+        """Take in all its reports; `stale` reports are from an earlier life."""
         while True:
             try:
                 message = self._socket.recv(_MESSAGE_BYTES)
@@ -226,7 +226,7 @@ class Child:
             self._keeper.child_needs(seconds)
 
     def _is_ready(self) -> None:
-        """READY=1: it has started, or has read its configuration again."""
+        """Take in READY=1: it has started, or has read its configuration again."""
         self.reloading = False
         if self.state is State.STARTING:
             self._ready_at = time.monotonic()

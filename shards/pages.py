@@ -6,10 +6,10 @@ scrape.
 
 The page of metrics has each family once, and each sample the label `shard`. The text format wants
 the samples of a family together, so the shards' pages are cut into families first; the scraper's
-page is then made one family at a time.
+page is then made family by family.
 
-/ready is 200 when all shards are ready and so is the name server. /live is 200 while no running
-shard says that its loop is stuck, or says nothing: a shard that has died is being started again,
+/ready is 200 when all shards are ready and so is the name server. /live is 200 while each running
+shard answers, and none says that its loop is stuck: a shard that has died is being started again,
 and a restart of the whole for that would take the others down.
 """
 
@@ -31,13 +31,13 @@ log = logging.getLogger("aerobee.shards")
 
 #: A scrape may take ten seconds with Prometheus' own default.
 ANSWER_S: Final = 5.0
-# Several times what metrics.series_per_family lets a page be by default.
+# Several times the size that metrics.series_per_family allows a page by default.
 _PAGE_BYTES_MAX: Final = 32 << 20
 # The kernel takes connections for a loop that is stuck. It refuses or resets them for a process
-# that has just ended, which the supervisor may hear of a moment later.
+# that has just ended, which the supervisor may notice a moment later.
 _ENDED: Final = (0, b'"it has just ended, or its HTTP port is closed"')
 _NOT_STUCK: Final = frozenset({200, _ENDED[0]})
-# Status and body of a shard's page, None when it has given none.
+# Status and body of a shard's page, None without an answer.
 _Answer: TypeAlias = tuple[int, bytes] | None
 
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,8 +48,8 @@ _SAMPLES: Final = re.compile(rb"(?m)^(?!#)")
 
 
 class ShardPlace(NamedTuple):
-    """Where one shard is: its broker's name and address for clients, its HTTP port, and the context
-    for that port where it takes nothing but TLS."""
+    """The place of a shard: its broker's name and address for clients, its HTTP port, and the
+    context for that port if it takes only TLS."""
 
     name: str
     address: str
@@ -59,7 +59,7 @@ class ShardPlace(NamedTuple):
 
 
 class Pages:
-    """The routes. Loop thread only."""
+    """The routes of the port. Loop thread only."""
 
     def __init__(
         self, supervisor: Supervisor, places: Sequence[ShardPlace], answer_s: float = ANSWER_S
@@ -121,7 +121,7 @@ class Pages:
         return json_response(200 if all_ready else 503, {"ready": all_ready, **body})
 
     async def shards(self, _request: Request) -> Response:
-        """Shows the processes; a shard that should answer and does not is said to be stuck."""
+        """Show the processes; a shard that should answer and does not is shown as stuck."""
         shown = []
         for child, about, answer in await self._asked("/live"):
             about |= {"failures": child.failures, "status": child.status}
@@ -134,7 +134,7 @@ class Pages:
         return json_response(200, {"shards": shown})
 
     async def _asked(self, path: str) -> list[tuple[Child, dict[str, object], _Answer]]:
-        """Each shard with the facts that all pages show of it, and its answer."""
+        """Ask each shard; returns it with the facts that all pages show, and its answer."""
         answers = await self._ask_all(path)
         shards = zip(self._supervisor.shards, self._places, answers, strict=True)
         return [(child, _about(child, place), answer) for child, place, answer in shards]
@@ -148,8 +148,7 @@ class Pages:
         )
 
     async def _ask(self, child: Child, place: ShardPlace, path: str) -> _Answer:
-        """Status and body of a shard's page; None when it has given none, `_ENDED` where nobody
-        listens."""
+        """Status and body of a shard's page; None without an answer, `_ENDED` if nobody listens."""
         if child.state is not State.READY:
             return None
         try:
@@ -204,7 +203,7 @@ def own_families(supervisor: Supervisor, answered: Collection[str]) -> bytes:
 
 
 def _text(row: Row) -> str:
-    """A row as a family of the page. Not by prometheus-client, which would take 5 MB."""
+    """A row as a family of the page. It does without prometheus-client, which takes 5 MB."""
     kind = "counter" if row.name.endswith("_total") else "gauge"
     lines = [f"# HELP {row.name} {row.help_text}", f"# TYPE {row.name} {kind}"]
     if isinstance(row.value, Mapping):
@@ -215,7 +214,7 @@ def _text(row: Row) -> str:
 
 
 def merged(pages: Mapping[str, bytes]) -> Iterator[bytes]:
-    """The families of all pages, each by its shard's name, in the order of the first that has
+    """The families of all pages, labelled with shard names, in the order of the first page that has
     them."""
     families: dict[bytes, dict[str, bytes]] = {}
     for shard, page in pages.items():
@@ -253,7 +252,7 @@ def _about(child: Child, place: ShardPlace) -> dict[str, object]:
 
 
 def _reason(child: Child, answer: _Answer) -> object:
-    """Why a shard is not ready: its own checks if it has answered, else its status."""
+    """The reason why a shard is not ready: its own checks if it has answered, else its status."""
     if answer is None:
         return "no answer in time" if child.state is State.READY else child.status
     try:
@@ -268,4 +267,4 @@ def _notes(body: bytes) -> list[object]:
         checks = msgspec.json.decode(body)["checks"]
         return [check for check in checks if check.get("note") and not check["ok"]]
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-        return []  # no broker's page, of which `reason` would say more
+        return []  # not a broker's page; `reason` says more about it

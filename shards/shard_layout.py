@@ -1,11 +1,11 @@
-"""Where the stores of shards are, and whether the directory fits the number of shards.
+"""Knows where the stores of shards are, and whether the directory fits the number of shards.
 
-    DIR/shard-0  DIR/shard-1  ...   one store each
+    DIR/shard-0  DIR/shard-1  ...   a store each
     DIR/namesrv                     the key-value table of their name server
 
 A broker without shards has its store in DIR itself. Going from one to the other without moving
 files would begin empty stores beside full ones, and fewer shards than before would leave some of
-them aside: both would hide messages in silence, so a start refuses and says what to move.
+them aside: both would hide messages in silence, so a start refuses and names the files to move.
 """
 
 import os
@@ -18,18 +18,19 @@ from aerobee.config.model import Settings
 
 _NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,5})", re.ASCII)
 _SEGMENT: Final = re.compile(r"[0-9]{20}", re.ASCII)
-# One of these makes a directory a store. `lock` alone does not: a start that failed leaves it.
+# Each of these names makes a directory a store. `lock` alone does not: a start that failed leaves
+# it.
 _SIGNS: Final = ("commitlog", "consumequeue", "index", "checkpoint", "config", "abort")
 
 
 def shard_directory(directory: str, number: int) -> str:
-    """The part of `directory` that belongs to one shard."""
+    """The part of `directory` that belongs to a shard."""
     return os.path.join(directory, f"shard-{number}")
 
 
 def check_layout(settings: Settings, count: int) -> None:
-    """Raises ConfigError, which says what to move, when the store directory of `settings` holds
-    what `count` shards (1: a broker without) would not find."""
+    """Raise ConfigError, which names the files to move, if the store directory of `settings` holds
+    files that `count` shards (1: a broker without shards) would not find."""
     raise_all(list(_misfits(settings, count)))
 
 
@@ -80,7 +81,7 @@ def _given_log_directories(settings: Settings) -> tuple[str, ...]:
 
 
 def _shards_with_files(path: str) -> list[int]:
-    """The shards of which a directory with anything in it is there."""
+    """The shards whose directory is there and not empty."""
     found = [int(match[1]) for name in _names(path) if (match := _NAME.fullmatch(name))]
     return sorted(number for number in found if _names(shard_directory(path, number)))
 

@@ -1,4 +1,4 @@
-"""The settings in which shards differ, computed from the one configuration that all of them read.
+"""Computes the settings in which shards differ from the single configuration that all of them read.
 
 | | shard 0 | shard N |
 |---|---|---|
@@ -13,8 +13,8 @@
 Ten leave room for the VIP port (two below) and the HA port (one above).
 
 Shard 0 has the name and the port of a broker without shards. A store that becomes shard 0's is
-found by all who know it by its broker's name: consumers that keep offsets themselves, checkpoints
-of Spark, order topics (docs/decisions/0017-shards.md).
+found by everything that knows it by its broker's name: consumers that keep offsets themselves,
+checkpoints of Spark, order topics (docs/decisions/0017-shards.md).
 
 The supervisor computes this to check ports and stores, each shard to run with it: it reads the
 configuration itself, at SIGHUP too.
@@ -31,7 +31,7 @@ from aerobee.config.ports import Listener, listeners, reachable
 from aerobee.shards import SHARDS_MAX
 from aerobee.shards.shard_layout import shard_directory
 
-#: Between the ports of two shards.
+#: The distance between the ports of two shards.
 STRIDE: Final = 10
 _PORT_HIGH: Final = 65_535
 # The supervisor itself, and the page of metrics that it makes of theirs.
@@ -48,7 +48,7 @@ def name_server_address(settings: Settings) -> str:
 
 
 def speaks_tls(settings: Settings) -> bool:
-    """Whether the name server that runs beside the shards takes nothing but TLS."""
+    """Whether the name server that runs beside the shards takes only TLS."""
     return bool(name_server_address(settings)) and settings.tls_mode == "enforcing"
 
 
@@ -56,7 +56,7 @@ def shard_changes(
     settings: Settings, number: int, count: int, memory: Memory | None
 ) -> dict[str, object]:
     """The settings of one of `count` shards that differ, by attribute. `settings` are those of a
-    broker without shards; `memory` is what all of them have together."""
+    broker without shards; `memory` is for all shards together."""
     changes: dict[str, object] = {
         "store_path": shard_directory(settings.store_path, number),
         "broker_name": f"{settings.broker_name}-{number}" if number else settings.broker_name,
@@ -84,7 +84,7 @@ def shard_changes(
 
 
 def check_plan(settings: Settings, count: int) -> None:
-    """Raises ConfigError when there are too few ports for the shards."""
+    """Raise ConfigError if there are too few ports for the shards."""
     last = count - 1
     assert 1 < count <= SHARDS_MAX
     for key, port, end in (
@@ -100,7 +100,7 @@ def check_plan(settings: Settings, count: int) -> None:
 
 
 def all_listeners(settings: Settings, shards: Sequence[Settings]) -> list[Listener]:
-    """The ports of all processes; each says whose it is."""
+    """The ports of all processes; each names its process."""
     own = [found for found in listeners(settings) if found.key in _OF_THE_SUPERVISOR]
     for number, shard in enumerate(shards):
         who = f"shard {number}"
@@ -116,7 +116,7 @@ def all_listeners(settings: Settings, shards: Sequence[Settings]) -> list[Listen
 
 
 def name_server_options(settings: Settings) -> list[str]:
-    """Arguments that `aerobee nameserver` needs to be the one of these shards."""
+    """Arguments that `aerobee nameserver` needs to be the name server of these shards."""
     return [
         *("--host", settings.nameserver_host, "--port", str(settings.nameserver_port)),
         *("--set", f"nameserver.kv_path={os.path.abspath(settings.kv_file)}"),

@@ -5,8 +5,8 @@ cannot start, all stop: the fault has to show at the start, and the exit code is
 
 Afterwards a child that ends by itself is started again after a pause, which doubles with each
 failure in a row, up to 30 s; a minute of being ready ends the row. `FAILURES_MAX` in a row end all:
-the supervisor exits with an error, and it is up to systemd, its limits and its alarms, as for one
-broker. A child that gives no sign of life in time is killed first (child.py).
+the supervisor exits with an error, and systemd decides, with its limits and its alarms, as for a
+single broker. A child that gives no sign of life in time is killed first (child.py).
 
 Stop: the shards, all at once, then the name server, at which they unregister.
 
@@ -35,7 +35,7 @@ FAILURES_MAX = 8
 _PAUSE_FIRST_S = 1.0
 _PAUSE_LAST_S = 30.0
 _TICK_S = 1.0
-# For half a minute at least: shards try a lost name server again after 10 s at the latest.
+# Looks for half a minute at least: shards try a lost name server again within 10 s.
 _LOOKS = 300
 _LOOK_S = 0.1
 # The daemon's own exit codes (broker/lifecycle/broker_process.py): they mean the same to systemd.
@@ -55,7 +55,7 @@ class Processes(Protocol):
 
 
 class Supervisor:
-    """Keeps children. `run` once; all on its loop."""
+    """Keeps children. Call `run` once; all runs on its loop."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Supervisor:
 
     @property
     def children(self) -> list[Child]:
-        """All of them, in the order of a rolling restart."""
+        """All children, in the order of a rolling restart."""
         return [*self.shards, *self._name_server_group]
 
     async def run(self, on_ready: Callable[[], None]) -> int:
@@ -109,7 +109,7 @@ class Supervisor:
         self._stop.set()
 
     def stop_at_once(self) -> None:
-        """Pass a second signal on: they leave at once, and recover at their next start."""
+        """Pass a second signal on: the children leave at once, and recover at their next start."""
         for child in self.children:
             child.stop()
 
@@ -133,7 +133,7 @@ class Supervisor:
             self._roll.add_done_callback(_surface)
 
     def status(self) -> str:
-        """One line for people: how many are ready, and what the others say."""
+        """A line for people: how many are ready, and the status of the others."""
         ready = sum(child.state is State.READY for child in self.shards)
         others = [
             f"; {child.name}: {child.status or child.state.value}"
@@ -168,11 +168,11 @@ class Supervisor:
         keeper = asyncio.create_task(self._keep(child), name=f"keeps {child.name}")
         keeper.add_done_callback(_surface)
         self._keepers.append(keeper)
-        # Cancelling who waits for it must not cancel it.
+        # Cancelling a waiter must not cancel the start.
         return asyncio.shield(start)
 
     async def _keep(self, child: Child) -> None:
-        """Life after life, until it is not wanted any more."""
+        """Run a child's lives, until it is not wanted any more."""
         while child.wanted and not self._stop.is_set():
             try:
                 code = await child.live()
@@ -254,7 +254,7 @@ class Supervisor:
         log.info("rolling restart is done")
 
     async def _restart(self, child: Child, by: signal.Signals) -> bool:
-        """Whether it is ready again; if not, that is the end of a rolling restart."""
+        """Restart a child; whether it is ready again. If not, the rolling restart ends."""
         came = child.next_start
         child.restart(by)
         if not await asyncio.shield(came):
@@ -267,7 +267,7 @@ class Supervisor:
         return True
 
     async def _await_routes(self) -> Collection[str]:
-        """The brokers that the name server does not know in spite of all waiting."""
+        """Wait for routes; returns the brokers that the name server still does not know."""
         missing = await self._processes.ask_missing()
         for _ in range(_LOOKS):
             if not missing:
@@ -277,7 +277,7 @@ class Supervisor:
         return missing
 
     async def _pause_before(self, shard: Child) -> bool:
-        """Whether all others are ready after the pause, so that this one may go."""
+        """Pause; returns whether all others are ready then, so that this shard may stop."""
         log.info("waits for clients next=%s in_s=%.1f", shard.name, self._restart_pause_s)
         await asyncio.sleep(self._restart_pause_s)
         others = [other for other in self.shards if other is not shard]
@@ -289,9 +289,9 @@ class Supervisor:
     # --- signs of life
 
     async def _tick_forever(self) -> None:
-        """Kill what is overdue, and tell our own supervisor that we look after them.
+        """Kill overdue children, and report to our own supervisor.
 
-        It hears that while no child is overdue: a child that cannot be killed is its business.
+        We report only while no child is overdue: it has to deal with a child that cannot be killed.
         """
         interval_s = self._notifier.watchdog_interval_s
         while True:

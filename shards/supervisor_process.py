@@ -6,8 +6,8 @@ system decides who may restart brokers, with systemd too (`systemctl kill --kill
 SIGUSR2 aerobee`); no request to the HTTP port changes anything. Other servers with workers also
 restart at SIGUSR2.
 
-Exit codes are those of one broker (broker/lifecycle/broker_process.py). A start that fails passes
-on its shard's.
+Exit codes are those of a broker (broker/lifecycle/broker_process.py). A start that fails passes on
+its shard's.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ log = logging.getLogger("aerobee.shards")
 _EXIT_FAILED = 1
 _EXIT_PORT_IN_USE = 3
 _CONNECT_S = 1.0
-# Before anything of ours, and never what lies in the directory that somebody happens to be in.
+# The safe path: never import from the directory in which somebody happens to be.
 _PROGRAM = (sys.executable, "-P", "-m", "aerobee.cli")
 
 
@@ -80,7 +80,7 @@ def run(settings: Settings, count: int, serve: Sequence[str], nameserver: Sequen
 
 
 class _Process:
-    """The supervisor's process: makes children, and knows where they are."""
+    """The supervisor's process: makes children, and knows their places."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Process:
         self._nameserver = nameserver
         self._directory = directory
         self._began = time.monotonic()
-        # Before anything runs, so that files which cannot be used stop the start here.
+        # Read before anything runs, so that files that cannot be used stop the start here.
         self._certificates = server_certificates(settings)
         # For connections to our own processes.
         self._name_server_tls = registration_context(settings)
@@ -203,7 +203,7 @@ class _Process:
 
 
 async def _check_free(settings: Settings, shards: Sequence[Settings]) -> None:
-    """Raises ConfigError, StoreError or RemotingListenError, for all shards at once."""
+    """Raise ConfigError, StoreError or RemotingListenError if anything of a shard is not free."""
     wanted = all_listeners(settings, shards)
     check_clashes(wanted)
     for shard in shards:
@@ -212,7 +212,7 @@ async def _check_free(settings: Settings, shards: Sequence[Settings]) -> None:
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> Callable[[], None]:
-    """Have signals reach the supervisor; returns what does the same when the terminal is gone."""
+    """Have signals reach the supervisor; returns the function for a terminal that is gone."""
     asked: list[signal.Signals] = []
 
     def stop(number: signal.Signals) -> None:

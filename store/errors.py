@@ -1,12 +1,11 @@
 """Faults of the store, named by whose fault they are.
 
-Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`;
-by the tools for a store at rest `NotAStore` and `NoSuchPlace` too.
-Raised by a put: `MessageIllegal`, `PropertiesTooLarge` (the sender's fault, nothing was changed);
-`StoreNotWritable`, `PageCacheBusy`, `SegmentCreateFailed`, `LmqConsumeQueueNumExceeded` (the store
-cannot take it now);
-`StoreBroken` (a sync or write failed: only a restart heals), `StoreClosed`.
-Every text says what was found, where, and what a person can do about it.
+Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`; by
+the tools for a store at rest `NotAStore` and `NoSuchPlace` too. Raised by a put: `MessageIllegal`,
+`PropertiesTooLarge` (the sender's fault, nothing was changed); `StoreNotWritable`, `PageCacheBusy`,
+`SegmentCreateFailed`, `LmqConsumeQueueNumExceeded` (the store cannot take it now); `StoreBroken` (a
+sync or write failed: only a restart repairs it), `StoreClosed`. Every text names the finding, its
+place, and the remedy for a person.
 """
 
 
@@ -15,7 +14,8 @@ class StoreError(Exception):
 
     @property
     def remark(self) -> str:
-        """The text for a person, in a form that an answer can carry: paths need not be UTF-8."""
+        """The text for a person, in a form that an answer can carry, because paths need not be
+        UTF-8."""
         return str(self).encode(errors="backslashreplace").decode()
 
 
@@ -24,7 +24,7 @@ class StoreInUse(StoreError):
 
 
 class StoreSizeMismatch(StoreError):
-    """A file has another size than the settings say; nothing was changed."""
+    """A file has another size than the settings; nothing was changed."""
 
 
 class StoreLayoutError(StoreError):
@@ -60,11 +60,11 @@ class SegmentCreateFailed(StoreError):
 
 
 class LmqConsumeQueueNumExceeded(StoreError):
-    """There are as many light queues as may be, and the message would need another one."""
+    """The limit of light queues is reached, and the message would need another one."""
 
 
 class StoreBroken(StoreError):
-    """A sync or write failed. Memory and disk may differ now, so only a restart heals it."""
+    """A sync or write failed. Memory and disk may differ now, so only a restart repairs it."""
 
 
 class StoreClosed(StoreError):

@@ -1,4 +1,4 @@
-"""The store of one broker: opens its parts in order, wires them, closes them in order.
+"""The store of a broker: opens its parts in order, wires them, closes them in order.
 
     put -> CommitLog -> (written) -> flush thread -> (durable) -> listener
               `-> pending -> dispatch -> consume queues, index -> (dispatched) -> get, query
@@ -7,11 +7,11 @@
     Scrub (own thread) -> Findings -> QueueRepair (store's caller) -> consume queues, DamageReports
 
 `open` locks and recovers (`opening.py`), then wires and starts the rest. It raises, or returns a
-store that works; nothing is half there.
+store that works as a whole.
 
 Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and nobody repairs
-entries. What deletes, `retention` by time and space and `cleaning` on request, shares one lock (one
-thread removes files at a time), one way of removing files, and one trimmer.
+entries. The parts that delete, `retention` by time and space and `cleaning` on request, share one
+lock (one thread removes files at a time), one way of removing files, and one trimmer.
 
 Threads: one thread (in the broker: the event loop's) calls everything except `wait_durable`;
 flushing, allocation of segments and the scrub, nothing else, happen on threads of the store, and so
@@ -125,7 +125,7 @@ class MessageStore:
         self._queues = parts.queues
         self._retried_at = 0.0
         self._kept_arrivals: list[Arrival] = []
-        # How closing went, None before it.
+        # The result of `close`, None before it.
         self._closed: bool | None = None
         self.stats, self.recovery = parts.stats, parts.recovery
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
@@ -150,11 +150,11 @@ class MessageStore:
         compiled: Compiled | None = None,
         listener: StoreListener | None = None,
     ) -> "MessageStore":
-        """Lock, recover and start the store below `settings.store_path`; `compiled` serves what is
-        plain, `listener` hears of marks that move and of a failure.
+        """Lock, recover and start the store below `settings.store_path`; `compiled` serves plain
+        input, `listener` gets the moves of marks and a failure.
 
-        Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say
-        what to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
+        Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts name
+        the remedy; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
         synced.
         """
         parts = open_parts(settings, files or Files(), clock or Clock(), progress, compiled)
@@ -165,7 +165,7 @@ class MessageStore:
 
     @property
     def frozen(self) -> bool:
-        """Whether reading stops at a mark of before a failure."""
+        """Whether reading stops at the mark that held before a failure."""
         return self.marks.frozen_at is not None
 
     # --- building ---------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class MessageStore:
             flusher=self._queue_flusher,
             requests=requests,
         )
-        # Closing and repairing may come from two threads.
+        # Close and repair may come from two threads.
         self._repair_lock = threading.Lock()
         self._repairs = True
         self._scrub = None
@@ -311,7 +311,7 @@ class MessageStore:
 
     @property
     def written(self) -> int:
-        """Log offset behind the last appended byte."""
+        """Log offset after the last appended byte."""
         return self.marks.written
 
     @property
@@ -331,11 +331,11 @@ class MessageStore:
 
     @property
     def min_log_offset(self) -> int:
-        """First log offset there is."""
+        """First log offset of the log."""
         return self.log.min_offset
 
     def request_flush(self) -> None:
-        """Something was appended: have it committed, or synced, as soon as the settings say."""
+        """Have an append committed, or synced, as soon as the settings say."""
         (self._commits or self._flusher).wake()
 
     def wait_durable(self, log_offset: int, timeout_s: float) -> bool:
@@ -344,14 +344,15 @@ class MessageStore:
         return self._sync.wait(log_offset, timeout_s)
 
     def sync_soon(self) -> None:
-        """Somebody waits for what is in the files now: sync without waiting for the interval."""
+        """Sync without waiting for the interval: somebody waits for the bytes in the files now."""
         self._flusher.hurry()
 
     def dispatch(self) -> list[Arrival]:
-        """Make visible what may be: everything committed, under SYNC_FLUSH everything durable.
+        """Make messages visible: everything committed, under SYNC_FLUSH everything durable.
 
-        Returns the messages that became visible, in log order. Cheap when there is nothing to do.
-        Does not raise: a full disk refuses puts and is tried again, other failures break the store.
+        Returns the messages that became visible, in log order. It is cheap when there is nothing to
+        do. It does not raise: a full disk refuses puts and is tried again, other failures break the
+        store.
         """
         arrivals, more = self.dispatch_round()
         while more:
@@ -360,8 +361,8 @@ class MessageStore:
         return arrivals
 
     def dispatch_round(self, tell: bool = True) -> tuple[list[Arrival], bool]:
-        """As `dispatch`, some thousand messages at most; and whether there is more. Without `tell`
-        what became visible need not be listed."""
+        """Do `dispatch` for some thousand messages at most; also return whether there are more.
+        Without `tell` the list may be empty."""
         marks = self.marks
         limit, before = marks.dispatchable, marks.dispatched
         arrivals = self._reput.dispatch(limit, tell)
@@ -371,7 +372,7 @@ class MessageStore:
         return arrivals, before < marks.dispatched < limit
 
     def _try_again(self) -> None:
-        """Before a put is refused: perhaps the disk has room again."""
+        """Try again before a put is refused: perhaps the disk has room again."""
         now = self._parts.clock.monotonic()
         if self._health.refused_for_now and now - self._retried_at >= _RETRY_S:
             self._retried_at = now
@@ -379,18 +380,18 @@ class MessageStore:
             self._dispatch_now()
 
     def _dispatch_now(self) -> None:
-        """Dispatch in between; the next `dispatch` returns what has arrived."""
+        """Dispatch in between; the next `dispatch` returns the arrivals."""
         self._kept_arrivals = self.dispatch()
 
     # --- queues -----------------------------------------------------------------------------
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First queue offset there is; 0 for an unknown queue."""
+        """First queue offset of the queue; 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset behind the last visible message; 0 for an unknown queue."""
+        """Queue offset after the last visible message; 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -399,13 +400,14 @@ class MessageStore:
         return iter(list(self._queues.queues))
 
     def delete_topic(self, topic: str) -> int:
-        """Does all of `cleaning.remove_topics` on this thread."""
+        """Do `cleaning.remove_topics` for a topic, all of it on this thread."""
         return self.cleaning.remove_topics([topic], here)
 
     # --- damage -----------------------------------------------------------------------------
 
     def repair_queues(self) -> int:
-        """Resolve what the scrub found, for a few milliseconds; how many queue entries it repaired.
+        """Resolve findings of the scrub for a few milliseconds; return the number of repaired queue
+        entries.
 
         The store's caller calls it about once a second; see `QueueRepair.repair`.
         """
@@ -413,8 +415,8 @@ class MessageStore:
             return self._queue_repair.repair() if self._repairs else 0
 
     def look_for_damage(self, log_offset: int) -> None:
-        """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. What is
-        damaged is logged, counted, and from now on one of `known_gaps`."""
+        """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. Damage is
+        logged, counted, and from now on one of `known_gaps`."""
         segments = self._parts.segments
         boundaries = CrossCheck(segments, self._queues).boundaries
         crc_check = self._damage.judge.crc_check
@@ -427,8 +429,9 @@ class MessageStore:
                 self._damage.note(Verdict(DamageKind.RECORD, *gap), None)
 
     def settings_changed(self, settings: Settings) -> None:
-        """Live settings (config/loading/reload.py) have other values in `settings`, the object that
-        the store was opened with. What reads them there needs no word; the clock keeps one."""
+        """Take over live settings (config/loading/reload.py) that have other values in `settings`,
+        the object that the store was opened with. The parts read them there; only the clock keeps a
+        copy."""
         self._time.hold_for(RetentionRules.of(settings).retention_ms)
 
     @property
@@ -438,15 +441,15 @@ class MessageStore:
 
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
-        """Log offsets [start, end) known to hold no usable record, found now or before."""
+        """Log offsets [start, end) that are known to hold no usable record, found now or before."""
         first = self.log.min_offset
         return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
 
     # --- state ------------------------------------------------------------------------------
 
     def look_whether_there(self) -> None:
-        """Stop if the directory was taken away or replaced; to be called some times a second, from
-        any thread."""
+        """Stop if the directory was taken away or replaced. Call it some times a second, from any
+        thread."""
         self._health.look_whether_there()
 
     def check_there(self) -> None:
@@ -456,7 +459,7 @@ class MessageStore:
             raise FileNotFoundError(f"the store is gone: {gone}")
 
     def gone_error(self) -> StoreError | None:
-        """What a put is refused with if the store was taken away, None as far as is known."""
+        """The error that refuses a put if the store was taken away, None as far as is known."""
         return None if self._health.gone is None else self._health.error()
 
     @property
@@ -466,7 +469,7 @@ class MessageStore:
         return NO_POOL if pool is None else pool.free
 
     def not_writable_reason(self) -> str | None:
-        """Why puts are refused now, None when they are not."""
+        """The reason why puts are refused now, None when they are not."""
         return self._health.reason() or self.log.problem
 
     def threads_alive(self) -> bool:
@@ -481,9 +484,9 @@ class MessageStore:
     def close(self, before_release: Callable[[], None] | None = None) -> bool:
         """Stop in order: puts, commit, log and queue flush, allocation, checkpoint, lock.
 
-        `before_release` is called when all that can be is durable and the directory is still ours.
-        True if all is durable and dispatched; then the next start trusts it. Otherwise `abort`
-        stays and the next start recovers. Once closed, the same answer again.
+        `before_release` is called when all possible bytes are durable and the directory is still
+        ours. True if all is durable and dispatched; then the next start trusts it. Otherwise
+        `abort` stays and the next start recovers. A second call returns the same answer.
         """
         if self._closed is not None:
             return self._closed

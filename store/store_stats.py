@@ -1,24 +1,24 @@
-"""Counters of the store, and what they did lately.
+"""Counters of the store, and their recent changes.
 
 `StoreStats` holds plain ints that the hot path adds to, read once a scrape. Each counter has one
 writing thread: the caller's (puts, dispatch, gets), the flush thread's (`commit_log_syncs` and its
 times), the consume queue flush thread's (`queue_syncs`), the scrub's (`scrub_...`). Readers take
-what they see; a value that is one behind is no harm.
+the present values; a value that is late by 1 is no harm.
 
 Times are kept in `Histogram`s of powers of two, because finding the bucket is then one shift: at
 100,000 appends a second a search through bounds would cost more than the append's own bookkeeping.
-The reference's ranges are in milliseconds; what takes less, nearly everything, is in its first
-range, so only the rest is searched for.
+The reference's ranges are in milliseconds; shorter times, nearly all, are in its first range, so
+only the rest is searched for.
 
 `StoreStatsService` (RocketMQ's name) counts nothing itself: once a second the owner has it `sample`
-the counters, and the rest is differences. So the hot path pays for one counting only.
+the counters, and computes differences. So the hot path pays for a single count.
 
 - Rates are over the last 10, 60 and 600 seconds, or less in a younger store.
-- The distribution and percentiles of put times are those of the last whole minute, as the reference
-  shows them; zeros before the first minute has ended. The longest put is since the start.
-- Totals of "this morning" are what the totals were at the first sample of the local day.
+- The distribution and percentiles of put times are those of the last whole minute, like the
+  reference's; zeros before the first minute has ended. The longest put is since the start.
+- Totals of "this morning" are the totals at the first sample of the local day.
 
-Threads of the service: one, the caller's.
+Threads of the service: only the caller's.
 """
 
 import time
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from aerobee.store.disk.files import Clock
 
 BUCKETS = 24
-#: Upper bounds in seconds: 1.024 us, 2.048 us, ... 4.3 s; the last bucket takes what is larger.
+#: Upper bounds in seconds: 1.024 us, 2.048 us, ... 4.3 s; the last bucket takes larger times.
 BOUNDS_S: tuple[float, ...] = tuple((1024 << power) / 1e9 for power in range(BUCKETS - 1))
 _MS = 1_000_000
 #: Lower bounds in nanoseconds of the reference's ranges of put times, but for the first
@@ -44,7 +44,7 @@ SLOW_NS: tuple[int, ...] = tuple(
 class Histogram:
     """Observations of nanoseconds in power-of-two buckets; `counts[i]` is below `BOUNDS_S[i]`.
 
-    `slow[i]` counts those from `SLOW_NS[i]` up to the next bound, once more.
+    `slow[i]` counts observations from `SLOW_NS[i]` up to the next bound, once more.
     """
 
     __slots__ = ("counts", "max_ns", "slow", "sum_ns")
@@ -56,7 +56,7 @@ class Histogram:
         self.max_ns = 0
 
     def add(self, duration_ns: int) -> None:
-        """Count one observation; a negative one (the clock was set back) counts as 0."""
+        """Count an observation; a negative time (the clock was set back) counts as 0."""
         if not 0 <= duration_ns < _MS:
             self.add_many(duration_ns, 1)
             return
@@ -81,21 +81,21 @@ class Histogram:
 
     @property
     def sum_s(self) -> float:
-        """Their sum in seconds."""
+        """The sum of the observations in seconds."""
         return self.sum_ns / 1e9
 
     @property
     def max_s(self) -> float:
-        """The longest one in seconds."""
+        """The longest observation in seconds."""
         return self.max_ns / 1e9
 
 
 @dataclass(slots=True, eq=False)
 class StoreStats:
-    """All counters of one store; they only grow.
+    """All counters of a store; they only grow.
 
     `put_times` are of whole puts: the append alone, or with `waits_for_flush` up to the answer that
-    the message is durable, which whoever gives that answer counts.
+    the message is durable; the part that gives this answer counts it.
     """
 
     waits_for_flush: InitVar[bool] = False
@@ -111,20 +111,20 @@ class StoreStats:
     get_missed: int = 0
     get_messages: int = 0
     # Bit maps of filters: made, left out because they would take too long, and messages that pulls
-    # passed over because of theirs.
+    # passed over because of their maps.
     bit_maps_made: int = 0
     bit_maps_left_out: int = 0
     bit_map_misses: int = 0
-    # Reads that came to something they could not send, and what it was, each place once.
+    # Reads that met a record they could not send, and the kinds of damage, each place once.
     damaged_reads: int = 0
     damage_found: dict[str, int] = field(
         default_factory=lambda: {"record": 0, "unit": 0, "unclear": 0, "index": 0}
     )
     repaired_entries: int = 0
-    # Of the log, looked through for messages of wrong entries that a read came to.
+    # Bytes of the log that were searched for messages of wrong entries that a read met.
     lookup_bytes: int = 0
-    # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
-    # and its work between two waits (processor time).
+    # The scrub's counts: bytes read, bytes that the pass under way has still to read, ended passes,
+    # and the work between two waits (processor time).
     scrub_bytes: int = 0
     scrub_left_bytes: int = 0
     scrub_passes: int = 0
@@ -137,7 +137,7 @@ class StoreStats:
 
     @property
     def appends(self) -> int:
-        """Puts that appended something, a batch being one."""
+        """Puts that appended something; a batch counts as one put."""
         return self.append_times.count
 
     def put_failed(self, kind: str) -> None:
@@ -201,7 +201,7 @@ class StoreStatsService:
     def __init__(self, stats: StoreStats, clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
-        # Rates at the very start are taken against the start itself.
+        # The first rates are taken against the start itself.
         self._samples: deque[_Sample] = deque([self._take()])
         self._minute_at = clock.monotonic()
         self._minute = self._times()
@@ -231,11 +231,11 @@ class StoreStatsService:
 
     @property
     def totals(self) -> Totals:
-        """Up to now."""
+        """The totals up to now."""
         return Totals(self._stats.appended_messages, self._stats.get_messages)
 
     def rates(self) -> Rates:
-        """Up to this moment."""
+        """The rates up to this moment."""
         now = self._take()
         far_ends = [self._far_end(now.at - window) for window in RATE_WINDOWS_S]
 
@@ -261,7 +261,7 @@ class StoreStatsService:
         return [sum(counts) - sum(slow), *slow]
 
     def put_percentile_ms(self, share: float) -> float:
-        """Time below which that share of the last whole minute's puts stayed; 0 without any."""
+        """The time below which `share` of the last whole minute's puts stayed; 0 without puts."""
         counts = self._last_minute.counts
         rank = sum(counts) * share
         if not rank:
@@ -293,7 +293,7 @@ class StoreStatsService:
         return _Times(tuple(times.counts), tuple(times.slow))
 
     def _far_end(self, at: float) -> _Sample:
-        """The youngest sample at or before `at`, else the oldest there is."""
+        """The youngest sample at or before `at`, else the oldest sample."""
         position = bisect_left(self._samples, at, key=lambda sample: sample.at)
         if position < len(self._samples) and self._samples[position].at == at:
             return self._samples[position]

@@ -103,8 +103,8 @@ SPREAD: tuple[Spread, ...] = (
     Spread(1, (_SPARK,)),
     Spread(2, (_INTEROP,)),
     # Negative controls: a rule is broken on purpose, and somebody has to notice.
-    Spread(2, (rf"{_CRASH}power_cut_controls", r"tests/sim/(\w+/)?test_controls",
-               r"tests/sim/.*control", rf"{_CRASH}.*(control|caught|noticed)")),
+    Spread(2, (rf"{_CRASH}power_cut_controls", r"tests/sim/.*control",
+               rf"{_CRASH}.*(control|caught|noticed)")),
     Spread(2, (rf"{_CRASH}(kill_points|kill_tools|full_disk)",
                rf"{_CRASH}(staging_crash|slow_disk)",
                "tests/budget/test_budget.py::test_the_largest_request",

@@ -25,7 +25,7 @@ SHAPES = {
     "so many of nothing": re.compile(r"\bso (many|much|few)\b"),
     "one as a noun": re.compile(
         r"\bone (that|who|which|whose)\b"
-        r"|\b(is|are|be|as|of|for|to|with|by|from|than|no) one[.,;)]"
+        r"|\b(is|are|be|as|of|for|to|with|(?<!one )by|from|than|no) one[.,;)]"
         r"|\b(there|where) is one\b"
     ),
     "told as a noun": re.compile(r"\b(the|those|a) told\b|(?<=[.;:] )Told\b"),

@@ -1,5 +1,5 @@
-"""What administrators ask a broker about its accounts.
+"""Requests of administrators about a broker's accounts.
 
-Who may do what is decided in `aerobee/access`, which a name server uses as well; this is the part
-that knows a broker.
+`aerobee/access`, which a name server uses as well, decides about rights; this is the part that
+knows a broker.
 """

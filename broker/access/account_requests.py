@@ -1,4 +1,4 @@
-"""What administrators ask about accounts: codes 50 to 53 (protocol/WIRE.md 3.7).
+"""Requests of administrators about accounts: codes 50 to 53 (protocol/WIRE.md 3.7).
 
 A change is answered when it is in the file and in force. No answer holds a secret, or a path of the
 machine: files are named as they lie below RocketMQ's home, and by those names alone a request can
@@ -148,7 +148,7 @@ class AccessRequests:
         return self._service
 
 
-# What a change would take away is looked at just before it, on the thread that makes one after the
+# The losses of a change are looked at just before it, on the thread that makes one after the
 # other: of two administrators who are deleted at once one stays.
 
 

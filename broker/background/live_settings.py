@@ -1,12 +1,12 @@
 """Settings that change while the broker runs: by SIGHUP, or by a request of an administrator.
 
 Both read the whole configuration, which opens files, and both end with changes that belong to the
-loop. So each is done on one thread of its own, one after the other: what a later one reads has what
-an earlier one wrote, and is taken over after it.
+loop. So each change is done on a thread for changes, one after the other: a later change reads the
+values that an earlier one wrote, and is taken over after it.
 
-What a request asks for is judged as though it stood in its file already, then written there, and
-taken over last. A request that is refused has changed nothing; one that was answered with success
-holds after a crash.
+The change of a request is judged as if it were in its file already, then written there, and taken
+over last. A refused request has changed nothing; a change that was answered with success survives a
+crash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_KEPT: Final = "a broker for development keeps no changes of requests"
 
 
 class LiveSettings:
-    """The changes of one broker's settings. Called on its loop."""
+    """The changes of a broker's settings. Called on its loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, reload: Reload, changed: Callable[[], None]
@@ -49,17 +49,17 @@ class LiveSettings:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-settings")
 
     def read_again(self) -> asyncio.Future[None]:
-        """Take over what the configuration says now; what is wrong with it is in the log."""
+        """Take over the present configuration; its faults are in the log."""
         return self._loop.run_in_executor(self._thread, self._read_again)
 
     def change(self, body: bytes) -> asyncio.Future[None]:
         """Change settings as a request asks, by lines `key=value`. The future has the ConfigError
-        when that cannot be, or the OSError of the file: nothing has changed then."""
+        of an impossible change, or the OSError of the file: nothing has changed then."""
         return self._loop.run_in_executor(self._thread, self._change, body)
 
     async def close(self) -> None:
-        """Waits for what is being done; what has not begun is not done any more."""
-        # On another thread: what is being done may have to wait for the loop.
+        """Wait for the change under way; later ones are dropped."""
+        # On another thread: the change under way may have to wait for the loop.
         end = partial(self._thread.shutdown, cancel_futures=True)
         await self._loop.run_in_executor(None, end)
 
@@ -93,7 +93,7 @@ class LiveSettings:
 
 def requested(body: bytes) -> Mapping[str, str]:
     """The settings that a request names, by our names, with the texts it wants for them. Raises
-    ConfigError for one that there is not, or that no request changes."""
+    ConfigError for a setting that does not exist, or that no request changes."""
     try:
         entries = parse_properties(body).entries
     except PropertiesSyntaxError as error:

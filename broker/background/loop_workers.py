@@ -1,17 +1,17 @@
-"""Work that the loop hands to its worker threads, and what that work calls back on the loop.
+"""Work that the loop hands to its worker threads, and the calls of that work on the loop.
 
 A request whose work takes too long for the loop is done by a worker and answered when it is done
-(`WorkerAnswers`). Work on a worker that has to read or change what belongs to the loop does so in
-short calls that run there (`LoopCalls`). A large body is read by a worker too (`BodyReader`).
+(`WorkerAnswers`). Work on a worker that has to read or change values of the loop does so in short
+calls that run there (`LoopCalls`). A large body is read by a worker too (`BodyReader`).
 
 Guarantees
 - An answer is written on the loop: SUCCESS if the work returned, the store's code if it raised a
-  `StoreError`, SYSTEM_ERROR for anything else. A client that has left, or wants no answer, gets
-  none; the work is done all the same.
-- A call on the loop runs in a turn of its own; the worker waits, and gets its result or the
-  exception that it raised. If the loop is closed, the worker gets a RuntimeError; if the loop stops
-  turning for good while a worker waits, that worker never ends. So the daemon ends its workers
-  before its loop.
+  `StoreError`, SYSTEM_ERROR for anything else. A client that has left, or wants no answer, gets no
+  answer; the work is done all the same.
+- A call on the loop runs in its own turn; the worker waits, and gets its result or the exception
+  that it raised. If the loop is closed, the worker gets a RuntimeError; if the loop stops turning
+  for good while a worker waits, that worker never ends. So the daemon ends its workers before its
+  loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger("aerobee.broker")
 
 T = TypeVar("T")
 
-#: Has work done by a worker, and the request answered then; as `WorkerAnswers` does.
+#: Has work done by a worker, and the request answered then, like `WorkerAnswers`.
 AnswerLater: TypeAlias = Callable[[Connection, Command, Callable[[], object]], bytes | None]
 
 
@@ -47,7 +47,7 @@ class BodyReader:
     Standard JSON is read at native speed, but for the dialect of fastjson, for many tags and queues
     a large body takes up to a second. The interpreter changes between the threads every millisecond
     (`_be_prompt` in `broker_process.py`). There is one thread for all bodies, so that the loop
-    never has to wait for more than one.
+    never waits for more than one body.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -57,7 +57,7 @@ class BodyReader:
     def read(
         self, parse: Callable[[bytes], T], body: bytes
     ) -> Generator[asyncio.Future[Any], None, T]:
-        """What `parse` makes of the body; raises what it raises."""
+        """The result of `parse` for the body; an error of `parse` passes through."""
         if len(body) <= SMALL_BODY:
             return parse(body)
         reading = self._loop.run_in_executor(self._thread, _without_collections, parse, body)
@@ -65,24 +65,24 @@ class BodyReader:
         return reading.result()
 
     def close(self) -> None:
-        """What has not begun is not read any more."""
+        """Read no further body."""
         self._thread.shutdown(cancel_futures=True)
 
 
 def _without_collections(parse: Callable[[bytes], T], body: bytes) -> T:
-    """What is read is needed until all is read, and may be a hundred thousand objects."""
+    """Parse without collections: all objects stay until the end, and may be a hundred thousand."""
     with collector_paused():
         return parse(body)
 
 
 class LoopCalls:
-    """Makes calls on one loop. Worker threads only; on the loop itself it would wait for ever."""
+    """Makes calls on a loop. Worker threads only; on the loop itself it would wait for ever."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def __call__(self, call: Callable[[], T], /) -> T:
-        """Run `call` on the loop and give its result."""
+        """Run `call` on the loop and return its result."""
         result: Future[T] = Future()
 
         def run() -> None:

@@ -1,5 +1,5 @@
-"""Why a table could not be saved, in two parts: where one fault is in the way of several tables, a
-person reads it once."""
+"""Why a table could not be saved, in two parts, so that a person reads a fault of several tables
+once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aerobee.store.disk.files import is_full
 
 
 class SaveFailure(NamedTuple):
-    """`what` names the file, or what is in it; `why` is the fault alone."""
+    """`what` names the file, or its content; `why` is the fault alone."""
 
     what: str
     why: str
@@ -30,7 +30,7 @@ class SaveFailure(NamedTuple):
 
 
 def sentence_of(failures: Iterable[SaveFailure]) -> str:
-    """All of them, each fault once."""
+    """A sentence of all failures, each fault once."""
     by_fault: dict[str, list[str]] = {}
     for what, why in failures:
         by_fault.setdefault(why, []).append(what)

@@ -26,7 +26,7 @@ C = TypeVar("C")
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """One periodic function."""
+    """A periodic function."""
 
     name: str
     interval_s: float
@@ -38,7 +38,7 @@ class _Task:
 
 
 class Scheduler:
-    """Starts and stops the tasks of one loop together."""
+    """Starts and stops the tasks of a loop together."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -65,7 +65,7 @@ class Scheduler:
         self._schedule(task, interval_s if first_s is None else first_s)
 
     async def stop(self) -> None:
-        """Run nothing more; waits for blocking tasks that are under way."""
+        """Run nothing more; wait for blocking tasks that are under way."""
         self._stopped = True
         running: list[asyncio.Future[object]] = []
         for task in self._tasks:
@@ -103,8 +103,8 @@ class Scheduler:
 
 
 async def save_all(saves: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run all of them one after the other, whichever fails: a table that cannot be written takes no
-    other with it. Raises the first error, at the end; those that follow it are logged."""
+    """Run all saves one after the other, whichever fails: a table that cannot be written keeps no
+    other from being saved. Raises the first error, at the end; later errors are logged."""
     first: Exception | None = None
     for save in saves:
         try:
@@ -122,11 +122,11 @@ class Savable(Protocol[C]):
     """A table with a file."""
 
     def take_changes(self) -> C | None:
-        """What is to be saved now, None when nothing is. On the loop."""
+        """The changes to be saved now, None without changes. On the loop."""
         ...
 
     def save(self, changes: C) -> None:
-        """Write it. On a worker; raises OSError."""
+        """Write the changes. On a worker; raises OSError."""
         ...
 
     def mark_unsaved(self) -> None:
@@ -140,25 +140,25 @@ class Savable(Protocol[C]):
 
 
 class Saver(Generic[C]):
-    """Saves one table off the loop: soon after its first change, then once an interval.
+    """Saves a table outside the loop: soon after its first change, then once an interval.
 
-    A broker that dies young, and again and again, has to keep what its consumers did in a life of
-    a second. So while changes have come for less than `SOON_FOR_S` they are saved as soon as the
-    last save lets them; only a table that goes on changing waits for the interval between two
-    saves. A table that did not change for an interval begins anew.
+    A broker that dies again and again after a second has to keep the progress of its consumers. So
+    while changes have come for less than `SOON_FOR_S` they are saved as soon as the last save lets
+    them; only a table that goes on changing waits for the interval between two saves. A table that
+    did not change for an interval begins anew.
 
-    One save runs at a time, and at most half of the time. One that fails is logged, and tried again
-    each second until it works: `failure` says why it did not, and the broker is not ready. Loop
+    One save runs at a time, and at most half of the time. A save that fails is logged, and tried
+    again each second until it works: `failure` has the reason, and the broker is not ready. Loop
     thread only.
     """
 
-    #: How often `look` is to be called.
+    #: The interval of calls of `look`.
     LOOK_S = 0.05
-    #: Between two saves of a table that has only begun to change: 200 ms after a change its save
-    #: is done, with a look and what the save itself takes.
+    #: The time between two saves of a table that has only begun to change: 200 ms after a change
+    #: its save is done, with a look and the save itself.
     SOON_S = 0.08
     SOON_FOR_S = 3.0
-    #: After one that failed.
+    #: The time after a failed save.
     AGAIN_S = 1.0
 
     def __init__(
@@ -177,9 +177,9 @@ class Saver(Generic[C]):
         self._interval_s = interval_s
         self._running: asyncio.Future[None] | None = None
         self._closed = self._is_lost = False
-        #: Why the last save failed; None when it did not.
+        #: The reason why the last save failed; None if it did not.
         self.failure: SaveFailure | None = None
-        # When changes began to come, the last save began, and the next one may.
+        # The times when changes began to come, when the last save began, and when the next one may.
         self._changing_since = self._began = self._next = float("-inf")
 
     def look(self) -> None:
@@ -200,7 +200,7 @@ class Saver(Generic[C]):
         self._running.add_done_callback(self._ended)
 
     def save_again(self) -> None:
-        """The file is gone: the next save writes all of the table."""
+        """Let the next save write all of the table: the file is gone."""
         self._is_lost = True
 
     def _note_lost(self) -> None:
@@ -209,7 +209,7 @@ class Saver(Generic[C]):
             self._table.mark_lost()
 
     async def close(self) -> None:
-        """Save nothing more but what is unsaved now. Raises OSError."""
+        """Save the present changes, and nothing after them. Raises OSError."""
         self._closed = True
         if self._running is not None:
             await asyncio.wait([self._running])

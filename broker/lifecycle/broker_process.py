@@ -1,11 +1,11 @@
-"""The daemon as a process: loop, signals, what it prints, how it exits.
+"""The daemon as a process: loop, signals, output, exit codes.
 
-SIGTERM and SIGINT stop in order, after a recovery that is under way; a second one leaves at once,
-and the next start recovers as after a crash. SIGHUP has the configuration read again
-(`config/loading/reload.py`), and one that comes while starting is heeded afterwards; where the
-terminal it was started from is gone, it stops in order (`config/loading/hangup.py`). A supervisor
-of ours has SIGUSR2 beside: stop in order, to be started again at once (`shards/supervisor.py`).
-`faulthandler` is on, so that a fault in mapped memory names its place in the log.
+SIGTERM and SIGINT stop in order, after a recovery that is under way; a second signal leaves at
+once, and the next start recovers as after a crash. SIGHUP has the configuration read again
+(`config/loading/reload.py`), and a SIGHUP during the start is obeyed afterwards; if the terminal of
+the start is gone, it stops in order (`config/loading/hangup.py`). Under our own supervisor SIGUSR2
+means: stop in order, to be started again at once (`shards/supervisor.py`). `faulthandler` is on, so
+that a fault in mapped memory names its place in the log.
 
 Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
 78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
@@ -91,12 +91,12 @@ async def _serve(loaded: Loaded, load: Load, supervised: bool) -> int:
 
 
 def _be_prompt() -> None:
-    """Keep what Python does beside the loop short. What a start has loaded, or a full collection of
-    garbage has found alive, no later collection looks at: with hundreds of thousands of entries it
-    would stop everything for 100 ms. What is frozen so is freed all the same when nothing refers to
-    it any more, and the broker makes no circles of what lives long (a test holds a closed
-    connection to that). And a worker that reads a large body lets the loop go on after a
-    millisecond, not after five."""
+    """Keep what Python does beside the loop short. Later collections of garbage pass over objects
+    that a start has loaded, or a full collection has found alive: with hundreds of thousands of
+    entries they would stop everything for 100 ms. Frozen objects are freed all the same when
+    nothing refers to them any more, and the broker makes no circles of long-lived objects (a test
+    holds a closed connection to that). And a worker that reads a large body lets the loop go on
+    after a millisecond, not after five."""
     gc.freeze()
     gc.callbacks.append(_freeze_what_stays)
     sys.setswitchinterval(_SWITCH_S)
@@ -162,11 +162,12 @@ def _exit_with(error: Exception, code: int) -> int:
 def _on_signals(
     loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon, supervised: bool
 ) -> Callable[[], None]:
-    """Have signals stop the daemon; returns what does the same when its terminal is gone."""
+    """Have signals stop the daemon; returns the function for a terminal that is gone."""
 
     def stop_asked(number: signal.Signals) -> None:
         if stop.is_set():
-            # The second one: leave now. What was acknowledged is in the files; `abort` stays.
+            # This is the second signal: leave now. Acknowledged messages are in the files; `abort`
+            # stays.
             print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
             os._exit(128 + number)
         stop.set()
@@ -189,7 +190,8 @@ def _on_signals(
         loop.add_signal_handler(signal.SIGUSR2, restart_asked)
 
     def hung_up() -> None:
-        # The kernel and the shell both send the signal: the second one is not somebody's haste.
+        # The kernel and the shell both send the signal: the second signal does not ask for more
+        # haste.
         if not stop.is_set():
             log.info("the terminal was closed, or the supervisor is gone")
             stop_asked(signal.SIGHUP)
@@ -210,7 +212,8 @@ def process_age_s() -> float:
 
 
 def banner(daemon: Daemon, seconds: float) -> list[str]:
-    """What the daemon prints at its start: its names, its addresses for clients, its store."""
+    """The lines that the daemon prints at its start: its names, its addresses for clients, its
+    store."""
     settings, addresses = daemon.settings, daemon.addresses
     lines = [
         f"aerobee {__version__}  broker {settings.broker_name}  cluster {settings.cluster_name}  "
@@ -254,7 +257,7 @@ def _state(daemon: Daemon) -> str:
 
 
 def _unregistered(settings: Settings) -> list[str]:
-    """Why clients cannot find the broker, and what to do."""
+    """The reasons why clients cannot find the broker, and the remedy."""
     lines = [
         "no name server has accepted the registration, so clients cannot find this broker "
         "(it goes on trying)"

@@ -1,11 +1,12 @@
-"""The daemon: starts one broker with its ports and its name server in order, stops it in reverse.
+"""The daemon: starts a broker with its ports and its name server in order, stops it in reverse.
 
 Start: HTTP (so that probes see the recovery), store (lock, recovery, in a thread), broker core,
 embedded name server, client ports, first registration, READY. Stop: no more connections, leave the
 name servers, close the client ports, answer held pulls, save offsets, close the store, HTTP last.
 
-One event loop thread runs everything but the store's flush and allocation threads. What fails while
-starting is undone in reverse and raised; the command line turns it into one line and an exit code.
+One event loop thread runs everything but the store's flush and allocation threads. A failed start
+is undone in reverse, and its error raised; the command line turns it into one line and an exit
+code.
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aerobee.daemon")
 
-# At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
+# At a stop, sends that wait for their sync get this time: many times a healthy sync.
 _DRAIN_S = 5.0
 
 
 class Addresses(NamedTuple):
-    """The addresses that clients get and those of the parts; empty text for a part that is off."""
+    """The addresses for clients and those of the parts; empty text for a part that is off."""
 
     broker: str
     vip: str
@@ -93,11 +94,11 @@ class Addresses(NamedTuple):
 
 
 class StartAbandoned(Exception):
-    """The daemon was asked to stop before it was ready; what had been started is undone."""
+    """The daemon was asked to stop before it was ready; the started parts are stopped again."""
 
 
 class Daemon:
-    """One broker process. `start` once, `stop` once; both on the loop that runs it."""
+    """A broker process. Call `start` once, `stop` once; both on the loop that runs it."""
 
     def __init__(
         self,
@@ -112,13 +113,13 @@ class Daemon:
         self.stats = BrokerStats(light=settings.lmq_enabled)
         self.health = HealthChecks()
         check_limits(settings)
-        #: The compiled form of the hot path, None where the plain one runs.
+        #: The compiled form of the hot path, None if the plain form runs.
         self.form = _form()
         limit = connection_limit(settings)
         self._limits = remoting_limits(settings, limit.connections)
         self._notifier = notifier or Notifier({})
         self._supervision = Supervision(self._notifier, self.health)
-        # What stops the parts that have been started, with their names.
+        # The functions that stop the started parts, with their names.
         self._undo: list[tuple[str, Callable[[], Awaitable[None] | None]]] = []
         self._serving = False
         self._stop_asked = False
@@ -130,22 +131,25 @@ class Daemon:
         )
         self.warnings: tuple[str, ...] = limit.warnings
         self._http: HttpServer | None = None
-        # What is asked of name servers goes through the one and is signed with the others.
+        # The context for connections to name servers, and the credentials that sign requests to
+        # them.
         self._outgoing: ssl.SSLContext | None = None
         self._credentials: Credentials | None = None
         self._certificates: ServerCertificates | None = None
-        # There from `start` on.
+        # It exists from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
-        # Notes how far delays and timer are, at the store's end; None while there is no core.
+        # Writes the progress of delays and timer down, at the store's end; None while there is no
+        # core.
         self._save_last: Callable[[], None] | None = None
         self.registrar: Registrar
         self.addresses: Addresses
 
     async def start(self) -> None:
-        """Start everything. What fails is undone and raised: `StoreError`, `RemotingListenError`,
-        `AddressError`, `ConfigError` (two parts on one port), `StateFileError` or OSError, each
-        with a text a person can act on. Raises `StartAbandoned` after `abandon_start`.
+        """Start everything. A failed start is undone and raises its error: `StoreError`,
+        `RemotingListenError`, `AddressError`, `ConfigError` (two parts on one port),
+        `StateFileError` or OSError, each with a text that a person can act on. Raises
+        `StartAbandoned` after `abandon_start`.
         """
         try:
             await self._start()
@@ -159,8 +163,8 @@ class Daemon:
         return self._serving
 
     def abandon_start(self) -> None:
-        """Let a `start` under way end at its next step. A recovery is one step: it is not broken
-        off, because the next start would have to begin it anew.
+        """Let a `start` under way end at its next step. A recovery is a single step, which is not
+        broken off, because the next start would have to begin it anew.
         """
         self._stop_asked = True
 
@@ -169,8 +173,8 @@ class Daemon:
         self._returns = True
 
     async def read_settings_again(self) -> None:
-        """Take over what the configuration says now (config/loading/reload.py), and what the files
-        of certificates hold. Once it serves."""
+        """Take over the present configuration (config/loading/reload.py), and the present files of
+        certificates. Call it once the daemon serves."""
         if self._certificates is not None:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, self._certificates.read_again)
@@ -180,7 +184,7 @@ class Daemon:
             await self.core.access.read_again()
 
     async def stop(self) -> None:
-        """Stop what was started, in reverse; every step is tried even if one before it failed."""
+        """Stop the started parts, in reverse; every step is tried even if an earlier one failed."""
         self._serving = False
         self._notifier.stopping("stopping")
         failures: list[Exception] = []
@@ -191,7 +195,7 @@ class Daemon:
                 if stopping is not None:
                     await stopping
             except (StoreError, OSError) as error:
-                # A fault that is known, such as a store that was taken away: its text says all.
+                # A known fault, such as a store that was taken away: its text is enough.
                 log.error("stop failed what=%s why=%s", what, error)
                 failures.append(error)
             except Exception as error:
@@ -248,14 +252,14 @@ class Daemon:
         self._serving = True
 
     async def _check_first(self, settings: Settings) -> None:
-        """Find what would stop the start before anything is made."""
+        """Find faults that would stop the start before anything is made."""
         check_ports(settings)
         self._read_certificates(settings)
         memory = memory_of(settings, available_memory())
         if (warning := memory_warning(settings, memory)) is not None:
             log.warning("%s", warning)
             self.warnings += (warning,)
-        # With two daemons on one directory the ports are in the way, too: this says more.
+        # With two daemons on one directory the ports are taken, too: this error says more.
         StoreLock(Files(), settings.store_path).probe()
         await check_ports_free(listeners(settings))
 
@@ -304,7 +308,7 @@ class Daemon:
     async def _open_store(
         self, loop: asyncio.AbstractEventLoop, events: StoreEvents
     ) -> MessageStore:
-        """Open and recover on a thread; the supervisor hears how far it is."""
+        """Open and recover on a thread, and report the progress to the supervisor."""
         progress = self._supervision.begin_recovery(loop)
         store = await loop.run_in_executor(
             None,
@@ -341,7 +345,7 @@ class Daemon:
         return core
 
     def _read_certificates(self, settings: Settings) -> None:
-        """Those that the ports show, and what name servers are spoken to through. Raises
+        """Read the certificates that the ports show, and the context for name servers. Raises
         ConfigError."""
         self._certificates = server_certificates(settings)
         self._outgoing = registration_context(settings)
@@ -379,7 +383,7 @@ class Daemon:
         return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
 
     async def _close_client_ports(self) -> None:
-        """Accept no more connections, answer what waits, then end the connections."""
+        """Accept no more connections, answer the waiting requests, then end the connections."""
         servers = self._servers.values()
         for server in servers:
             await server.stop_listening()
@@ -391,7 +395,7 @@ class Daemon:
 
     @property
     def _servers(self) -> dict[str, RemotingServer]:
-        """Those of the ports for clients and administrators, by their names in metrics."""
+        """The servers of the ports for clients and administrators, by their names in metrics."""
         servers = {"broker": self.main_server, "vip": self.vip_server}
         return {**servers, "admin": self.admin_server} if self.settings.admin_port else servers
 
@@ -436,7 +440,8 @@ class Daemon:
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)
         if (certificates := self._certificates) is not None:
-            # The pair before it serves on: to take the broker out of service would help nobody.
+            # The earlier certificate stays in use: to take the broker out of service would help
+            # nobody.
             self.health.note(
                 "certificates",
                 certificates.probe,
@@ -452,8 +457,8 @@ class Daemon:
         self._supervision.start(scheduler, self.store, monitor)
 
     def _tell_exposures(self, warnings: tuple[str, ...]) -> None:
-        """Say at the start, besides these warnings, in readiness and in metrics what is open to
-        strangers."""
+        """Report the parts that are open to strangers: at the start, besides these warnings, in
+        readiness and in metrics."""
         found = exposures(self.settings)
         for text in found:
             log.warning("%s", text)
@@ -477,7 +482,7 @@ class Daemon:
         self.core.settings_changed()
 
     async def _close_store(self) -> None:
-        # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
+        # To close is to flush; on another thread, so that the loop goes on to answer probes.
         store = self.store
         broken = store.not_writable_reason()
         if not await asyncio.get_running_loop().run_in_executor(None, store.close, self._save_last):
@@ -488,21 +493,21 @@ class Daemon:
 
 
 def _admin_address(settings: Settings) -> str:
-    """Of the administrators' port; "" without one."""
+    """The address of the administrators' port; "" without one."""
     where = settings.admin_host, settings.admin_port
     return address_text(where) if settings.admin_port else ""
 
 
 def credentials_of(settings: Settings) -> Credentials | None:
-    """What the broker signs its registrations with: those of its file, or, where it has none and
-    embeds a name server that asks for accounts, some that nobody else ever knows. Raises
+    """The credentials that sign the broker's registrations: those of its file; without a file, if
+    it embeds a name server that asks for accounts, some that nobody else ever knows. Raises
     ConfigError for a file that cannot be read."""
     named = settings.credentials_file
     path = Path(settings.rocketmq_home) / named if named else tools_file(settings.rocketmq_home)
     draws = settings.nameserver_enabled and settings.nameserver_acl_enabled
     if path is None and not draws:
         return None
-    # With it comes the library for YAML.
+    # The import brings the library for YAML.
     from aerobee.access.files.credentials import Credentials
 
     if path is None:
@@ -522,7 +527,7 @@ def _form() -> CompiledForm | None:
 
 
 def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:
-    """The limits of the client ports, as the connection layer takes them."""
+    """The limits of the client ports, in the form of the connection layer."""
     return RemotingLimits(
         frame_bytes=settings.max_frame_bytes,
         header_bytes=settings.max_header_bytes,

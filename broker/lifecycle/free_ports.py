@@ -1,6 +1,7 @@
-"""Are the ports of a start free? Asked before any of them is taken.
+"""Checks that the ports of a start are free, before any of them is taken.
 
-Each part says so of its own when it starts; a person would get to know one after the other.
+Each part would check its own port when it starts; but then a person would learn of one fault after
+the other.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from aerobee.remoting.peers import address_text
 
 
 async def check_ports_free(wanted: Iterable[Listener]) -> None:
-    """Raises RemotingListenError, which names every port that somebody has, and what to do."""
+    """Raise RemotingListenError, which names every port that is taken, and the remedy."""
     taken = [one for one in wanted if await is_taken(one.host, one.port)]
     if taken:
         lines = [f"  {address_text((one.host, one.port))}  {one.remedy}" for one in taken]

@@ -1,9 +1,9 @@
 """The address that clients get, its port, and the store host that records carry.
 
 A frequent complaint of RocketMQ's users is a broker that registers an unreachable address (a
-container bridge, one of several cards). So: the address is decided in one place, printed at start,
-and a doubtful one is named with the setting to change. A host name is passed on as it is;
-records need numbers, so the name is resolved once here.
+container bridge, one of several cards). So the address is decided in one place and printed at
+start, and a doubtful address is named with the setting to change. A host name is passed on as it
+is; records need numbers, so the name is resolved once here.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class AddressError(ValueError):
 
 
 class Advertised(NamedTuple):
-    """`host` is what clients get, `ip` what records carry; `warnings` are for people."""
+    """Clients get `host`, records carry `ip`; `warnings` are for people."""
 
     host: str
     ip: str
     warnings: tuple[str, ...]
 
     def endpoint(self, port: int) -> str:
-        """`host:port` as it stands in routes; IPv6 numbers without brackets, as RocketMQ has it."""
+        """`host:port` as in routes; IPv6 numbers without brackets, like RocketMQ's."""
         return f"{self.host}:{port}"
 
     def packed(self, port: int) -> bytes:
@@ -62,7 +62,7 @@ class Identity(NamedTuple):
 
 
 def decide_advertised(asked: str, listen_host: str) -> Advertised:
-    """The address clients get: the setting if there is one, else what is listened on, else the
+    """The address for clients: the setting if it is given, else the listening address, else the
     address of the default route. Raises `AddressError` when a name does not resolve.
     """
     host = asked or (listen_host if listen_host not in _ANY else default_route_address())
@@ -120,7 +120,7 @@ class ReservedPorts:
     """
 
     def __init__(self, host: str) -> None:
-        """Raises OSError if there is no such pair."""
+        """Raise OSError if there is no such pair."""
         self._kept = contextlib.ExitStack()
         self.port = 0
         for _ in range(_TRIES):

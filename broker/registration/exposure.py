@@ -1,4 +1,5 @@
-"""Whether strangers may do what they like here: a port beyond loopback that asks for no account."""
+"""Tells whether strangers may do anything here: on a port beyond loopback that asks for no
+account."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _EVERYTHING: Final = "send, read, delete topics and move offsets"
 
 
 def exposures(settings: Settings) -> list[str]:
-    """A sentence for each part of a broker that is open so: what a stranger could do, and what
+    """A sentence for each open part of a broker: what a stranger could do, and the setting that
     closes it."""
     found = [broker_exposure(settings), administration_exposure(settings)]
     if settings.nameserver_enabled:
@@ -20,7 +21,7 @@ def exposures(settings: Settings) -> list[str]:
 
 
 def broker_exposure(settings: Settings) -> str | None:
-    """The sentence for the ports of clients; None where they are closed to strangers."""
+    """The sentence for the ports of clients; None if they are closed to strangers."""
     if is_loopback(settings.listen_host) or settings.acl_enabled:
         return None
     what = "send, read and move offsets" if settings.admin_port else _EVERYTHING

@@ -1,11 +1,11 @@
-"""One name server as the broker sees it: a long-lived connection, and registering on it.
+"""The broker's link to a name server: a long-lived connection, and registrations on it.
 
 The connection is the registration: a name server drops a broker the moment the connection it
-registered on closes (protocol/WIRE.md 5.2). So there is one connection, kept; when it is lost the
-link connects again and registers at once, waiting longer after each failure. Every registration on
-a new connection is a whole one, so that a name server that was restarted knows every topic.
+registered on closes (protocol/WIRE.md 5.2). So a single connection is kept; when it is lost the
+link connects again and registers at once, waiting longer after each failure. The first registration
+on a new connection has all topics, so that a name server that was restarted knows every topic.
 
-One task a link, owned by the registrar. Loop thread only.
+Each link is a task that the registrar owns. Loop thread only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRY_FIRST_S = 0.5
 _RETRY_LAST_S = 10.0
 # A stop does not wait longer for a name server to confirm.
 _UNREGISTER_S = 1.0
-# Characters of what a name server says of a refusal: a frame would hold 256 KiB, for each line.
+# Characters of a name server's remark on a refusal: a frame would hold 256 KiB, for each line.
 _REMARK_SHOWN = 500
 
 
@@ -44,8 +44,9 @@ class RegistrationRefused(Exception):
 
 
 class LinkOptions(NamedTuple):
-    """Times, whether every renewal carries all topics, what encrypts the connections and signs the
-    requests, and a question for a person when a name server closes one without a word."""
+    """Times, whether every renewal carries all topics, the encryption of connections and the
+    signature of requests, and a question for a person when a name server closes a connection
+    without a word."""
 
     interval_s: float
     timeout_s: float
@@ -56,7 +57,7 @@ class LinkOptions(NamedTuple):
 
 
 class Registering(Protocol):
-    """The registrar, which knows broker and topics: it makes the requests, and hears of answers.
+    """The registrar, which knows broker and topics: it makes the requests and gets the answers.
 
     `before_first` is called on the first connection with a name server, ahead of the registration.
     """
@@ -88,12 +89,12 @@ class NameServerLink:
         self._caller: Caller | None = None
         self._wake = asyncio.Event()
         self._looked_round = False
-        # Whether a registration was answered on the present connection, and how that ended.
+        # Whether a registration was answered on the present connection.
         self._answered = False
         self._end: str | None = None
         # A whole registration succeeded on the present connection.
         self.registered = False
-        # Why the last attempt failed, None after a success.
+        # The reason why the last attempt failed, None after a success.
         self.error: str | None = "not tried yet"
         self.tried = asyncio.Event()
 
@@ -119,7 +120,7 @@ class NameServerLink:
             except TimeoutError:
                 pause_s = self._options.interval_s
             if self._caller is None or self._caller.closed:
-                # A name server that takes connections and drops them must not make us spin.
+                # A name server that takes connections and drops them must not make this task spin.
                 await asyncio.sleep(_RETRY_FIRST_S)
 
     def wake(self) -> None:
@@ -128,7 +129,7 @@ class NameServerLink:
 
     def send_now(self, command: Command) -> None:
         """Send an incremental registration at once; a link without connection needs none, because
-        its next registration is a whole one."""
+        its next registration has all topics."""
         caller = self._caller
         if caller is None or caller.closed or not self.registered:
             self.wake()
@@ -141,9 +142,9 @@ class NameServerLink:
         answer.add_done_callback(self._sent)
 
     async def close(self, *, returns: bool = False) -> None:
-        """Say goodbye where registered, and end the connection. The task must have ended.
+        """Unregister if registered, and end the connection. The task must have ended.
 
-        `returns`: the broker is started again at once, a name server of ours keeps its routes."""
+        `returns`: the broker is started again at once; our own name server keeps its routes."""
         caller, self._caller = self._caller, None
         if caller is None:
             return
@@ -198,7 +199,8 @@ class NameServerLink:
         return answer.code != ResponseCode.SUCCESS or answer.ext.get("changed") != "false"
 
     def _sent(self, answer: asyncio.Future[Command]) -> None:
-        """An incremental registration was answered. If it failed, a whole one follows."""
+        """Take the answer to an incremental registration. If it failed, a whole registration
+        follows."""
         if answer.cancelled():
             return
         error = answer.exception()
@@ -207,7 +209,8 @@ class NameServerLink:
             self.wake()
 
     def _hint(self) -> str:
-        """A name server that takes nothing but TLS cannot say so to a connection without."""
+        """A hint for people: a name server that takes only TLS cannot say so to a plain
+        connection."""
         silent = not self._answered and self._end in WITHOUT_A_WORD
         return f" ({self._options.hint})" if silent and self._options.hint else ""
 

@@ -1,10 +1,10 @@
-"""Another broker that is registered under this one's name and id.
+"""Finds another broker that is registered under this broker's name and id.
 
-A name server has one address for a name and an id, the one registered last. So a second broker that
-was started with the first one's name, as both are if nobody names them, takes its clients away, and
-they find its own empty topics where their messages were. It is only warned of: a broker that comes
-back at a new address finds its old one registered too, for two minutes if its machine was lost, and
-has to be let in.
+A name server has one address for a name and an id, the last that was registered. So a second broker
+that was started with the first broker's name (both have the default if nobody names them) takes its
+clients away, and they find its empty topics where their messages were. This only causes a warning:
+a broker that comes back at a new address finds its old one registered too, for two minutes if its
+machine was lost, and has to be let in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aerobee.remoting.errors import RemotingError, RemotingTimeout
 
 log = logging.getLogger("aerobee.broker.registration")
 
-# The registration waits for the answer, so not for long: it is about a warning.
+# The registration waits for the answer, but not for long: it only decides about a warning.
 _ASK_S = 1.0
 _CONNECT_S = 0.5
 
@@ -31,7 +31,8 @@ async def find_namesake(
 ) -> str | None:
     """The address of another broker registered as `name` and `broker_id` that takes connections.
 
-    None as well when the name server does not say. Raises RemotingError when it has gone.
+    None also when the name server does not answer the question. Raises RemotingError when it has
+    gone.
     """
     try:
         brokers = await ask_brokers(name_server)
@@ -45,7 +46,7 @@ async def find_namesake(
 
 
 async def ask_brokers(name_server: Caller) -> dict[str, BrokerRoute]:
-    """The brokers that are registered there, by name; none when it refuses to say.
+    """The brokers that are registered there, by name; empty when it refuses to tell.
 
     Raises RemotingError."""
     answer = await name_server.call(make_request(RequestCode.GET_BROKER_CLUSTER_INFO), _ASK_S)

@@ -1,19 +1,19 @@
 """Keeps the broker registered at every configured name server (protocol/WIRE.md 5.2).
 
-At the start, after a look whether another broker has this one's name there (namesake.py), ten
-seconds later, then every `register_interval_ms`; at once when a topic changes: a new or changed
-topic travels alone, anything else (a deletion) as the whole table. Every name server has a link of
-its own, so a server that hangs delays no other. At the stop the broker unregisters, or says that it
-returns in a moment.
+It registers at the start, after a look whether another broker has this broker's name there
+(namesake.py), ten seconds later, then every `register_interval_ms`; and at once when a topic
+changes: a new or changed topic is sent alone, any other change (a deletion) as the whole table.
+Every name server has its own link, so a server that hangs delays no other. At the stop the broker
+unregisters, or says that it returns in a moment.
 
-One body serves all name servers until the topics change. Its topics are those of the list that
-administrators get, made in steps. When the broker as a whole may not be read
-or written, every topic is registered with the broker's permission instead of its own, so that
-clients turn elsewhere. The compressed form loses sysFlag and order of topics: the format has no
-place for them.
+One body serves all name servers until the topics change. Its topics come from the list for
+administrators, which is made in steps. When the broker as a whole may not be read or written, every
+topic is registered with the broker's permission instead of its own, so that clients turn elsewhere.
+The compressed form loses sysFlag and order of topics: the format has no place for them.
 
 The answer carries the order topics of the name server. They are taken from the first configured
-server that knows us: two servers that disagree would otherwise turn the flags to and fro for ever.
+server that knows us: otherwise two servers that disagree would change the flags back and forth for
+ever.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _WHOLE = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}'
 
 
 class Registrar:
-    """Registers one broker with all its name servers. `start` once, `stop` once; loop only."""
+    """Registers a broker with all its name servers. `start` once, `stop` once; loop only."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Registrar:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Observes `topics`; `servers` are `host:port` each, ValueError for another form. `tls`
+        """Observe `topics`; `servers` are `host:port` each, ValueError for another form. `tls`
         encrypts the connections to them, `credentials` sign the requests."""
         self._settings = settings
         self._identity = identity
@@ -97,10 +97,10 @@ class Registrar:
         self._links = [
             NameServerLink(server, options, self, self._shared) for server in dict.fromkeys(servers)
         ]
-        # Whether each name server has accepted us, and why not; kept up to date in place.
+        # Whether each name server has accepted us; kept up to date in place.
         self.registered: dict[str, bool] = {link.server: False for link in self._links}
         self.errors: dict[str, str | None] = {link.server: link.error for link in self._links}
-        # For people: other brokers that have this one's name, as far as they are known by now.
+        # Warnings for people: other brokers with this broker's name, as far as they are known.
         self.warnings: tuple[str, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
         self._changed: dict[str, TopicConfig] = {}
@@ -137,10 +137,10 @@ class Registrar:
         await asyncio.gather(*(link.close(returns=returns) for link in self._links))
 
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
-        """The topic table has changed: these topics, or (empty) something else about it.
+        """Register a change of the topic table: these topics, or (empty) something else.
 
-        What changes in one turn of the loop is sent together, before the loop waits again; so a
-        client that knows of a new topic by an answer finds its route.
+        Changes in one turn of the loop are sent together, before the loop waits again; so a client
+        that knows a new topic from an answer finds its route.
         """
         if not topics:
             for link in self._links:
@@ -164,11 +164,11 @@ class Registrar:
         return self._registration(self._encoded[1])
 
     async def _listing(self) -> bytes:
-        """The topics as they stand in a registration, which is as GET_ALL_TOPIC_CONFIG has them:
-        made once for both, with turns of the loop between the steps.
+        """The topics in the form of a registration, which GET_ALL_TOPIC_CONFIG shares: made once
+        for both, with turns of the loop between the steps.
 
-        It shows the present state: an older one would undo later registrations. Where topics change
-        all the time the last try is made in one turn, of the topics that are encoded by then.
+        It shows the present state: an older state would undo later registrations. If topics change
+        all the time, the last try takes a single turn, with the topics that are encoded by then.
         """
         for turns in (True, True, False):
             for _ in self._topics.listing_steps():
@@ -193,7 +193,7 @@ class Registrar:
         return make_request(RequestCode.UNREGISTER_BROKER, header.to_ext())
 
     async def before_first(self, caller: Caller) -> None:
-        """Warn if another live broker is registered as this one there."""
+        """Warn if another live broker is registered there under this broker's name and id."""
         settings, here = self._settings, self._identity.endpoint
         name, broker_id = settings.broker_name, settings.broker_id
         other = await find_namesake(caller, name, broker_id, here, self._shared)
@@ -205,12 +205,12 @@ class Registrar:
             log.warning("%s", warning)
 
     def link_changed(self, link: NameServerLink) -> None:
-        """It is registered now, or not any more."""
+        """Take in that a link is registered now, or not any more."""
         self.registered[link.server] = link.registered
         self.errors[link.server] = link.error
 
     def link_answered(self, link: NameServerLink, answer: Command) -> None:
-        """A registration of all topics succeeded: take over the order topics of its answer."""
+        """Take over the order topics of the answer to a registration of all topics."""
         speaker = next(other for other in self._links if other.registered)
         if link is not speaker:
             return
@@ -221,7 +221,7 @@ class Registrar:
             return
         saved = self._topics.set_order_topics(names)
         if saved is not None:
-            # Nobody waits: each answer of the name server says them again.
+            # Nobody waits: each answer of the name server has them again.
             saved.add_done_callback(_log_order_not_saved)
 
     # --- inside
@@ -248,7 +248,7 @@ class Registrar:
     def _registration(self, body: bytes) -> Command:
         header = RegisterBrokerHeader(
             **self._names(),
-            # A slave would connect there, and nobody listens; the field itself is required.
+            # A slave would connect there, but nobody listens; the field itself is required.
             ha_server_addr="",
             compressed=self._settings.compressed_register,
             body_crc32=body_crc(body),
@@ -291,7 +291,8 @@ def registration_body(
 ) -> bytes:
     """The body of REGISTER_BROKER with these topics."""
     if permission & PERM_READ_WRITE != PERM_READ_WRITE:
-        # The reference registers the broker's in place of the topic's, which opens closed topics.
+        # The reference registers the broker's permission instead of the topic's, which opens closed
+        # topics.
         allowed = permission | ~PERM_READ_WRITE
         topics = [replace(topic, perm=topic.perm & allowed) for topic in topics]
     if compressed:

@@ -37,10 +37,10 @@ from aerobee.store import errors as store_errors
 
 log = logging.getLogger("aerobee.broker")
 
-# A code is logged once; codes come from the peer, so only so many are.
+# A code is logged once; codes come from the peer, so their number is bounded.
 _UNSUPPORTED_LOGGED = 100
-# What these name in their bodies, each with a right of its own, may be many. A body that is larger
-# is looked at in steps; those of JSON are what takes long to read.
+# These requests may name many topics and groups in their bodies, each with a right of its own. A
+# body that is larger is looked at in steps; those of JSON are what takes long to read.
 _LOOKED_AT_ONCE: dict[int, int] = {
     **dict.fromkeys(
         (

@@ -1,7 +1,7 @@
-"""What a broker says of a request code that it has no handler for (protocol/WIRE.md 1.10).
+"""The answer of a broker to a request code that it has no handler for (protocol/WIRE.md 1.10).
 
 The text begins as the reference's, because clients may look at it, and goes on with the request's
-name and the feature that it belongs to: whoever meets it mostly does not know the code's number.
+name and the feature that it belongs to: people who meet it mostly do not know the code's number.
 """
 
 from typing import Final

@@ -1,6 +1,5 @@
-"""The second step of storing: what was accepted and has waited goes to where it was sent.
+"""The second step of storing: accepted messages that have waited go where they were sent.
 
-Delay levels, timers, commits of transactions, and staged rows pass `second_step.py`, which asks
-again what was asked when they were accepted; `deleted_topics.py` remembers which topics were
-deleted.
+Delay levels, timers, commits of transactions, and staged rows pass `second_step.py`, which repeats
+the checks of their acceptance; `deleted_topics.py` remembers which topics were deleted.
 """

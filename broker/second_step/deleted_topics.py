@@ -1,13 +1,14 @@
-"""Which topics were deleted, and when: as log offsets (`config/deletedTopics.json`, ours).
+"""Remembers which topics were deleted, and at which log offsets (`config/deletedTopics.json`,
+ours).
 
-A message that was accepted before its topic was deleted is not to appear in a topic that is made
-anew under the name. So a deletion is remembered by the log offset at which it happened: what waits
-at a lower one is of the topic that is gone. The file is written before a deletion is answered. It
-is forgotten when nothing that waits lies before it (`waiting_sources.py` finds out).
+A message that was accepted before its topic was deleted must not appear in a topic that is made
+anew under the name. So a deletion is remembered by the log offset at which it happened: a message
+that waits at a lower offset belongs to the old topic. The file is written before a deletion is
+answered. It is forgotten when nothing below it waits any more (`waiting_sources.py` finds out).
 
 A power cut can leave a log that is shorter than a deletion's offset. Messages of the topic made
-anew would then be stored below it, and taken for old ones. So a start lowers all offsets to the
-end of the log, and has that on the disk before anything is stored.
+anew would then be stored below it, and taken for old ones. So a start lowers all offsets to the end
+of the log, and writes that to the disk before anything is stored.
 
 RocketMQ knows no such file and leaves it alone. Loop thread only, but for `save`.
 """
@@ -31,13 +32,14 @@ MOST_DELETIONS: Final = 10_000
 
 
 class DeletedTopics:
-    """The deletions of one broker. `log_end` is the end of the log at the start."""
+    """The deletions of a broker. `log_end` is the end of the log at the start."""
 
     def __init__(self, file: JsonStateFile, log_end: int) -> None:
         self._file = file
         stored = stored_deletions(file)
         self._offsets = {name: min(offset, log_end) for name, offset in stored.items()}
-        #: The offset of a topic's deletion by its name; by default that of a topic never deleted.
+        #: The offset of a topic's deletion by its name; by default the offset of a topic that was
+        #: never deleted.
         self.offset_of = self._offsets.get
         self._saving = threading.Lock()
         # Snapshots: the last that was taken to be written, and the last that was written.
@@ -59,7 +61,7 @@ class DeletedTopics:
         return len(self._offsets)
 
     def check_room(self, name: str) -> None:
-        """Raises BadRequest (SYSTEM_BUSY) where no further deletion can be remembered."""
+        """Raise BadRequest (SYSTEM_BUSY) if no further deletion can be remembered."""
         if len(self._offsets) >= MOST_DELETIONS and name not in self._offsets:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
@@ -69,12 +71,13 @@ class DeletedTopics:
             )
 
     def add(self, name: str, log_offset: int) -> None:
-        """A topic is deleted: what waits for it below that log offset is not to be stored."""
+        """Add the deletion of a topic: messages that wait for it below that log offset must not be
+        stored."""
         self._offsets[name] = log_offset
         self._is_changed = True
 
     def forget_up_to(self, log_offset: int) -> None:
-        """Nothing waits below that log offset: forget the deletions up to there."""
+        """Forget the deletions up to that log offset: nothing waits below it."""
         gone = [name for name, offset in self._offsets.items() if offset <= log_offset]
         for name in gone:
             del self._offsets[name]
@@ -91,7 +94,7 @@ class DeletedTopics:
         return self._newest
 
     def save(self, _changes: dict[str, int] | None = None) -> None:
-        """Have the newest snapshot that was taken on the disk, whoever took it. Any thread; raises
+        """Write the newest snapshot to the disk, whichever caller took it. Any thread; raises
         OSError."""
         with self._saving:
             newest = self._newest
@@ -100,11 +103,12 @@ class DeletedTopics:
                 self._written = newest
 
     def mark_unsaved(self) -> None:
-        """A `save` failed: the next `take_changes` gives the table again."""
+        """Note that a `save` failed: the next `take_changes` gives the table again."""
         self._is_changed = True
 
     def mark_lost(self) -> None:
-        """The file is gone: the same, if there is anything in it."""
+        """Note that the file is gone: the next `take_changes` gives the table again, if it is not
+        empty."""
         self._is_changed = self._is_changed or bool(self._offsets)
 
 

@@ -1,22 +1,23 @@
-"""Where what has waited is stored: asks again what was asked when it was accepted.
+"""Stores messages that have waited, after a repetition of the checks of their acceptance.
 
-Days may lie between the two. The table of topics says now:
+Days may lie between the two. Now the table of topics decides:
 
 | the topic              | its queue       | what becomes of the message                      |
 |------------------------|-----------------|--------------------------------------------------|
-| was deleted since      |                 | dropped, also if there is one of that name again |
+| was deleted since      |                 | dropped, even if the topic was made anew         |
 | is there               | may be read     | stored there                                     |
 | is there               | has fallen away | stored in a queue that the topic has             |
 | is not there, and      |                 | stored, as RocketMQ does: the table was lost, or |
 | nobody deleted it here |                 | is another broker's                              |
 
-Whether the topic may be written is not asked: who was told that his message is stored was told so
-when it might be (docs/decisions/0023). All that is not as the client asked for is counted and
-logged, a line for the first of a topic and one a minute with their number and the last id.
+Whether the topic may be written does not matter: it might be written when the client got the answer
+that its message is stored (docs/decisions/0023). Each deviation from the client's request is
+counted and logged: a line for the first of a topic, and a line a minute with their number and the
+last id.
 
-Through here pass: delayed messages, among them retries; timed ones, when they are delivered and
-when they are rolled; transactions, when they are committed and when their half messages are stored
-again; staged rows. Loop thread only.
+These pass through here: delayed messages, among them retries; timed ones, when they are delivered
+and when they are rolled; transactions, when they are committed and when their half messages are
+stored again; staged rows. Loop thread only.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.second_step")
 
-#: Stores a message, as `MessageStore.put`.
+#: Stores a message, like `MessageStore.put`.
 Put: TypeAlias = Callable[[StoreMessage], PutResult]
 #: Why a message has waited, in log and metrics.
 DELAYED: Final = "delayed"
@@ -46,7 +47,7 @@ _KINDS: Final = (DELAYED, TIMED, HALF, STAGED)
 
 
 class SecondStepCounts:
-    """Messages that were not stored where the client asked for, by why they waited."""
+    """Messages that were not stored where the client asked for, by the reason why they waited."""
 
     def __init__(self) -> None:
         self.dropped = dict.fromkeys(_KINDS, 0)
@@ -55,7 +56,7 @@ class SecondStepCounts:
 
 
 class SecondStep:
-    """The one place of a broker. `topic_of` finds a topic as it is now."""
+    """The second step of a broker. `topic_of` finds a topic as it is now."""
 
     def __init__(
         self,
@@ -85,7 +86,8 @@ class SecondStep:
         return result
 
     def drops(self, kind: str, topic: str, message: Message) -> bool:
-        """Whether a record that is about to wait on is of a deleted topic, and is dropped."""
+        """Whether a record that is about to wait further belongs to a deleted topic, and is
+        dropped."""
         if message.log_offset >= self._deleted_at(topic, 0):
             return False
         msg_id = message.properties.get(PROPERTY_UNIQUE_KEY) or message.msg_id
@@ -93,7 +95,8 @@ class SecondStep:
         return True
 
     def is_deleted(self, topic: str, log_offset: int) -> bool:
-        """Whether what waits at that log offset is of a topic that was deleted since. Asks only."""
+        """Whether a message that waits at that log offset is of a topic that was deleted since.
+        Counts nothing."""
         return log_offset < self._deleted_at(topic, 0)
 
     def queues_of(self, topic: str, queue_id: int) -> set[int]:
@@ -106,22 +109,22 @@ class SecondStep:
     # --- rows of staged batches ---------------------------------------------------------------
 
     def queue_of_rows(self, topic: str, queue_id: int) -> int:
-        """The queue that staged rows for that one are stored in now."""
+        """The queue in which staged rows for that queue are stored now."""
         config = self._topic_of(topic)
         if config is None or queue_id < config.read_queues:
             return queue_id
         return queue_now(config, queue_id)
 
     def rows_stored(self, topic: str, asked_for: int, now: int, rows: int, stage: str) -> None:
-        """So many rows were stored in the queue that `queue_of_rows` gave."""
+        """Count `rows` that were stored in the queue that `queue_of_rows` gave."""
         if rows and (now != asked_for or self._topic_of(topic) is None):
             self._placed(STAGED, topic, asked_for, now, rows, f"stage:{stage}")
 
     def rows_dropped(self, topic: str, log_offset: int, rows: int, stage: str) -> None:
-        """So many rows of the chunk at `log_offset` are dropped, for `is_deleted`."""
+        """Count `rows` of the chunk at `log_offset` that are dropped because of `is_deleted`."""
         self._dropped(STAGED, topic, log_offset, f"stage:{stage}", rows)
 
-    # --- what is counted and logged -----------------------------------------------------------
+    # --- counts and log lines -----------------------------------------------------------------
 
     def _dropped(self, kind: str, topic: str, log_offset: int, msg_id: str, count: int = 1) -> None:
         self.counts.dropped[kind] += count
@@ -138,7 +141,7 @@ class SecondStep:
     def _placed(
         self, kind: str, name: str, asked_for: int, now: int, count: int, msg_id: str
     ) -> None:
-        """Messages were stored elsewhere than was asked for, or for no topic."""
+        """Count messages that were stored elsewhere than was asked for, or for no topic."""
         topic = self._topic_of(name)
         if topic is None:
             self.counts.without_topic[kind] += count
@@ -158,20 +161,22 @@ class SecondStep:
 
 
 def queue_now(topic: TopicConfig, queue_id: int) -> int:
-    """The queue that takes the place of one that has fallen away, the same each time: one that is
-    read, and written too where the topic has such. A topic without any keeps the number."""
+    """The queue that takes the place of a queue that has fallen away, always the same one: a queue
+    that is read, and written too if the topic has such queues. A topic without any keeps the
+    number."""
     queues = readable_queues(topic)
     return queue_id % queues if queues > 0 else queue_id
 
 
 def readable_queues(topic: TopicConfig) -> int:
-    """How many queues take messages that the broker itself puts: those that are read and written,
-    or read at least."""
+    """The number of queues for messages that the broker itself puts: queues that are read and
+    written, or at least read."""
     return min(topic.read_queues, topic.write_queues) or topic.read_queues
 
 
 def _id_of(message: StoreMessage, log_offset: int) -> str:
-    """By which a person finds the message: the client's id, else that of its place in the log."""
+    """The id by which a person finds the message: the client's id, else the id of its place in the
+    log."""
     properties: Mapping[str, str] = decode_properties(
         str(message.properties, "utf-8", "surrogatepass")
     )

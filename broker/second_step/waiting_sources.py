@@ -1,11 +1,11 @@
-"""Messages that wait for their second step: how many for a topic, and since when all of them.
+"""Messages that wait for their second step: counts those of a topic, and finds the oldest of all.
 
-Each part of the broker in which messages wait says where their records lie (`Waits`). A person who
-deletes a topic, or makes it smaller, is told what waits for it (WAITING_MESSAGES, 31010). And a
-deletion is forgotten when nothing waits from before it: the first that waits of each queue is
-looked at, which is the oldest there, because queues grow with the log.
+Each part of the broker in which messages wait gives the places of their records (`Waits`). A person
+who deletes a topic, or makes it smaller, learns what waits for it (WAITING_MESSAGES, 31010). And a
+deletion is forgotten when no older message waits: the first waiting message of each queue is looked
+at, which is the oldest there, because queues grow with the log.
 
-Both go in steps, for millions may wait. Loop thread only.
+Both go in steps, because millions may wait. Loop thread only.
 """
 
 from __future__ import annotations
@@ -27,27 +27,26 @@ MOST_LOOKED: Final = 50_000
 
 
 class Waits(Protocol):
-    """Where messages wait."""
+    """A part of the broker in which messages wait."""
 
-    #: Why they wait, a word of place.py.
+    #: The reason why they wait, a word of second_step.py.
     kind: str
 
     def oldest(self) -> Iterator[int | None]:
-        """The log offset of the first that waits, of each queue; None: this step found none."""
+        """The log offset of each queue's first waiting message; None: this step found nothing."""
 
     def places(self) -> Iterator[int | None]:
-        """The log offset of each record that waits, those of all topics; None: this step found
-        none."""
+        """The log offset of each waiting record, of all topics; None: this step found nothing."""
 
     def sizes(self) -> Iterator[int]:
-        """How many records there are in `places`, or a few more, in parts."""
+        """The number of records in `places`, or a few more, in parts."""
 
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
-        """The messages of the record there for a topic: queue id and number each."""
+        """The messages for a topic in the record there: queue id and number each."""
 
 
 class WaitingRecords:
-    """Finds in records of one waiting message each the queue that their properties name."""
+    """Finds the queue that the properties of a record with a single waiting message name."""
 
     def __init__(self, record_at: Callable[[int], bytes | None]) -> None:
         self._record_at = record_at
@@ -55,7 +54,7 @@ class WaitingRecords:
     def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
         """See `Waits.found`."""
         record = self._record_at(log_offset)
-        # Most are of other topics: they need not be taken apart for that.
+        # Most records are of other topics, which this shows without a decoding.
         if record is None or f"{PROPERTY_REAL_TOPIC}\x01{topic}".encode() not in record:
             return ()
         try:
@@ -68,8 +67,8 @@ class WaitingRecords:
 def count_waiting(
     sources: Iterable[Waits], topic: str, deleted_at: int
 ) -> Generator[None, None, WaitingMessages]:
-    """Counts the messages that wait for a topic, in steps, without those that were accepted before
-    its deletion at that log offset."""
+    """Count the messages that wait for a topic, in steps, without those that were accepted before
+    its deletion at log offset `deleted_at`."""
     counts: dict[str, Counter[int]] = {}
     left, unlooked = MOST_LOOKED, 0
     for source in sources:
@@ -94,12 +93,12 @@ def count_waiting(
 
 
 class Forgetting:
-    """Forgets deletions before which nothing waits any more. What lies behind the mark
-    `dispatched` may wait and not be seen yet.
+    """Forgets deletions before which nothing waits any more. Messages above the mark `dispatched`
+    may wait and not be visible yet.
 
-    A message that does not wait any more waits again after a kill, as long as the progress that
-    says so is not on the disk. So a deletion goes when two rounds have found nothing before it:
-    `look` is called less often than progress is saved."""
+    A message that does not wait any more waits again after a kill, until its progress is on the
+    disk. So a deletion goes when two rounds have found nothing before it: `look` is called less
+    often than progress is saved."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class Forgetting:
         self._spread = Spread(turns, self._step)
 
     def look(self) -> None:
-        """Begin a round if something is remembered; to be called now and then."""
+        """Begin a round if a deletion is remembered. Call it now and then."""
         if self._round is None and len(self._deleted):
             self._round = self._steps()
         self._spread.go_on()

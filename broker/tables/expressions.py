@@ -36,8 +36,8 @@ class ExpressionLimits(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An expression that is none, and why; what it takes. `levels` if those are why: more than
-    so many, whatever the limit is by now."""
+    """A faulty expression, why it is faulty, and its bytes. `levels` is given if they are the
+    reason: it has more than these, whatever the limit is by now."""
 
     remark: str
     size: int
@@ -55,9 +55,9 @@ class Expressions:
         self._limits = limits
         self._loading: asyncio.Future[None] | None = None
         self._one_at_a_time = Gate(1)
-        # The one that was asked for last is the last one.
+        # The newest question is last.
         self._known: dict[str, PropertyFilter | Refused] = {}
-        #: What they take.
+        #: Bytes that they take.
         self.bytes = 0
 
     def compiled(self, kind: str, expression: str) -> Compiling:
@@ -79,7 +79,7 @@ class Expressions:
         return found
 
     def why_refused(self, kind: str, expression: str) -> str:
-        """Why an expression that was asked for is none; "" if that is not known."""
+        """Why an expression that was asked for is faulty; "" if that is not known."""
         try:
             self._check(kind, expression)
         except BadRequest as error:

@@ -62,8 +62,9 @@ class _Level:
 
 
 class RetriesWaiting:
-    """The count of a broker. `record_at` reads the record at a log offset, None where there is
-    none; `deleted_at` gives the log offset at which a topic was deleted, or its second argument."""
+    """The count of a broker. `record_at` reads the record at a log offset, None without a
+    record; `deleted_at` gives the log offset at which a topic was deleted, or its second
+    argument."""
 
     def __init__(
         self,

@@ -39,13 +39,14 @@ it is hit. `deploy/alerts.yml` warns at 0.9.
 
 ## Memory
 
-What all limits together allow, each filled at once. Real use is a small part of it: a daemon with a
-thousand topics and clients takes some 60 MB. At the start the sum is held against the memory of the
-machine, or of the control group if that has less; when it is larger, a warning names the settings
-to lower, largest first. `aerobee_memory_worst_case_bytes` and `aerobee_memory_available_bytes` are
-the two numbers. Mapped files come on top: the kernel takes their pages back when it needs them. Of
-shards on one machine each has these limits, and is held against its part of the memory: what there
-is, less what their name server may take, divided by their number (`broker.memory_bytes`).
+This is what all limits together allow, each filled at once. Real use is a small part of it: a
+daemon with a thousand topics and clients takes some 60 MB. At the start the sum is held against
+the memory of the machine, or of the control group if that has less; when it is larger, a warning
+names the settings to lower, largest first. `aerobee_memory_worst_case_bytes` and
+`aerobee_memory_available_bytes` are the two numbers. Mapped files come on top: the kernel takes
+their pages back when it needs them. Of shards on one machine each has these limits, and is held
+against its part of the memory: what there is, less what their name server may take, divided by
+their number (`broker.memory_bytes`).
 
 "times" names what a bound depends on: `client_ports` is 2 with the VIP port, else 1, and one
 more with a port for administrators (`admin.port`); what is off counts as 0.
@@ -56,7 +57,7 @@ more with a port for administrators (`admin.port`); what is off counts as 0.
 _OTHERS: Final = """
 ## Limits that cost no memory of their own
 
-What they bound is counted above, or is time.
+Their bounds are counted above, or are time.
 
 | limit | default | bounds | when it is reached | metric |
 |---|---|---|---|---|
@@ -64,7 +65,7 @@ What they bound is counted above, or is time.
 _CLIENT: Final = """
 ## Our own client
 
-What brokers and name servers can make a program hold that uses `aerobee.client`.
+A program that uses `aerobee.client` holds at most this for brokers and name servers.
 
 | limit | value | bounds | when it is reached |
 |---|---|---|---|

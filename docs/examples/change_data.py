@@ -5,8 +5,8 @@
 
 takes what is there and ends; with --continuous it goes on. `read_table` gives readers the rows.
 It may be killed anywhere and started again, and may read the topic from its beginning again (with
-another --checkpoint): a change counts only if it is later in its queue than the one that made the
-row what it is. So each counts once, in the order of the queue. Send the changes of a key to one
+another --checkpoint): a change counts only if it is later in its queue than the change that made
+the row what it is. So each counts once, in the order of the queue. Send the changes of a key to one
 queue (Canal: canal.mq.partitionHash; our sink: the column shardingKey): between queues there is no
 order.
 
@@ -34,7 +34,7 @@ DEBEZIUM = f"op string, before {ROW}, after {ROW}"
 ENVELOPE = (
     f"type string, data array<{ROW}>, old array<{ROW}>, {DEBEZIUM}, payload struct<{DEBEZIUM}>"
 )
-# Of a row in the topic: what the newest change is of, and readers do not see.
+# The place of the newest change in the topic, which readers do not see.
 POSITION = ["queue", "queueOffset", "number"]
 # Readers that opened an older one may go on for as long as it is there.
 STATES_KEPT = 3

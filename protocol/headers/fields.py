@@ -34,7 +34,7 @@ class _Field(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """How wide a number is; 0 for what is none."""
+        """How wide a number is; 0 for other types."""
         if self.parse is _parse_int32:
             return 32
         return 64 if self.parse is _parse_int64 else 0

@@ -56,7 +56,7 @@ NUMBER_BITS = {
     "reconsumeTimes": 32,
     "maxReconsumeTimes": 32,
 }
-#: What marks a batch: the C++ client writes the second.
+#: Either form marks a batch: the C++ client writes the second.
 BATCH_MARKS = (TRUE, "1")
 #: Between the ids in the answer to a batch.
 ID_SEPARATOR = ","

@@ -1,4 +1,4 @@
-"""The stored message: record, properties, batch, ids. Nobody else counts its bytes.
+"""The stored message: record, properties, batch, ids. No other folder counts its bytes.
 
 Store, broker, client and pipeline come in.
 """

@@ -3,9 +3,9 @@
     total size i32 · magic i32 · CRC i32 · flag i32 · body length i32, body · properties length i16,
     properties
 
-Size, magic and CRC are what the client claims; they are skipped, not trusted: the record gets its
-own. All inner lengths are checked before anything is stored, so a batch is taken whole or not at
-all. Code 10 with a batch flag has the same body.
+Size, magic and CRC are the client's claims; they are skipped, not trusted: the record gets its own.
+All inner lengths are checked before anything is stored, so a batch is taken whole or not at all.
+Code 10 with a batch flag has the same body.
 """
 
 import struct
@@ -19,7 +19,7 @@ from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
 _HEAD = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH = struct.Struct(">h")
 ITEM_HEAD_BYTES = _HEAD.size
-#: Where size, magic, CRC, flag and body length of a message lie.
+#: The positions of size, magic, CRC, flag and body length of a message.
 ITEM_POSITIONS = positions(_HEAD)
 MIN_ITEM_BYTES = ITEM_HEAD_BYTES + _PROPERTIES_LENGTH.size
 
@@ -44,7 +44,8 @@ def decode_batch(body: bytes) -> list[BatchItem]:
 
 
 def batch_items(body: bytes) -> Iterator[BatchItem]:
-    """The messages of a batch body one after the other. Raises as `decode_batch`, but for none."""
+    """The messages of a batch body one after the other. Raises like `decode_batch`, except for an
+    empty batch."""
     count = 0
     position = 0
     end = len(body)

@@ -1,14 +1,14 @@
-"""Bodies as their producers compressed them, made plain again within a bound.
+"""Inflates bodies that their producers compressed, within a bound.
 
-Bit 0 of the sysFlag says that a body is compressed, bits 8 to 10 with what: LZ4 (the frame format),
-ZSTD, or zlib, which is also what 0 means (WIRE.md 6.4). zlib is Python's own; the other two are
-packages that come with the extra `compression`. Without its package a body is not handed on as if
-it were plain: `NoCodec` says what to install.
+Bit 0 of the sysFlag says that a body is compressed, bits 8 to 10 name the compression: LZ4 (the
+frame format), ZSTD, or zlib, which 0 means too (WIRE.md 6.4). zlib is Python's own; the other two
+are packages that come with the extra `compression`. Without its package a body is not handed on as
+if it were plain: `NoCodec` names the package to install.
 
-A few bytes may claim to be gigabytes. So each way here takes the most that may come out, and what
-is set aside for it is touched only as far as something really came out. What lies behind the end of
-a stream is an error for LZ4 and ZSTD, where it may be a second frame; Java's inflater passes over
-it for zlib, and so does this one.
+A few bytes may claim to be gigabytes. So each function here takes the most bytes that may come out,
+and touches the memory for them only as far as bytes really came out. Bytes after the end of a
+stream are an error for LZ4 and ZSTD, where they may be a second frame; for zlib Java's inflater
+passes over them, and so does this module.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSION_ZSTD,
 )
 
-#: Installs what reads LZ4 and ZSTD.
+#: The command that installs the readers of LZ4 and ZSTD.
 EXTRA: Final = "pip install 'aerobee[compression]'"
 # ZSTD's memory beside the output. 8 MiB is the window of its level 19; above that are `--ultra`
-# levels, and headers that claim what they do not need.
+# levels, and headers that claim more than they need.
 _ZSTD_WINDOW_BYTES: Final = 64 * 1024 * 1024
 # Bytes that are fed at once. A block of 128 KiB may be 4 bytes long, so the output passes its limit
 # by 16 MiB at most before that is seen.
@@ -36,11 +36,11 @@ _ZSTD_BITE_BYTES: Final = 512
 
 
 class CannotInflate(ValueError):
-    """A compressed body cannot be made plain; the text says why."""
+    """A compressed body cannot be inflated; the text says why."""
 
 
 class NoCodec(CannotInflate):
-    """The compression of the body cannot be read here; the text says what to install."""
+    """The compression of the body cannot be read here; the text names the package to install."""
 
 
 class TooLarge(CannotInflate):
@@ -87,7 +87,7 @@ def _inflate_lz4(body: bytes, limit: int) -> bytes:
             more = not stream.needs_input and bool(stream.decompress(b"", 1))
             if more or not stream.eof:
                 raise _unfinished("LZ4", limit, more=more)
-    except (RuntimeError, ValueError) as error:  # what lz4 has for bytes that are no frame
+    except (RuntimeError, ValueError) as error:  # lz4's errors for bytes that are not a frame
         if isinstance(error, CannotInflate):
             raise
         raise _damaged("LZ4", error) from error
@@ -101,7 +101,8 @@ def _inflate_zstd(body: bytes, limit: int) -> bytes:
         import zstandard
     except ImportError as error:
         raise _not_installed("ZSTD", "zstandard") from error
-    # The package has no bound for a frame that does not tell its size, as those of Java's streams.
+    # The package has no bound for a frame that does not tell its size, like the frames of Java's
+    # streams.
     stream = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
     parts, size = [], 0
     try:

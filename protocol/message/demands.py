@@ -1,7 +1,7 @@
-"""What a message may ask for besides being stored, and where it may ask for it: one table.
+"""The table of all that a message may ask for besides being stored, and of where it may.
 
-A message asks by a property, by bits of its sysFlag, or by the prefix of its topic's name. What
-becomes of that depends on its carrier, the way in which it comes to the broker. Four verdicts:
+A message asks by a property, by bits of its sysFlag, or by the prefix of its topic's name. The
+verdict depends on its carrier, the way in which it comes to the broker. There are four verdicts:
 
     granted   the broker carries it out
     kept      it is stored as it came, and nobody acts on it
@@ -11,8 +11,8 @@ becomes of that depends on its carrier, the way in which it comes to the broker.
 A message that asks for anything in this table is not plain: the compiled form hands it back.
 `broker/messages/stored_properties.py` judges sends and replies by this table,
 `broker/staging/rows.py` staged rows, and the compiled form gets the names and bits
-(`broker/messages/compiled_requests.py`). What is granted is carried out where the row says. `WAIT`
-is not here: it asks for a later answer, not for another delivery.
+(`broker/messages/compiled_requests.py`). A granted demand is carried out at the place that its row
+names. `WAIT` is not here: it asks for a later answer, not for another delivery.
 """
 
 import re
@@ -54,9 +54,9 @@ class Carrier(IntEnum):
     RETRY = 1
     #: A send of one message that asks for a transaction.
     HALF = 2
-    #: What a batch says of all its messages.
+    #: A batch's demands for all its messages.
     BATCH = 3
-    #: One message of a batch.
+    #: A message of a batch.
     IN_BATCH = 4
     #: A row of a staged batch.
     ROW = 5
@@ -65,7 +65,7 @@ class Carrier(IntEnum):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a demand; `why` is the text of a refusal."""
+    """The verdict on a demand; `why` is the text of a refusal."""
 
     word: str
     why: str = ""
@@ -103,10 +103,10 @@ def _is_a_level(value: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """One thing that messages ask for. `verdicts` are in the order of `Carrier`."""
+    """A demand that messages make. `verdicts` are in the order of `Carrier`."""
 
     what: str
-    #: Where it is carried out, if it is.
+    #: The place where it is carried out, if it is.
     where: str
     verdicts: tuple[Verdict, ...]
     #: The properties that ask for it. Of two values the last one counts, and `asks` judges it.
@@ -114,7 +114,7 @@ class Demand:
     asks: Callable[[str], bool] = _always
     #: The bits of a sysFlag that ask for it.
     flags: int = 0
-    #: What the names of topics begin with that ask for it.
+    #: The prefix of topic names that ask for it.
     prefix: str = ""
 
 
@@ -136,7 +136,7 @@ _TIME_OF_A_ROW = refused(
 )
 _HALF_IN_A_ROW = refused("a staged row cannot be transactional")
 _RETRY_IN_A_BATCH = refused("batch request does not support retry topics")
-# NO_PERMISSION, as other topics that take no sends.
+# NO_PERMISSION, like other topics that take no sends.
 _RETRY_IN_A_ROW = refused("Sending message to topic[{}] is forbidden.")
 _YES, _NO, _OWN = GRANTED, KEPT, DROPPED
 
@@ -183,7 +183,7 @@ RETRY: Final = Demand(
 MULTI_DISPATCH: Final = Demand(
     "to stand in further queues",
     "store/dispatch/multi_dispatch.py",
-    # Of a half message when it is committed. A row that is stored alone gets them, too.
+    # A half message gets them when it is committed. A row that is stored alone gets them, too.
     (_YES, _NO, _YES, _NO, _NO, _NO, _YES),
     (PROPERTY_MULTI_DISPATCH,),
 )
@@ -223,7 +223,7 @@ DEMANDS: Final = (
     *(MULTI_DISPATCH, ORDER, BROKERS_WORD, ONE_RECORD, CHECKS, HOSTS),
 )
 
-#: What a plain message has nothing of.
+#: The properties that a plain message does not have.
 NOT_PLAIN_NAMES: Final = frozenset(name for demand in DEMANDS for name in demand.names)
 NOT_PLAIN_PREFIXES: Final = tuple(demand.prefix for demand in DEMANDS if demand.prefix)
 NOT_PLAIN_FLAGS: Final = sum(demand.flags for demand in DEMANDS)
@@ -240,14 +240,14 @@ def _acted_on(carrier: Carrier) -> dict[str, Demand | None]:
     return found
 
 
-#: By carrier, the names of properties that are not just kept: None for those that are dropped. A
+#: The names of properties that are not just kept, by carrier: None for those that are dropped. A
 #: row's demands were judged when its chunk came, and it is published whatever they are.
 ACTED_ON: Final = tuple(_acted_on(carrier) for carrier in Carrier)
 
 
 def judged(asked: Mapping[Demand, str], carrier: Carrier) -> tuple[Demand, ...]:
     """The demands that a message really makes, in the order of the table; `asked` has those that
-    its properties name, with their values. Raises BadRequest where the carrier may not."""
+    its properties name, with their values. Raises BadRequest if the carrier may not make one."""
     found = tuple([one for one in DEMANDS if one in asked and one.asks(asked[one])])
     for demand in found:
         refuse(demand, carrier)
@@ -255,7 +255,7 @@ def judged(asked: Mapping[Demand, str], carrier: Carrier) -> tuple[Demand, ...]:
 
 
 def refuse(demand: Demand, carrier: Carrier) -> None:
-    """Raises BadRequest if the carrier may not make this demand."""
+    """Raise BadRequest if the carrier may not make this demand."""
     why = demand.verdicts[carrier].why
     if why:
         raise BadRequest.illegal_message(why)

@@ -1,15 +1,16 @@
-"""Filler records: what a repair writes where records of the log were lost.
+"""Filler records, which a repair writes in the place of lost records of the log.
 
 A filler is a sound record that concerns nobody. It is marked as the rollback of a transaction, and
 rollbacks have no place in a consume queue and no keys in the index, in this broker and in RocketMQ
-alike; so both read over it and go on behind it. RocketMQ would end the log at the damaged record
+alike; so both read over it and go on after it. RocketMQ would end the log at the damaged record
 otherwise. Neither broker ever stores a rollback, so the mark together with the topic tells a filler
 apart. Its topic is one character, so that it fits wherever any record has been.
 
-What was derived from the lost record may still lead to its place: a filler has the very size that
-an entry gives. So whoever reads a record asks `is_filler`, and takes a filler for no message.
+Entries that were derived from the lost record may still lead to its place: a filler has exactly the
+size that an entry gives. So each reader of a record asks `is_filler`, and takes a filler for no
+message.
 
-A range up to the end of its segment needs no filler: a blank record covers it.
+A range that goes up to the end of its segment needs no filler: a blank record covers it.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ _LARGEST = 1 << 20
 
 
 def is_filler(topic: str, sys_flag: int) -> bool:
-    """Whether a record of that topic and sysFlag is one of ours."""
+    """Whether a record of that topic and sysFlag is a filler."""
     return topic == FILLER_TOPIC and sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK
 
 

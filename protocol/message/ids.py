@@ -1,10 +1,10 @@
 """The two kinds of message id (protocol/WIRE.md 6.6).
 
-offsetMsgId: where a message lies, upper-case hex of the broker's IP, its port (i32) and the commit
-log offset (i64); clients take the address out of it and connect there.
-Unique id (UNIQ_KEY): made by the producer, upper-case hex of IP, process id (i16), a process
-specific number (i32), milliseconds since the start of the month (i32) and a counter (i16). Brokers
-treat it as opaque text.
+offsetMsgId: the place of a message, upper-case hex of the broker's IP, its port (i32) and the
+commit log offset (i64); clients take the address out of it and connect there. Unique id (UNIQ_KEY):
+made by the producer, upper-case hex of IP, process id (i16), a process specific number (i32),
+milliseconds since the start of the month (i32) and a counter (i16). Brokers treat it as opaque
+text.
 """
 
 import re
@@ -33,7 +33,7 @@ def offset_msg_id(store_host: bytes, log_offset: int) -> str:
 
 
 def parse_offset_msg_id(text: str) -> tuple[str, int, int]:
-    """(ip, port, log offset) of an offsetMsgId; BadRequest (code 1) when it is none."""
+    """(ip, port, log offset) of an offsetMsgId; BadRequest (code 1) for any other text."""
     if len(text) not in (_V4_CHARS, _V6_CHARS) or _HEX.fullmatch(text) is None:
         raise BadRequest.system_error("the message id must be 32 or 56 hexadecimal characters")
     ip, port = unpack_host(bytes.fromhex(text[:-_OFFSET_CHARS]))
@@ -66,8 +66,8 @@ class UniqueIdMaker:
         return f"{common}{counter:04X}"
 
     def block(self, count: int) -> tuple[str, int]:
-        """What the next `count` ids begin with, and the number, of four digits at the end, of the
-        first: it counts on modulo 65,536."""
+        """The beginning of the next `count` ids, and the number of the first, its last four digits:
+        it counts on modulo 65,536."""
         assert 0 < count <= 0x10000
         now = self._clock_ms()
         if not self._month_start_ms <= now < self._next_month_ms:

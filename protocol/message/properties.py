@@ -2,7 +2,7 @@
 
 Clients up to 4.9.0 end the text with U+0002, later ones and the 4.9.8 broker do not; both are read,
 the second is written (protocol/WIRE.md 6.3). Entries that a reader skips, with an empty value for
-example, are skipped here too, so that what is stored means the same to every client.
+example, are skipped here too, so that stored properties mean the same to every client.
 """
 
 import re
@@ -14,7 +14,7 @@ from aerobee.protocol.errors import CorruptRecord
 NAME_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
-#: Between the names of INNER_MULTI_DISPATCH, and its numbers.
+#: Separates the names of INNER_MULTI_DISPATCH, and its numbers.
 LIST_SEPARATOR = ","
 MAX_PROPERTIES_BYTES = 32767
 
@@ -50,17 +50,17 @@ PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 PROPERTY_ARRIVE_TIME = "ARRIVE_TIME"
 #: The MSG_TYPE of a reply; no other message has one.
 REPLY_TYPE = "reply"
-#: When a message is to be delivered: seconds or milliseconds from now, or ms since 1970, which is
-#: also what the last one, of another SDK, says.
+#: The delivery time of a message: seconds or milliseconds from now, or ms since 1970, which the
+#: last property, of another SDK, has too.
 PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
 PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 PROPERTY_START_DELIVER_TIME = "__STARTDELIVERTIME"
-#: The broker's own: when the waiting record is to be looked at (store/FORMAT.md 12.4).
+#: The broker's own: the time when the waiting record is to be looked at (store/FORMAT.md 12.4).
 PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
-#: Of a cancel: the UNIQ_KEY of the message that is not to be delivered.
+#: A recall's property: the UNIQ_KEY of the message that is not to be delivered.
 PROPERTY_TIMER_DEL_UNIQUE_KEY = "TIMER_DEL_UNIQKEY"
-#: By what a client asks for a time, the one that counts first.
+#: The properties by which a client asks for a time; the first that is given counts.
 TIMER_PROPERTIES = (
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELAY_MS,
@@ -68,12 +68,13 @@ TIMER_PROPERTIES = (
     PROPERTY_START_DELIVER_TIME,
 )
 
-#: What the store writes of one record: its places in further queues, the CRC of its bytes. Whoever
-#: forwards a message or sends it back brings them along, and they would be wrong of another record.
+#: Properties that the store writes for a single record: its places in further queues, the CRC of
+#: its bytes. A client that forwards a message or sends it back brings them along, but they would be
+#: wrong for another record.
 OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
 
-#: Names that clients and brokers use among themselves, those of 5.x included
-#: (protocol/WIRE.md 6.8); all others are the application's own.
+#: Names that clients and brokers use among themselves, those of 5.x included (protocol/WIRE.md
+#: 6.8); all others belong to applications.
 SYSTEM_PROPERTIES = frozenset(
     """
     KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
@@ -89,20 +90,20 @@ SYSTEM_PROPERTIES = frozenset(
 )
 
 _UNIQUE_KEY_ENTRY = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
-# Bytes times names that looking for each name by itself may take: 60 us.
+# The most bytes times names for which each name is looked for by itself: 60 us.
 _MOST_LOOKED_AT = 65_536
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MOST_QUEUE_ID = (1 << 31) - 1
 # A queue's entries of 20 bytes have 64-bit positions.
 _MOST_QUEUE_OFFSETS = (1 << 63) // 20
-# Longer properties are not remembered: those of one message may be 16,000 words, a megabyte.
+# Longer properties are not remembered: those of a message may be 16,000 words, a megabyte.
 _REMEMBERED_BYTES = 1024
 
 
 def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
     """The properties in `text` by name; of duplicate names the last one counts.
 
-    Skipped as readers do: entries without U+0001, with an empty name or with an empty value.
+    It skips, like all readers, entries without U+0001, with an empty name or with an empty value.
     Raises UnicodeDecodeError when bytes are not UTF-8.
     """
     if not isinstance(text, str):
@@ -116,15 +117,15 @@ def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
 
 
 def property_marks(names: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
-    """What `chosen_properties` finds these properties by."""
+    """The marks by which `chosen_properties` finds these properties."""
     return tuple([(name, b"\x02%b\x01" % name.encode()) for name in names])
 
 
 def chosen_properties(
     encoded: bytes, marks: Collection[tuple[str, bytes]]
 ) -> Mapping[str, str | None]:
-    """Those of the properties that have such a name, and perhaps others: a few among many, for
-    readers of many records. Bytes that are not UTF-8 are replaced, as Java readers do."""
+    """The properties that have such a name, and perhaps others: a few among many, for readers of
+    many records. Bytes that are not UTF-8 are replaced, as Java readers do."""
     if len(encoded) * len(marks) <= _MOST_LOOKED_AT:
         text = b"\x02" + encoded
         chosen: dict[str, str] = {}
@@ -136,7 +137,7 @@ def chosen_properties(
             start += len(mark)
             end = text.find(b"\x02", start)
             value = text[start:] if end < 0 else text[start:end]
-            if not value:  # it does not count, and one before it may
+            if not value:  # it does not count, and an earlier one may
                 break
             chosen[name] = value.decode("utf-8", "replace")
         else:
@@ -145,9 +146,9 @@ def chosen_properties(
 
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int]:
-    """(topic, queue id) of where a message that waits in a topic of the broker's was sent to.
+    """(topic, queue id) to which a message was sent that waits in a topic of the broker.
 
-    Raises CorruptRecord if it does not say.
+    Raises CorruptRecord if its properties do not name them.
     """
     topic = properties.get(PROPERTY_REAL_TOPIC, "")
     queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
@@ -168,10 +169,10 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def further_queues(properties: Mapping[str, str]) -> list[tuple[str, int]]:
-    """(queue name, queue offset) of each queue a stored message was multi-dispatched to.
+    """(queue name, queue offset) of each queue that a stored message was multi-dispatched to.
 
-    Numbers that can be none are passed over; nothing if names and numbers do not go together. As
-    in Java's lists, empty parts at the end do not count (store/FORMAT.md 2.8).
+    Impossible numbers are passed over; the list is empty if names and numbers do not go together.
+    Empty parts at the end do not count, like in Java's lists (store/FORMAT.md 2.8).
     """
     names = split_list(properties.get(PROPERTY_MULTI_DISPATCH, ""))
     numbers = split_list(properties.get(PROPERTY_MULTI_QUEUE_OFFSET, ""))
@@ -195,15 +196,15 @@ def is_clean_text(text: str) -> bool:
 
 
 def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The words a message is found by, from its decoded properties; see `key_words`."""
+    """The words by which a message is found, from its decoded properties; see `key_words`."""
     return key_words(properties.get(PROPERTY_UNIQUE_KEY, ""), properties.get(PROPERTY_KEYS, ""))
 
 
 def tags_and_keys(encoded: bytes) -> tuple[str, tuple[str, ...]]:
     """TAGS and the index words of stored properties, for readers of millions of records.
 
-    The same as `decode_properties` would lead to. Messages of one producer differ in their UNIQ_KEY
-    mostly, so what stands around it is remembered, unless it is long. Raises UnicodeDecodeError.
+    The result equals that of `decode_properties`. Messages of a producer differ mostly in their
+    UNIQ_KEY, so the text around it is remembered, unless it is long. Raises UnicodeDecodeError.
     """
     if len(encoded) > _REMEMBERED_BYTES:
         properties = decode_properties(encoded)
@@ -232,9 +233,11 @@ def _tags_and_words(encoded: bytes) -> tuple[str, bool, tuple[str, ...]]:
 
 
 def key_words(unique_key: str, keys: str) -> tuple[str, ...]:
-    """The words a message is found by: UNIQ_KEY first, then each word of KEYS (FORMAT.md 6.3).
+    """The words by which a message is found: UNIQ_KEY first, then each word of KEYS (FORMAT.md
+    6.3).
 
-    Words are split at single spaces, empty ones dropped, repeated ones kept, as in the index files.
+    Words are split at single spaces; empty words are dropped, repeated words kept, as in the index
+    files.
     """
     if not keys:
         return (unique_key,) if unique_key else ()

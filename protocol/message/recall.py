@@ -1,7 +1,7 @@
 """The handle by which a message that waits for its time is recalled (protocol/WIRE.md 3.1).
 
 RocketMQ 5's text: `v1 topic broker time id` in base64 of the URL alphabet. The broker gives it with
-the answer to the send; who knows the parts can make it.
+the answer to the send; a client that knows the parts can make it.
 """
 
 import base64
@@ -11,12 +11,12 @@ from typing import NamedTuple
 _VERSION = "v1"
 _PARTS = 5
 _TIME = re.compile(r"[0-9]{1,16}", re.ASCII)
-# Printable, without blanks, and as plain in a JSON text.
+# Printable, without blanks, and the same in a JSON text.
 _ID = re.compile(r"[!#-\[\]-~]{1,255}", re.ASCII)
 
 
 class RecallHandle(NamedTuple):
-    """Which message is meant: `unique_id` is what its producer named it, `deliver_ms` its time."""
+    """Names a message: `unique_id` is its producer's id of it, `deliver_ms` its time."""
 
     topic: str
     broker_name: str
@@ -24,13 +24,13 @@ class RecallHandle(NamedTuple):
     unique_id: str
 
     def encode(self) -> str:
-        """The text."""
+        """The handle as text."""
         parts = (_VERSION, self.topic, self.broker_name, str(self.deliver_ms), self.unique_id)
         return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """The handle in a text. Raises ValueError with what is wrong."""
+    """The handle in a text. Raises ValueError, which names the fault."""
     try:
         padded = text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
         decoded = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()

@@ -1,4 +1,4 @@
-"""The stored message, values to bytes and back.
+"""Encodes and decodes the stored message.
 
 A record is the same bytes in the commit log, in a pull's answer and in a query's answer; its layout
 is in record_layout.py. Two readers: `decode_record` here trusts a sound record (clients, queries),
@@ -52,7 +52,8 @@ class StoreMessage(msgspec.Struct, gc=False):
     """A message on its way into the store; offsets and the store time are given by the append.
 
     `born_host` and `store_host` are in record form (`pack_host`), `properties` is the stored text
-    in UTF-8, `tags_code` the hash for the consume queue, `keys` what the index finds it by.
+    in UTF-8, `tags_code` the hash for the consume queue, `keys` the words by which the index finds
+    it.
     """
 
     topic: str
@@ -109,10 +110,10 @@ class Message(msgspec.Struct, gc=False):
 def stored_again(
     message: Message, topic: str, queue_id: int, properties: Mapping[str, str]
 ) -> StoreMessage:
-    """A message that was read, on its way into the store once more, in another queue and with
-    these properties, but for those that were true of its first record only.
+    """A message that was read, on its way into the store once more, in another queue and with these
+    properties, without those that held for its first record only.
 
-    All else is as it was; where more is to differ, the caller sets it.
+    All other values stay; the caller sets further differences.
     """
     kept = {name: value for name, value in properties.items() if name not in OF_ONE_RECORD}
     return StoreMessage(
@@ -158,8 +159,8 @@ def encode_record(
 ) -> bytes:
     """The record of a message at its final place.
 
-    The IPv6 bits of the sysFlag follow the host lengths, whatever the client sent. Limits are the
-    caller's to check before; one broken here is an assertion or struct.error, never a bad record.
+    The IPv6 bits of the sysFlag follow the host lengths, whatever the client sent. The caller has
+    checked the limits; a broken limit here is an assertion or struct.error, never a bad record.
     """
     body = message.body
     properties = message.properties
@@ -209,7 +210,7 @@ def sealed_record_size(message: StoreMessage) -> int:
 def encode_sealed_record(
     message: StoreMessage, queue_offset: int, log_offset: int, store_timestamp_ms: int
 ) -> bytes:
-    """As `encode_record`, with the CRC of the whole record as its last property."""
+    """Do `encode_record`, with the CRC of the whole record as its last property."""
     properties = sealable(message.properties) + bytes(SEAL_BYTES)
     roomy = msgspec.structs.replace(message, properties=properties)
     record = encode_record(roomy, queue_offset, log_offset, store_timestamp_ms)[:-SEAL_BYTES]
@@ -224,8 +225,8 @@ def encode_blank(size: int) -> bytes:
 def decode_record(buffer: bytes | bytearray | memoryview, position: int = 0) -> Message:
     """The message at `position`; body and texts are copies.
 
-    Raises CorruptRecord when lengths do not add up or a text is not UTF-8. The magic is not
-    judged, nor the CRC: as clients do.
+    Raises CorruptRecord when lengths do not add up or a text is not UTF-8. Like clients, it judges
+    neither the magic nor the CRC.
     """
     try:
         return _decode(memoryview(buffer), position)
@@ -288,7 +289,7 @@ def decode_records(body: bytes | bytearray | memoryview) -> list[Message]:
 
 
 def iterate_records(body: bytes | bytearray | memoryview) -> Iterator[Message]:
-    """The same one by one, for a caller that may not want all of them."""
+    """The messages of such a body one by one, for a caller that may not want all of them."""
     position = 0
     view = memoryview(body)
     while position < len(view):

@@ -1,15 +1,15 @@
 """The strict reader of stored messages: recovery, audit and catching up believe nothing.
 
-Every length is bounded before it is used, the record must name its own position, and what a torn
-page leaves behind (zeros in topic or properties, which the CRC does not cover) is refused
+Every length is bounded before it is used, the record must name its own position, and the traces of
+a torn page (zeros in topic or properties, which the CRC does not cover) are refused
 (docs/reliability.md B6, B17). Texts that other brokers may have stored, topics with a dot for
-example, pass: refusing them here would cut a foreign log. `check_topic_name` guards what becomes a
-path.
+example, pass: refusing them here would cut a foreign log. `check_topic_name` guards names that
+become paths.
 
-`check_record` judges one record. `scan_records` reads many for a rebuild, which costs microseconds
-for each: one loop in one function gives plain tuples. What nearly every record is, in order, with
-IPv4 hosts and plain ASCII around the body, the loop sees to be sound by itself; `check_fields`
-judges the rest.
+`check_record` judges one record. `scan_records` reads many for a rebuild, and each costs
+microseconds: one loop in one function gives plain tuples. The loop itself finds nearly every record
+sound, namely records with IPv4 hosts and plain ASCII around the body; `check_fields` judges the
+rest.
 """
 
 import struct
@@ -39,31 +39,32 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.protocol.message.record_seal import is_intact, is_sealed
 
 RECORD, BLANK = 1, 0
-#: What `check_crc` may be: nothing; the body against its CRC; of a sealed record (`record_seal.py`)
-#: all of it, of others the body.
+#: The values of `check_crc`: check nothing; the body against its CRC; all of a sealed record
+#: (`record_seal.py`), the body of others.
 CHECK_NOTHING, CHECK_BODY, CHECK_WHOLE = 0, 1, 2
 
 _crc32 = zlib.crc32
 
-# The fields that are needed of a record with IPv4 hosts: size, magic, CRC, queue id, queue offset,
-# log offset, sysFlag, store time, body length.
+# The needed fields of a record with IPv4 hosts: size, magic, CRC, queue id, queue offset, log
+# offset, sysFlag, store time, body length.
 _PLAIN = struct.Struct(">iIii4xqqi16xq20xi")
 _V6_HOSTS = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 
-#: Of one call: enough to be quick, few enough to report progress and to keep memory small.
+#: The most records of a call: enough to be quick, few enough to report progress and to keep memory
+#: small.
 MOST_RECORDS = 512
 MOST_BYTES = 16 << 20
 
-# A page that never reached the disk is a run of zeros of at least a sector (512 bytes). Where it
-# meets a field it either touches the field's first or last byte or covers a whole sector in it.
+# A page that never reached the disk is a run of zeros of at least a sector (512 bytes). In a field
+# it either touches the field's first or last byte or covers a whole sector in it.
 _ZERO_RUN = b"\0" * 16
 
 
 class RecordHead(msgspec.Struct, gc=False):
-    """What a strict check learned; positions count from the start of the record.
+    """The result of a strict check; positions count from the start of the record.
 
-    `kind` is RECORD or BLANK. Of a blank only `size` means something: the bytes up to the end of
-    the segment, as the blank itself claims; the caller knows where its segment ends.
+    `kind` is RECORD or BLANK. For a blank only `size` has a meaning: the bytes up to the end of the
+    segment, as the blank itself claims; the caller knows where its segment ends.
     """
 
     kind: int
@@ -79,16 +80,16 @@ class RecordHead(msgspec.Struct, gc=False):
     properties_length: int = 0
 
 
-#: The same of a record, as `scan_records` gives it: log offset, size, queue id, queue offset,
-#: sysFlag, store time in ms, topic, body's position and length, properties' position and bytes. A
-#: plain tuple, because a named one made reading a log 14 % dearer.
+#: The result of `scan_records` for a record: log offset, size, queue id, queue offset, sysFlag,
+#: store time in ms, topic, body's position and length, properties' position and bytes. It is a
+#: plain tuple, because a named tuple made reading a log 14 % dearer.
 Checked: TypeAlias = tuple[int, int, int, int, int, int, str, int, int, int, bytes]
 log_offset_of: Callable[[Checked], int] = itemgetter(0)
 store_ms_of: Callable[[Checked], int] = itemgetter(5)
 
 
 def end_of(record: Checked) -> int:
-    """Log offset behind a checked record."""
+    """Log offset after a checked record."""
     return record[0] + record[1]
 
 
@@ -99,11 +100,11 @@ def check_record(
     limit: int,
     check_crc: int = CHECK_BODY,
 ) -> RecordHead:
-    """The record or blank at `position`, believed in nothing (docs/reliability.md B6, B17).
+    """The record or blank at `position`, with every field checked (docs/reliability.md B6, B17).
 
-    `log_offset` is what the record must name as its own place, `limit` the position behind the
-    last byte that may belong to it (the segment's end), `check_crc` one of the CHECK_ values (True
-    is CHECK_BODY). Raises CorruptRecord with the reason.
+    `log_offset` is what the record must name as its own place, `limit` the position after the last
+    byte that may belong to it (the segment's end), `check_crc` one of the CHECK_ values (True is
+    CHECK_BODY). Raises CorruptRecord with the reason.
     """
     room = limit - position
     if room < BLANK_BYTES or limit > len(buffer):
@@ -186,11 +187,11 @@ def scan_records(
     limit: int,
     check_crc: int = CHECK_BODY,
 ) -> list[Checked]:
-    """The sound records from `position` on; parameters as of `check_record`.
+    """The sound records from `position` on; parameters as for `check_record`.
 
-    At most MOST_RECORDS, and none that begins MOST_BYTES or more behind the first.
+    At most MOST_RECORDS, all of which begin within MOST_BYTES after the first.
 
-    Ends before the first thing that is not a sound record; `check_record` says what it is.
+    Ends before the first bytes that are not a sound record; `check_record` names their fault.
     """
     found: list[Checked] = []
     topics: dict[bytes, str] = {}
@@ -239,7 +240,7 @@ def scan_records(
 
 
 def announced_size(buffer: bytes | memoryview, position: int) -> int:
-    """How long the record at `position` says it is, read from its beginning alone; 0 if its size
+    """The size that the record at `position` claims, read from its beginning alone; 0 if its size
     and its body's length do not fit each other, or too little of it is there.
     """
     if len(buffer) - position < HEADS[0x30].size:
@@ -254,7 +255,7 @@ def announced_size(buffer: bytes | memoryview, position: int) -> int:
 
 @lru_cache(maxsize=4096)
 def topic_text(encoded: bytes) -> str | None:
-    """The topic of a record, or None when these bytes cannot be one."""
+    """The topic of a record, or None when these bytes cannot be a topic."""
     try:
         topic = encoded.decode()
     except UnicodeDecodeError:

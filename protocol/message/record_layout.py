@@ -2,7 +2,7 @@
 
 A record is the same bytes in the commit log, in a pull's answer and in a query's answer. All
 integers are big-endian. B and S are the born and store host lengths: 8 for IPv4 (4 + port i32), 20
-for IPv6, as bits 4 and 5 of the sysFlag say; L body, T topic, P properties length in bytes.
+for IPv6, by bits 4 and 5 of the sysFlag; L body, T topic, P properties length in bytes.
 
     0 total size    4 magic       8 body CRC        12 queue id      16 flag
     20 queue offset 28 log offset 36 sysFlag        40 born time     48 born host (B)
@@ -40,7 +40,7 @@ TOPIC_LENGTH_BYTES = 1
 # Everything but hosts, body, topic and properties.
 FIXED_BYTES = 75
 MIN_RECORD_BYTES = FIXED_BYTES + 2 * V4_HOST_BYTES
-# Size and magic; this much always stays free behind the last record of a segment.
+# Size and magic; these bytes always stay free after the last record of a segment.
 BLANK_BYTES = 8
 
 MAX_TOPIC_BYTES = 127
@@ -63,7 +63,7 @@ def _head_struct(born_bytes: int, store_bytes: int) -> struct.Struct:
     return struct.Struct(f">iIiiiqqiq{born_bytes}sq{store_bytes}siqi")
 
 
-# By the two host bits (0x00, 0x10, 0x20, 0x30): all fields up to and with the body length.
+# All fields up to and with the body length, by the two host bits (0x00, 0x10, 0x20, 0x30).
 HEADS: dict[int, struct.Struct] = {
     born_bit | store_bit: _head_struct(
         V6_HOST_BYTES if born_bit else V4_HOST_BYTES,
@@ -72,7 +72,7 @@ HEADS: dict[int, struct.Struct] = {
     for born_bit in (0, SYS_BORN_HOST_V6)
     for store_bit in (0, SYS_STORE_HOST_V6)
 }
-#: Where the fields of a record between two IPv4 hosts lie, up to and with the body length.
+#: The positions of the fields of a record with two IPv4 hosts, up to and with the body length.
 V4_POSITIONS = positions(HEADS[0])
 HOST_BITS = {
     (V4_HOST_BYTES, V4_HOST_BYTES): 0,
@@ -82,7 +82,7 @@ HOST_BITS = {
 }
 
 SIZE_AND_MAGIC = struct.Struct(">iI")
-#: Size, magic, queue id and queue offset: what tells a slot's own record at a glance.
+#: Size, magic, queue id and queue offset: they tell a slot's own record at a glance.
 SLOT_FIELDS = struct.Struct(">iI4xi4xq")
 _INT = struct.Struct(">i")
 PROPERTIES_LENGTH = struct.Struct(">h")
@@ -104,7 +104,7 @@ def properties_in(buffer: bytes | memoryview, position: int, end: int) -> bytes 
 
 
 def store_timestamp_position(sys_flag: int) -> int:
-    """Where the store time (i64) lies in a record with this sysFlag."""
+    """The position of the store time (i64) in a record with this sysFlag."""
     return BORN_HOST_POSITION + (V6_HOST_BYTES if sys_flag & SYS_BORN_HOST_V6 else V4_HOST_BYTES)
 
 
@@ -112,8 +112,9 @@ def store_timestamp_position(sys_flag: int) -> int:
 def pack_host(ip: str, port: int) -> bytes:
     """A host in record form: 4 or 16 address bytes and the port as i32.
 
-    An IPv4 address mapped into IPv6 (::ffff:1.2.3.4, what a dual-stack socket reports) is stored as
-    IPv4, as Java does. A scope (`%eth0`) is dropped. Raises ValueError when `ip` is no address.
+    An IPv4 address mapped into IPv6 (::ffff:1.2.3.4, which a dual-stack socket reports) is stored
+    as IPv4, as Java does. A scope (`%eth0`) is dropped. Raises ValueError when `ip` is not an
+    address.
     """
     if ":" not in ip:
         return _inet(socket.AF_INET, ip) + _INT.pack(port)
@@ -143,6 +144,6 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 
 
 def log_offset_at(record: bytes | memoryview, position: int = 0) -> int:
-    """Where the record that begins at `position` says that it lies in the log."""
+    """The log offset that the record at `position` claims."""
     start = position + LOG_OFFSET_POSITION
     return int.from_bytes(record[start : start + 8], "big")

@@ -8,10 +8,10 @@ unseen. A sealed record ends with 20 bytes, a property that older readers take f
 The digits are the CRC-32 of all bytes before those 20, masked to 31 bits, the LEAST significant
 digit first, filled up with zeros (store/FORMAT.md 2.10). Other properties before it end in U+0002.
 
-Whether a record is meant to be sealed must not hang on a byte that may be the damaged one. So the
-ten bytes of the seal that never vary are counted: with eight of them in place it is a seal, and has
-to be a whole and right one. Damage to more than two of them is a torn page, whose zeros
-`record_check.py` finds by themselves; with fewer than eight any text might pass for a seal.
+Whether a record counts as sealed must not depend on a single byte, which may be damaged. So the ten
+bytes of the seal that never vary are counted: with eight of them in place it is a seal, which has
+to be whole and right. Damage to more than two of them is a torn page, whose zeros `record_check.py`
+finds anyway; with fewer than eight any text might pass for a seal.
 """
 
 import zlib
@@ -21,7 +21,7 @@ from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES, PROPERTY_C
 _NAME = PROPERTY_CRC.encode() + b"\x01"
 _END = b"\x02"
 _DIGITS = 10
-# Of the ten bytes that never vary.
+# The number of the ten constant bytes that make a seal.
 _FIXED_ENOUGH = 8
 SEAL_BYTES = len(_NAME) + _DIGITS + len(_END)
 #: Properties of that length can always be sealed; one byte more only if they end in U+0002.
@@ -37,7 +37,7 @@ def seal(record_before_it: bytes | memoryview) -> bytes:
 
 
 def sealable(properties: bytes) -> bytes:
-    """The properties as they stand before a seal: without an older one, U+0002 at their end."""
+    """The properties before a seal: without an older seal, with U+0002 at their end."""
     if _NAME in properties:
         # A message sent back or copied brings the seal of the record it was read from.
         kept = [entry for entry in properties.split(_END) if not entry.startswith(_NAME)]
@@ -48,7 +48,7 @@ def sealable(properties: bytes) -> bytes:
 
 
 def is_sealed(record: bytes | memoryview) -> bool:
-    """Whether a record was closed with a seal, be it damaged since."""
+    """Whether a record was closed with a seal, even if it was damaged since."""
     tail = bytes(record[-SEAL_BYTES:])
     fixed = tail[: len(_NAME)] + tail[-len(_END) :]
     expected = _NAME + _END

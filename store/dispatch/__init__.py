@@ -1,5 +1,5 @@
-"""Reput: what the commit log holds goes into consume queues and index, and becomes visible.
+"""Reput: puts the log's messages into consume queues and index, which makes them visible.
 
-Fed by the append that just happened, or by reading the log when it is behind; both give the
-same bytes. The store and its recovery drive it.
+The last append feeds it, or it reads the log when it is late; both give the same bytes. The store
+and its recovery drive it.
 """

@@ -2,12 +2,12 @@
 (store/FORMAT.md 5.6, `protocol/filters/bloom.py`).
 
 Made with `enableCalcFilterBitMap` where queues have extension files, for messages of topics that
-some group filters by SQL92. They spare such a group's pulls the properties of what it does not
-want, and are no more than that: a message without a map is judged by its properties. So there are
-none where recovery or a rebuild makes entries, which know no filters; and none for what takes too
-long, because a round of dispatch is one step of a turn.
+some group filters by SQL92. They spare such a group's pulls the properties of unwanted messages,
+and are no more than that: a message without a map is judged by its properties. So recovery and a
+rebuild, which know no filters, make entries without maps; and messages whose maps take too long get
+none, because a round of dispatch is one step of a turn.
 
-A group whose filter is known and cannot be asked has its bits in every map.
+A group whose filter is known but cannot be evaluated has its bits in every map.
 
 Threads: the store's caller only.
 """
@@ -19,8 +19,8 @@ from aerobee.protocol.message.record_layout import properties_in
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.store_stats import StoreStats
 
-# In tenths of a microsecond: what a message costs besides its filters, a filter besides its
-# expression, and what a round of dispatch may spend; bytes of properties for one.
+# In tenths of a microsecond: the cost of a message besides its filters, of a filter besides its
+# expression, and the most for a round of dispatch; bytes of properties that cost 1.
 _MESSAGE_COST = 35
 _FILTER_COST = 20
 _ROUND_COST = 20_000
@@ -28,7 +28,7 @@ _PROPERTY_BYTES = 3
 
 
 class FilterBitMaps:
-    """Makes the maps of what is dispatched, of `map_bytes` each; knows the filters by topic and
+    """Makes the maps of dispatched messages, of `map_bytes` each; knows the filters by topic and
     group."""
 
     def __init__(
@@ -40,21 +40,21 @@ class FilterBitMaps:
         self._segments = segments
         self.map_bytes = map_bytes
         self._stats = stats
-        # By topic and group: the group's bits, and what it wants.
+        # The bits and the filter of each group, by topic and group.
         self._topics: dict[str, dict[str, tuple[int, MessageFilter | None]]] = {}
-        # By topic what a map takes, less the properties; no topic takes more than the dearest.
+        # The cost of a map without the properties, by topic; no topic costs more than the dearest.
         self._costs: dict[str, int] = {}
         self._dearest = 0
         self._left = 0
 
     def know(self, topic: str, group: str, mask: int, wanted: MessageFilter | None) -> None:
-        """From the next message of the topic on, maps say whether it met this filter; None: that
-        it did."""
+        """From the next message of the topic on, let maps say whether it met this filter; None:
+        that it did."""
         self._topics.setdefault(topic, {})[group] = mask, wanted
         self._count(topic)
 
     def forget(self, topic: str, group: str) -> None:
-        """Nobody asks for this filter any more."""
+        """Forget a filter: nobody asks for it any more."""
         groups = self._topics[topic]
         del groups[group]
         if not groups:
@@ -73,12 +73,12 @@ class FilterBitMaps:
             self._dearest = max(self._costs.values(), default=0)
 
     def begin_round(self, most: int) -> int:
-        """A round of dispatch begins; how many of at most so many messages it should have."""
+        """Begin a round of dispatch; return how many of at most `most` messages it should have."""
         self._left = _ROUND_COST
         return most if not self._dearest else max(1, min(most, _ROUND_COST // self._dearest))
 
     def of(self, topic: str, log_offset: int, size: int) -> bytes:
-        """The map of a message; empty if there is none."""
+        """The map of a message; empty without a map."""
         groups = self._topics.get(topic)
         if groups is None:
             return b""
@@ -109,5 +109,5 @@ class FilterBitMaps:
 
 
 def _cost(wanted: MessageFilter | None) -> int:
-    """What a filter takes of one message, less the properties."""
+    """The cost of a filter for a message, without the properties."""
     return 1 if wanted is None else wanted.cost + _FILTER_COST

@@ -1,13 +1,14 @@
-"""What follows from a record of the log: its entries in consume queues, and its keys in the index.
+"""Derives from a record of the log its entries in consume queues, and its keys in the index.
 
-The only plain place that knows; `native/derive.pyx` is its compiled form. Dispatch of what is read
-from the log, recovery, rebuild, the scrub, the audit and Spark's jobs ask here; the append, which
-has the message at hand, gives the same of its own (`log/commit_log.py`), and a test compares both.
+This is the only plain place that knows them; `native/derive.pyx` is its compiled form. Dispatch of
+records read from the log, recovery, rebuild, the scrub, the audit and Spark's jobs ask here; the
+append, which has the message at hand, makes the same entries itself (`log/commit_log.py`), and a
+test compares both.
 
-A message has one entry in its own queue, with the hash of its tags; one that waits for its delay
-has the delivery time there. A multi-dispatched one has further entries, in the queues that its
-properties list with the numbers it has there (store/FORMAT.md 2.8). Half messages have keys only,
-rollbacks nothing at all.
+A message has an entry in its own queue, with the hash of its tags; a message that waits for its
+delay has the delivery time there. A multi-dispatched message has further entries, in the queues
+that its properties list with the numbers it has there (store/FORMAT.md 2.8). Half messages have
+keys only, rollbacks nothing at all.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,9 +28,9 @@ from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.queues.slots import OFFSETS_MARK
 
-#: What its reader knows a queue by: the queue itself, or its topic and queue id.
+#: The form in which a reader knows a queue: the queue itself, or its topic and queue id.
 Q = TypeVar("Q")
-#: As `Appended` of the commit log: queue (None: no entry), queue offset, log offset, size, tags
+#: Like `Appended` of the commit log: queue (None: no entry), queue offset, log offset, size, tags
 #: code, keys, store time, topic.
 Entry: TypeAlias = tuple[Q | None, int, int, int, int, tuple[str, ...], int, str]
 
@@ -40,9 +41,9 @@ _pack_entry = ENTRY.pack
 class Derivation(Generic[Q]):
     """Makes entries of records.
 
-    A queue that is not in `known` (by topic and queue id) is asked of `missing`, and `listed` tells
-    a further queue by its name and the message's own queue id. None is a queue that gets no entry;
-    without `listed` no message has further ones.
+    `missing` gives a queue that is not in `known` (by topic and queue id), and `listed` gives a
+    further queue by its name and the message's own queue id. None is a queue that gets no entry;
+    without `listed` no message has further entries.
     """
 
     known: Mapping[tuple[str, int], Q]
@@ -51,7 +52,7 @@ class Derivation(Generic[Q]):
     levels: DelayLevels
 
     def entries(self, records: Iterable[Checked]) -> list[Entry[Q]]:
-        """Those of sound records, in order; the further ones of a message follow its own."""
+        """The entries of sound records, in order; further entries of a message follow its own."""
         found: list[Entry[Q]] = []
         known, listed = self.known, self.listed
         for record in records:

@@ -1,9 +1,9 @@
 """Brings records that were read from the log into consume queues and index, once or again.
 
-Used by recovery and by a reput that is behind, where nobody knows what of it was done before. So
-everything is compared first: a slot that holds the same entry is done, an empty or pre-blank one is
-filled, what to make of another record in it is `sequence.py`'s affair. The bytes are those the
-append would have led to, which a test compares.
+Recovery uses it, and a reput that is late: nobody knows which of the entries were made before. So
+everything is compared first: a slot with the same entry is done, an empty or pre-blank slot is
+filled, and `sequence.py` decides about a slot with another record's entry. The bytes equal those of
+the append, which a test compares.
 """
 
 from collections.abc import Iterable
@@ -44,16 +44,18 @@ class Dispatcher:
 
     @property
     def directory(self) -> str:
-        """Where the consume queues are."""
+        """The directory of the consume queues."""
         return self._queues.directory
 
     def entries(self, records: Iterable[Checked]) -> list[Appended]:
-        """What the appends of these records would have left; less those that concern nobody."""
+        """The entries that the appends of these records would have left, without records that
+        concern nobody."""
         return self._derivation.entries(records)
 
     def taker(self, check_crc: int, derive_from: int) -> Take | None:
-        """What takes plain records for one reading of the log, where there is a compiled form;
-        nothing follows from those below `derive_from`. What it gives is for `merge_derived`."""
+        """The compiled form's function that takes plain records for one reading of the log, None
+        without it; nothing is derived from records below `derive_from`. Its results are for
+        `merge_derived`."""
         compiled, index = self._compiled, self._index
         if compiled is None or check_crc == CHECK_WHOLE:
             return None
@@ -70,8 +72,8 @@ class Dispatcher:
         return take
 
     def _plain_place(self, topic: bytes, queue_id: int) -> tuple[ConsumeQueue | None, int] | None:
-        """As `PlaceOf`. What waits for its time, fillers and names that cannot be a path are for
-        `entries`."""
+        """See `PlaceOf`. Messages that wait for their time, fillers and names that cannot be a path
+        are for `entries`."""
         text = topic_text(topic)
         if text is None or text in WAITING_TOPICS or text == FILLER_TOPIC:
             return None
@@ -94,14 +96,14 @@ class Dispatcher:
             return None
 
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
-        """Write what is missing; what is there already stays. Raises OSError or Lagging."""
+        """Write missing entries; existing entries stay. Raises OSError or Lagging."""
         self._reserve(entries)
         for queue, (offsets, packed) in by_queue(entries).items():
             sequences.feed(queue, offsets, b"".join(packed))
         self.merge_keys(entries)
 
     def merge_derived(self, derived: Derived, sequences: Sequences) -> None:
-        """The same for what follows from records that were taken as plain."""
+        """Do `merge` for the values derived from records that were taken as plain."""
         assert self._compiled is not None
         if self._index is not None:
             self._index.reserve(derived.keys)
@@ -112,7 +114,7 @@ class Dispatcher:
             self._index.finish()
 
     def merge_keys(self, entries: list[Appended]) -> None:
-        """Index what is not indexed yet; room was reserved."""
+        """Index the entries that are not indexed yet; room was reserved."""
         index = self._index
         if index is None:
             return
@@ -129,6 +131,6 @@ class Dispatcher:
             self._index.reserve(sum([len(entry[5]) for entry in entries]))
 
     def reindex(self, entries: list[Appended]) -> None:
-        """Index only. Raises OSError."""
+        """Index the entries only. Raises OSError."""
         self._reserve(entries)
         self.merge_keys(entries)

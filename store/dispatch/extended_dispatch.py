@@ -3,10 +3,11 @@
 Each message's own queue gets an extension entry; the further queues of a multi-dispatched message
 get the plain tags code, as in the reference.
 
-Both ways of dispatch give the same bytes. Fed, extension entries are staged in log order and
-written before the queue's own. Read from the log, a slot that names the record already stays as it
-is, whether it holds an address or, from a time without the option, a tags code. A round that
-failed, on a full disk, may leave extension entries that no slot names; nothing ever reads those.
+Both ways of dispatch give the same bytes. When the append feeds it, extension entries are staged in
+log order and written before the queue's own. When the log is read, a slot that names the record
+already stays as it is, whether it holds an address or, from a time without the option, a tags code.
+A round that failed, on a full disk, may leave extension entries that no slot names; nothing ever
+reads them.
 
 Bit maps of filters go into the extension entries where they are made (`bit_maps.py`), so both ways
 give the same bytes as far as the same filters are known.
@@ -46,7 +47,7 @@ class ExtendedReput(Reput):
         self._maps = maps
 
     def dispatch(self, limit: int, tell: bool = True) -> list[Arrival]:
-        """As Reput.dispatch."""
+        """See Reput.dispatch."""
         if self._maps is not None:
             self._round_most = self._maps.begin_round(ROUND_MOST)
         return super().dispatch(limit, tell)
@@ -74,7 +75,7 @@ class ExtendedReput(Reput):
 
 
 class ExtendedDispatcher(Dispatcher):
-    """Makes extension entries for what is read from the log and not in the queues yet."""
+    """Makes extension entries for records that are read from the log and not in the queues yet."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class ExtendedDispatcher(Dispatcher):
         self._maps = maps
 
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
-        """As Dispatcher.merge."""
+        """See Dispatcher.merge."""
         claims: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
         last_log, maps = -1, self._maps
         for queue, queue_offset, log_offset, size, tags_code, _, store_ms, topic in entries:

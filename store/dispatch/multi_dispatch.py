@@ -3,17 +3,17 @@
 A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets an
 entry in each of those queues besides its own. The append writes their queue offsets, in the same
 order, into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again
-from the log: `MultiDispatchLog` writes them, `derived.py` reads them back, `slots.py` tells whether
-a record names an entry back. With light queues on, names that begin with `%LMQ%` have queue id 0,
-others the message's own.
+from the log: `MultiDispatchLog` writes them, `derived.py` reads them back, `slots.py` decides
+whether a record names an entry back. With light queues on, names that begin with `%LMQ%` have queue
+id 0, others the message's own.
 
 Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose
 original was dispatched already, and messages that wait for their delay or commit and will be put
 again when it comes (5.x leaves most of these out, too). Messages of a batch keep the property and
 are dispatched to their own queue only, as in the reference.
 
-Names come from clients and become directories: what cannot be one, and the system's own topics, are
-refused with the message.
+Names come from clients and become directories: a message with a name that cannot be a directory, or
+of a system topic, is refused.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class MultiDispatchLog(CommitLog):
     """A commit log that numbers messages in further queues as well."""
 
     def put(self, message: StoreMessage) -> PutResult:
-        """As CommitLog.put; a name that cannot be a queue's refuses the message."""
+        """Do CommitLog.put; a name that cannot be a queue's refuses the message."""
         if _MARK in message.properties and _is_dispatched(message):
             try:
                 others = self._others(message)
@@ -76,7 +76,7 @@ class MultiDispatchLog(CommitLog):
         return entries
 
     def _others(self, message: StoreMessage) -> list[ConsumeQueue]:
-        """The queues a message lists, as often as it does. Raises StoreError."""
+        """The queues that a message lists, repeated ones too. Raises StoreError."""
         names = decode_properties(message.properties).get(PROPERTY_MULTI_DISPATCH, "")
         queues = self._queues
         return [
@@ -104,7 +104,8 @@ def _check_name(name: str) -> str:
 
 
 def _numbered(message: StoreMessage, queue_offsets: list[int]) -> StoreMessage:
-    """The message with the offsets in its properties, and without what the broker keeps."""
+    """The message with the offsets in its properties, and without the properties that the broker
+    keeps."""
     kept = [
         entry
         for entry in message.properties.split(b"\x02")

@@ -1,17 +1,17 @@
-"""Dispatch: what is in the commit log goes into consume queues and index, and becomes visible.
+"""Dispatch: puts the log's messages into consume queues and index, which makes them visible.
 
-Two ways to the same bytes. Fed: the append left what is needed in `CommitLog.pending`, nothing is
-read back. Catching up: after an overflow or a failure the log is read from `dispatched` on, and
-what is there already is left alone (`dispatcher.py`, which recovery uses too).
+Two ways lead to the same bytes. Fed: the append left the needed values in `CommitLog.pending`,
+nothing is read back. Catching up: after an overflow or a failure the log is read from `dispatched`
+on, and existing entries are left alone (`dispatcher.py`, which recovery uses too).
 
 The owner passes the limit, `Marks.dispatchable`. Under SYNC_FLUSH that is the durable mark: no
-consumer sees what a power cut could still take back, so no queue offset is ever given to two
-messages (docs/reliability.md B4).
+consumer sees a message that a power cut could still take back, so no queue offset is ever given to
+two messages (docs/reliability.md B4).
 
 A round first reserves room in the index, then writes each queue's entries with one write, then puts
-the keys (which cannot fail), then moves `dispatched`. A full disk therefore changes nothing that
-trying again would not repeat: the store refuses puts, remembers that it is behind, and tries again.
-Any other failure poisons it: a queue that cannot be written must not be served half.
+the keys (which cannot fail), then moves `dispatched`. So another try after a full disk repeats all
+changes: the store refuses puts, remembers that it is late, and tries again. Any other failure
+poisons it: a queue that cannot be written must not be served in part.
 
 Threads: the store's caller only.
 """
@@ -33,12 +33,12 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.segments.results import Arrival
 
-#: Messages of one round: some milliseconds.
+#: Messages of a round: some milliseconds.
 ROUND_MOST = 1024
 
 _pack_entry = ENTRY.pack
 
-#: Entries of one round by their queue, with the slot of the first, in order.
+#: Entries of a round by their queue, with the slot of the first, in order.
 Touched: TypeAlias = dict[ConsumeQueue, tuple[int, list[bytes]]]
 
 
@@ -65,11 +65,11 @@ class Reput:
         self._round_most = ROUND_MOST
 
     def dispatch(self, limit: int, tell: bool = True) -> list[Arrival]:
-        """Dispatch what lies below `limit`, a round of `ROUND_MOST` messages or so; those that have
-        become visible, in log order. There is more as long as `dispatched` moves. Without `tell`
-        nobody wants to know what arrived, and the list may be empty.
+        """Dispatch records below `limit`, in a round of about `ROUND_MOST` messages; return those
+        that have become visible, in log order. There are more as long as `dispatched` moves.
+        Without `tell` the list may be empty.
 
-        Never raises OSError: a failure is the health's affair.
+        Never raises OSError: the health takes a failure.
         """
         if self._marks.dispatched >= limit or self._health.broken is not None:
             return []
@@ -85,8 +85,8 @@ class Reput:
             self._failed(error)
             return []
         except Exception:
-            # A bug. The entries were taken, so only the log still has them; going on with later
-            # ones would leave a hole in their queues.
+            # This is a bug. The entries were taken, so only the log still has them; later entries
+            # would leave a hole in their queues.
             self._log.stop_feeding()
             raise
 
@@ -104,7 +104,7 @@ class Reput:
         return arrivals
 
     def _write_entries(self, entries: list[Appended], tell: bool) -> tuple[list[Arrival], int]:
-        """Write the queues' entries; what has arrived, and how many. Raises OSError."""
+        """Write the queues' entries; return the arrivals, and their number. Raises OSError."""
         if self._compiled is not None:
             arrivals, count, made = self._compiled.gather(entries, Arrival if tell else None)
             for queue, first, data in made:
@@ -129,7 +129,7 @@ class Reput:
         return arrivals
 
     def count_again(self) -> None:
-        """The queues' ends have changed otherwise than by dispatching."""
+        """Count the queues' ends again, which have changed otherwise than by dispatch."""
         self._marks.count(self._queues.entries())
 
     def _done(self, entries: list[Appended]) -> None:
@@ -142,7 +142,7 @@ class Reput:
     def _catch_up(self, limit: int) -> list[Arrival]:
         arrivals: list[Arrival] = []
         sequences = Sequences(None, 0, nothing_is_sound)
-        # Nothing is looked for behind a bad record: it is our own, of a moment ago.
+        # Nothing is looked for after a bad record: this process has written it a moment ago.
         nowhere = Boundaries(list, lambda *_: False)
         segments = MappedSegments(self._log.segments)
         scan = LogScanner(segments, 0, nowhere, CHECK_NOTHING, until=limit)

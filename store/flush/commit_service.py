@@ -1,17 +1,17 @@
-"""Moves what was appended in buffers of the transient pool into the files, a moment later.
+"""Moves the bytes appended in buffers of the transient pool into the files, a moment later.
 
-The mark `committed` says how far that has got: what lies below can be read, dispatched and synced,
-and outlives the process. It moves in the order of the log, also over segments that got no buffer
-and are in their files anyhow.
+The mark `committed` tells how far that has got: bytes below can be read, dispatched and synced, and
+outlive the process. It moves in the order of the log, also over segments that got no buffer and are
+in their files anyhow.
 
 CommitRealTimeService (store/FORMAT.md 4.4) looks at every `interval_ms`, or as soon as it is woken:
-`least_pages` or more go to the file at once, less when `thorough_interval_ms` have passed since
-something last did; so a message after a pause goes at once. The store's listener, which may
-dispatch, hears of it from the mark; then the flush service is woken.
+`least_pages` or more go to the file at once, fewer when `thorough_interval_ms` have passed since
+the last commit; so a message after a pause goes at once. The store's listener, which may dispatch,
+hears of it from the mark; then the flush service is woken.
 
-A failed write poisons the store, as everywhere. Only a full disk (on file systems where reserved
-blocks do not hold, docs/reliability.md 3.1) is waited for: the bytes are safe in the buffer, sends
-are refused meanwhile.
+A failed write poisons the store, as everywhere. The service waits only for a full disk (on file
+systems where reserved blocks do not hold, docs/reliability.md 3.1): the bytes are safe in the
+buffer, sends are refused meanwhile.
 """
 
 import logging
@@ -45,17 +45,18 @@ class CommitRealTimeService(FlushService):
         self._flusher = flusher
 
     def wake(self) -> None:
-        """Something was appended. Wakes the thread only if it would do something about it."""
+        """Wake the thread after an append, but only if it would commit."""
         if self._pages() >= self._least_pages or self._due_in_s() <= 0:
             self._wake.set()
 
     def _pages(self) -> int:
-        """Whole pages that wait."""
+        """The number of whole pages that wait."""
         return (self._marks.written >> _PAGE_BITS) - (self._marks.committed >> _PAGE_BITS)
 
     def commit(self, least_pages: int) -> bool:
-        """Commit what is written if it is `least_pages` or more, or ends a segment; whether the
-        mark moved. One caller at a time. Never raises OSError: a failure is the health's affair."""
+        """Commit the written bytes if they are `least_pages` or more, or end a segment; return
+        whether the mark moved. One caller at a time. Never raises OSError: the health takes a
+        failure."""
         marks = self._marks
         store_ms, target, committed = marks.written_ms, marks.written, marks.committed
         if target == committed or self._health.broken is not None:
@@ -70,7 +71,8 @@ class CommitRealTimeService(FlushService):
             except OSError as error:
                 self._failed(segment.path, error)
                 return False
-            # The newest record below is known for the last segment only; an older time is true.
+            # The newest record below is known for the last segment only; an older time is right
+            # too.
             marks.commit(end, store_ms if end == target else marks.committed_ms)
         self._health.allow(COMMIT_BLOCKED)
         return True
@@ -88,7 +90,7 @@ class CommitRealTimeService(FlushService):
     def _tick(self) -> bool:
         woken = self._pause(self._interval_s)
         if not self._turn(0 if self._due_in_s() <= 0 else self._least_pages) and woken:
-            # Woken while the last commit ran, perhaps for more than that one took.
+            # The thread was woken while the last commit ran, perhaps for later bytes.
             self._pause(min(self._interval_s, self._due_in_s()))
             self._turn(0)
         return self._health.broken is None

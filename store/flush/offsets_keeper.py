@@ -1,9 +1,9 @@
 """Keeps the offsets file (`offsets_file.py`) up to date while the store runs.
 
-Marks are taken before the sync they describe and called synced after it, never the other way round.
-Saved by the queue flush thread at each of its ticks, about once a second; by the owner before queue
-or index files are removed, because fewer of them would otherwise look like a loss at the next
-start; and once more, with the poisoned bit, when the store breaks.
+Marks are taken before the sync that they describe and called synced after it, never the other way
+round. The queue flush thread saves the file at each of its ticks, about once a second; the owner
+saves it before queue or index files are removed, because fewer files would otherwise look like a
+loss at the next start; and it is saved once more, with the poisoned bit, when the store breaks.
 
 Threads: any; the lock is held while the file is written.
 """
@@ -29,7 +29,7 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 
 class OffsetsKeeper:
-    """Writes `file`, which says `start` now; the others give the values."""
+    """Writes `file`, whose content is `start` now; the other arguments give the values."""
 
     def __init__(
         self,
@@ -72,31 +72,31 @@ class OffsetsKeeper:
 
     @property
     def behind_bytes(self) -> int:
-        """How much the saved flushed mark could be moved on."""
+        """The bytes by which the saved flushed mark could be moved on."""
         return self._marks.durable - self._current.flushed
 
     def take(self) -> DerivedMarks:
-        """What is dispatched now; to be called before a sync of all queues and the index."""
+        """The dispatched mark with its sums. Call it before a sync of all queues and the index."""
         return DerivedMarks(*self._marks.counted)
 
     def _durable(self) -> tuple[int, int]:
-        """The durable mark, and the store time of what a sync has reached, in ms."""
+        """The durable mark, and the store time of the last synced record, in ms."""
         return self._marks.durable, self._checkpoint.physic_ms
 
     def _change(self, **changes: object) -> None:
         self._current = msgspec.structs.replace(self._current, **changes)
 
     def synced(self, marks: DerivedMarks) -> None:
-        """All that `marks` speaks of has been synced."""
+        """Note that all below `marks` has been synced."""
         with self._lock:
             self._change(synced=marks, indexed=-1 if self._index is None else marks.log_offset)
 
     def forget_queues(self, gone: list[ConsumeQueue], log_end: int) -> None:
-        """Queues that are about to be taken out; their files go after this. Raises OSError.
+        """Note queues that are about to be taken out; their files go after this. Raises OSError.
 
         Records from `log_end` on may have numbers that begin at 0 again. Only those of the entries
-        that the synced mark counts are taken off it: with younger ones taken off too, as many
-        missing entries of other queues would not be noticed.
+        that the synced mark counts are taken off it: if younger entries were taken off too, the
+        same number of missing entries of other queues would not be noticed.
         """
         with self._lock:
             synced = self._current.synced
@@ -108,7 +108,8 @@ class OffsetsKeeper:
         self.begin_later()
 
     def _renumbered(self, topics: set[str], log_end: int) -> tuple[tuple[str, int], ...]:
-        """With these topics; without those the log has no older record of."""
+        """The renumbered topics with `topics` added, without topics of which the log has no older
+        record."""
         known = self._current
         kept = [
             (topic, log_offset)
@@ -119,20 +120,21 @@ class OffsetsKeeper:
         return tuple(kept[-MOST_RENUMBERED:])
 
     def begin_later(self) -> None:
-        """The log or queues begin later than they did; the files go after this. Raises OSError."""
+        """Note that the log or queues begin later than before; the files go after this. Raises
+        OSError."""
         log_begins, queues_begin = self._segments.min_offset, self._queues.beginnings()
         with self._lock:
             self._change(log_begins=log_begins, queues_begin=queues_begin)
         self.save()
 
     def add_gap(self, start: int, end: int) -> None:
-        """Damage was found while the store runs; the next save remembers it."""
+        """Note damage that was found while the store runs; the next save writes it."""
         with self._lock:
             self._change(gaps=merged([*self._current.gaps, (start, end)]))
 
     def save(self, *, poisoned: bool = False) -> None:
-        """Write the file if anything has changed. Raises OSError; not for a full disk, where the
-        older marks that stay are as true as they were."""
+        """Write the file if anything has changed. Raises OSError, but not for a full disk: the
+        older marks that stay are still right."""
         with self._lock:
             flushed, last_store_ms = self._durable()
             log_offset, entries = self._marks.counted
@@ -149,7 +151,7 @@ class OffsetsKeeper:
 
 
 def merged(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The gaps in order, those that overlap as one, the last ones if there are too many."""
+    """The gaps in order, overlapping gaps joined, only the last ones if there are too many."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(gaps):
         if found and start < found[-1][1]:

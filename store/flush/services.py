@@ -1,14 +1,15 @@
-"""Makes what was written durable: the durable mark, and the threads that move it.
+"""Makes written bytes durable: the durable mark, and the threads that move it.
 
 `CommitLogSync` moves the mark. One sync covers everything written before it began, so under
 SYNC_FLUSH all sends that wait are completed by one fdatasync, and while it runs the next ones
-gather (group commit). The mark moves to `committed` as read before the call, never after; that is
-`written`, unless a transient pool (`commit_service.py`) keeps the newest bytes out of the files.
+gather (group commit). The mark moves to `committed` as read before the call, never after;
+`committed` equals `written`, unless a transient pool (`commit_service.py`) keeps the newest bytes
+out of the files.
 
 The threads, of which a store has the first or the second, and the third:
 - `GroupCommitService` (SYNC_FLUSH) syncs when asked to.
 - `FlushRealTimeService` (ASYNC_FLUSH) looks every `flush_interval_ms` and syncs when
-  `flush_least_pages` are new, and whatever is new every `flush_thorough_interval_ms`.
+  `flush_least_pages` are new, and any new bytes every `flush_thorough_interval_ms`.
 - `ConsumeQueueFlushService` does the same for consume queues and index, and writes the checkpoint
   and the offsets file with values taken before the sync they describe.
 
@@ -32,9 +33,9 @@ from aerobee.store.log.store_core import StoreCore
 log = logging.getLogger("aerobee.store")
 
 _PAGE_BITS = 12
-# Slow disks stall for seconds and come back; one that is silent for longer has to show.
+# Slow disks stall for seconds and come back; a disk that is silent for longer has to show.
 _STUCK_S = 20.0
-# A start reads some 200 MB/s: a tenth of a second's worth is not worth a sync.
+# A start reads some 200 MB/s: the bytes of a tenth of a second are not worth a sync.
 _LOOK_S = 0.2
 _BEHIND_BYTES = 16 << 20
 
@@ -51,7 +52,7 @@ class CommitLogSync:
         self._progress = threading.Condition()
 
     def sync(self, least_pages: int = 0) -> bool:
-        """Sync what is new, if it is `least_pages` or more; False when the store is broken."""
+        """Sync the new bytes, if they are `least_pages` or more; False when the store is broken."""
         if self._health.broken is not None:
             self._wake()  # another thread has broken it, and the waiting threads do not know it yet
             return False
@@ -76,7 +77,7 @@ class CommitLogSync:
         return True
 
     def is_worth_it(self, least_pages: int) -> bool:
-        """Whether so many pages are new, or a segment has become full."""
+        """Whether `least_pages` pages are new, or a segment has become full."""
         return self._worth_it(self._marks.committed, least_pages)
 
     def _worth_it(self, target: int, least_pages: int) -> bool:
@@ -85,7 +86,7 @@ class CommitLogSync:
             return False
         if (target >> _PAGE_BITS) - (durable >> _PAGE_BITS) >= least_pages:
             return True
-        # A full segment does not wait for company.
+        # A full segment does not wait for more pages.
         size = self._segments.segment_bytes
         return target // size != durable // size
 
@@ -106,7 +107,7 @@ class CommitLogSync:
 class FlushService(ABC):
     """A thread that calls `_tick` again and again until it says False or is stopped.
 
-    What is too little to be worth it is taken all the same when the thorough interval is over.
+    Too few pages are taken all the same when the thorough interval is over.
     """
 
     name = "aerobee-flush"
@@ -132,7 +133,7 @@ class FlushService(ABC):
         return self._thread.is_alive() and overdue_s < _STUCK_S
 
     def stop(self) -> None:
-        """End the thread; it does what is left first."""
+        """End the thread; it finishes its work first."""
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -146,14 +147,14 @@ class FlushService(ABC):
         self._last()
 
     def _pause(self, seconds: float) -> bool:
-        """Wait so long, or until somebody wakes the thread; whether somebody did."""
+        """Wait for `seconds`, or until somebody wakes the thread; return whether somebody did."""
         woken = self._wake.wait(seconds)
         if not self._stopping:
             self._wake.clear()
         return woken
 
     def _due_in_s(self) -> float:
-        """When the thorough interval is over; not above 0 if it is."""
+        """Seconds until the thorough interval is over; not above 0 if it is."""
         return self._thorough_at + self._thorough_s - self._clock.monotonic()
 
     @abstractmethod
@@ -162,7 +163,7 @@ class FlushService(ABC):
 
     @abstractmethod
     def _last(self) -> None:
-        """Do what is left, when the thread is stopped."""
+        """Finish the work, when the thread is stopped."""
 
 
 class FlushRealTimeService(FlushService):
@@ -178,12 +179,12 @@ class FlushRealTimeService(FlushService):
         self._hurried = False
 
     def wake(self) -> None:
-        """Ends the pause, unless it is `timed`, if the thread would then do something."""
+        """End the pause, unless it is `timed`, if the thread would then do something."""
         if not self._timed and (self._is_due() or self._sync.is_worth_it(self._least_pages)):
             self._wake.set()
 
     def hurry(self) -> None:
-        """Somebody waits for what is in the files now: do not wait for the interval."""
+        """Do not wait for the interval: somebody waits for the bytes in the files now."""
         self._hurried = True
         self._wake.set()
 
@@ -220,9 +221,9 @@ class GroupCommitService(FlushRealTimeService):
 class ConsumeQueueFlushService(FlushService):
     """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk.
 
-    One round at a time, whoever asks for it: a round takes its marks, and everything that is not
-    yet synced, out of the hands of any other. One that ran beside it would find nothing left to
-    sync, and call its own, newer marks synced while the first still waits for the disk.
+    One round at a time, whichever thread asks for it: a round takes its marks, and all unsynced
+    files, for itself. Another round beside it would find nothing left to sync, and call its own,
+    newer marks synced while the first still waits for the disk.
     """
 
     name = "aerobee-flush-queues"
@@ -252,7 +253,7 @@ class ConsumeQueueFlushService(FlushService):
         self._round = threading.Lock()
 
     def hurry(self) -> None:
-        """Entries of long ago were mended: have their files synced now. Any thread."""
+        """Have files synced now, in which old entries were repaired. Any thread."""
         self._wake.set()
 
     def _tick(self) -> bool:
@@ -269,7 +270,7 @@ class ConsumeQueueFlushService(FlushService):
 
     def _wait(self) -> bool:
         """Wait for the interval, or until `hurry`; True if stopping. Under load the offsets file is
-        saved more often: what was stored since is read again after a crash."""
+        saved more often: records stored since are read again after a crash."""
         left_s = self._interval_s
         while left_s > 0:
             slice_s = min(left_s, _LOOK_S)
@@ -289,7 +290,7 @@ class ConsumeQueueFlushService(FlushService):
         return True
 
     def flush(self, least_pages: int) -> bool:
-        """Sync files with that many new pages; with 0 all, and the checkpoint follows.
+        """Sync files with at least `least_pages` new pages; with 0 all, and the checkpoint follows.
 
         False when the store is broken. Any thread.
         """

@@ -1,9 +1,9 @@
-"""Is an index file whole? After a crash nobody knows which of its pages reached the disk.
+"""Judges whether an index file is whole: a crash may have kept any of its pages from the disk.
 
 The reference deletes such a file and rebuilds a part of it at best (store/FORMAT.md 8.4). Checking
-is twenty times faster than rebuilding, and what passes loses nothing: the entries, read in order,
-determine what every slot must hold, so a page that is missing or old shows up as an entry that
-points nowhere or a slot that does not know its newest entry.
+is twenty times faster than rebuilding, and a file that passes loses nothing: the entries, read in
+order, determine what every slot must hold, so a page that is missing or old shows up as an entry
+that points nowhere or a slot that does not know its newest entry.
 
 A process that was killed between two keys leaves slots and entries beyond the count in the header.
 Those are cut off again, which needs no rebuild: each slot is set back to its newest counted entry.
@@ -16,9 +16,9 @@ from aerobee.store.index.view import IndexView, no_entries
 
 
 def repair_index_file(file: IndexFile) -> bool:
-    """Whether the file's entries and slots agree, after setting back slots that are ahead.
+    """Set back slots that are ahead; return whether the file's entries and slots agree then.
 
-    Entries behind the counted ones are blanked. Raises OSError.
+    Entries after the counted ones are blanked. Raises OSError.
     """
     view = IndexView(file.read, file.slots)
     newest = _newest_of_slots(file, view)
@@ -34,12 +34,12 @@ def repair_index_file(file: IndexFile) -> bool:
 
 
 def cut_uncounted(file: IndexFile) -> bool:
-    """Take out the entries behind the counted ones, where the process was killed between keys.
+    """Take out the entries after the counted ones, where the process was killed between keys.
 
-    For a file of which all that was stored is there: its counted part is whole then, and slots lead
-    at most to the entries behind it. An entry was stored before its slot, so each slot goes back to
-    what its first uncounted entry names as the one before. False if the header is not the one that
-    belongs to the last counted entry (it was being stored).
+    This is for a file that has all bytes stored in it: its counted part is whole then, and slots
+    lead at most to the entries after that. An entry was stored before its slot, so each slot goes
+    back to the entry that its first uncounted entry names as the one before. False if the header
+    does not belong to the last counted entry (it was being stored).
     """
     if file.count > 1:
         last = file.entry(file.count - 1)

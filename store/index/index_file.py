@@ -52,7 +52,7 @@ HASHED_POSITIONS = positions(HASHED)
 
 #: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
 IndexKey: TypeAlias = tuple[int, int, int]
-#: The first two of them.
+#: Stored hash and log offset of one key of a record.
 EntryKey: TypeAlias = tuple[int, int]
 
 
@@ -62,7 +62,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 def slot_hash(java_hash: int) -> int:
-    """The non-negative hash that is stored: |hash|, and 0 for the one without a positive form."""
+    """The non-negative hash that is stored: |hash|, and 0 for the hash without a positive form."""
     positive = -java_hash if java_hash < 0 else java_hash
     return positive if positive <= I32_MAX else 0
 
@@ -75,8 +75,8 @@ def seconds_since(begin_ms: int, store_ms: int) -> int:
 
 
 class KeyHashes:
-    """The hashes that are stored for the keys of messages. A key is hashed as `topic#key`; the
-    hashes of what topics contribute to that are kept in `prefixes`, by topic."""
+    """The hashes that are stored for the keys of messages. A key is hashed as `topic#key`;
+    `prefixes` keeps the hashes of `topic#`, by topic."""
 
     def __init__(self) -> None:
         self.prefixes: dict[str, int] = {}
@@ -94,7 +94,7 @@ class KeyHashes:
         ]
 
     def prefix(self, topic: str) -> int:
-        """The hash of `topic#`, which the hashes of its keys begin with."""
+        """The hash of `topic#`, from which the hashes of its keys go on."""
         prefix = self.prefixes.get(topic)
         if prefix is None:
             if len(self.prefixes) >= _PREFIXES_KEPT:
@@ -148,7 +148,7 @@ class IndexFile:
         return file
 
     def _take_in(self) -> None:
-        """Map the file and believe its header."""
+        """Map the file and take its header over."""
         self._map = self._files.map(self._fd, index_file_bytes(self.slots, self.entries))
         (
             self.begin_ms,
@@ -190,7 +190,7 @@ class IndexFile:
         self.begin_offset = self.end_offset = previous.end_offset
 
     def reserve(self, keys: int) -> None:
-        """Make sure that `keys` more can be stored (as far as they fit). Raises OSError."""
+        """Make sure that `keys` more keys can be stored (as far as they fit). Raises OSError."""
         needed = min(self.count + keys, self.entries)
         if needed <= self._reserved:
             return
@@ -231,7 +231,7 @@ class IndexFile:
         self.end_ms = store_ms
 
     def seconds_of(self, store_ms: int) -> int:
-        """The seconds in an entry of a record of that time; the file's first entry has others."""
+        """The seconds in an entry of a record of that time, except in the file's first entry."""
         return seconds_since(self.begin_ms, store_ms)
 
     def put_all(self, keys: list[IndexKey]) -> None:
@@ -310,8 +310,8 @@ class IndexFile:
     def select(
         self, key_hash: int, most: int, begin_ms: int, end_ms: int
     ) -> Generator[None, None, list[int]]:
-        """Log offsets with that stored hash and a time in the range, newest first. In steps: a slot
-        may have millions of entries.
+        """Log offsets with that stored hash and a time in the range, newest first. It goes in
+        steps: a slot may have millions of entries.
 
         Entries know their time to the second only, so up to a second's worth before `begin_ms` is
         let through; the caller sees the records and can tell. (The reference misses some instead.)
@@ -322,7 +322,8 @@ class IndexFile:
                 break
             if not walked % _STEP_ENTRIES:
                 yield
-            # The difference of the first was taken against the file before (store/FORMAT.md 6.2).
+            # The difference of the first entry was taken against the file before (store/FORMAT.md
+            # 6.2).
             time_ms = self.begin_ms + (0 if number == 1 else seconds * 1000)
             if entry_hash == key_hash and begin_ms < time_ms + 1000 and time_ms <= end_ms:
                 found.append(log_offset)
@@ -333,7 +334,7 @@ class IndexFile:
     def holds(self, key_hash: int, log_offset: int, store_ms: int) -> bool:
         """Whether the newest entries of the hash's slot name that record already.
 
-        Their seconds are put right: a power cut may have torn them off, and nothing else shows it.
+        It repairs their seconds: a power cut may have torn them off, and nothing else shows it.
         """
         expected = self.seconds_of(store_ms)
         found = False
@@ -342,7 +343,7 @@ class IndexFile:
                 break
             if (entry_hash, entry_offset) == (key_hash, log_offset):
                 found = True
-                # Those of the very first are relative to the file before.
+                # The seconds of the very first entry are relative to the file before.
                 if seconds != expected and number > 1:
                     self._set_seconds(number, expected)
         return found
@@ -355,15 +356,15 @@ class IndexFile:
     # --- repair of a file in use ----------------------------------------------------------------
 
     def repair_entry(self, wrong: "WrongEntry") -> bool:
-        """Give an entry the hash, log offset and time of its key; False if it is no longer what
-        was found. What it names as the one before it stays."""
+        """Give an entry the hash, log offset and time of its key; False if it is no longer as it
+        was found. Its link to the entry before it stays."""
         assert self._map is not None
         number = wrong.number
         key_hash, log_offset, seconds, previous = self.entry(number)
         if ((key_hash, log_offset), seconds) != (wrong.found, wrong.seconds):
             return False
         key_hash, log_offset, store_ms = wrong.key
-        # The very first one's are relative to the file before (store/FORMAT.md 6.2).
+        # The seconds of the very first entry are relative to the file before (store/FORMAT.md 6.2).
         if number > 1:
             seconds = self.seconds_of(store_ms)
         at = self.entry_position(number)
@@ -381,8 +382,8 @@ class IndexFile:
         return True
 
     def repair_slot(self, slot: int, expected: int, below: int) -> bool:
-        """Have a slot lead to `expected`, its newest entry below `below`. Those that were added
-        since lead there: the oldest of them took over what was wrong. False if all is in order."""
+        """Have a slot lead to `expected`, its newest entry below `below`. Entries that were added
+        since lead there: the oldest of them took over the wrong link. False if all is in order."""
         oldest, number = 0, self.slot(slot)
         while below <= number < self.count:
             oldest, number = number, self.entry(number)[3]
@@ -438,7 +439,8 @@ class IndexFile:
         self.dirty = True
 
     def sync_and_drop_cache(self) -> None:
-        """As MappedFile.sync_and_drop_cache. What is mapped is not forgotten, so it is mapped anew.
+        """See MappedFile.sync_and_drop_cache. Mapped pages are not forgotten, so the file is mapped
+        anew.
 
         Raises OSError, or StoreLayoutError when the header turns out to be nonsense.
         """
@@ -472,7 +474,7 @@ class IndexFile:
 
 
 class WrongEntry(NamedTuple):
-    """An entry of a file: what was found in it, and the key that it should be the entry of."""
+    """An entry that does not fit its key: the fields found in it, and the key it should be of."""
 
     file: IndexFile
     number: int
@@ -482,7 +484,7 @@ class WrongEntry(NamedTuple):
 
 
 class WrongLink(NamedTuple):
-    """An entry of a file that leads to another one than the one before it in its slot."""
+    """An entry that leads to another entry than the one before it in its slot."""
 
     number: int
     found: int

@@ -7,8 +7,8 @@ message, which cannot fail; then `finish`.
 A file that has become full is handed to `flush`, which syncs it and only then lets the checkpoint
 know. Unlike the reference's, the newest file is synced too, also at close.
 
-Threads: the store's caller, except `flush`. In a broker that is the flush thread's, but whoever
-calls it may: one flush at a time goes through the full files, and the next one begins with what the
+Threads: the store's caller, except `flush`. In a broker the flush thread calls it, but any thread
+may: one flush at a time goes through the full files, and the next begins with the files that the
 one before has left.
 """
 
@@ -53,7 +53,7 @@ _WALK_MOST = 8192
 
 
 class IndexHits(NamedTuple):
-    """Log offsets a look-up found, newest first, and how far the newest file has got."""
+    """Log offsets that a look-up found, newest first, and how far the newest file has got."""
 
     log_offsets: list[int]
     last_ms: int
@@ -68,10 +68,10 @@ def is_index_name(name: str) -> bool:
 class IndexNames:
     """Names of index files: the local wall time when they were made, to the millisecond.
 
-    The order of names is the order of the files, so a new name is always above all there are or
-    were: the clock may have been set back, and a file that was removed may be back after a power
-    cut, and must not come behind the one that was made in its place. `seen` says which names there
-    are, in order.
+    The order of names is the order of the files, so a new name is always above all names that there
+    are or were: the clock may have been set back, and a file that was removed may be back after a
+    power cut, and must not come after the file that was made in its place. Callers give `seen` the
+    names that there are, in order.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -79,7 +79,7 @@ class IndexNames:
         self._last = ""
 
     def seen(self, name: str) -> None:
-        """There is a file of that name."""
+        """Take note that there is a file of that name."""
         self._last = name
 
     def next(self) -> str:
@@ -127,24 +127,24 @@ class IndexService:
         self.directory = directory
         self._slots = slots
         self._entries = entries
-        # Replaced as a whole, never changed: other threads may be reading the one they took.
+        # Replaced as a whole, never changed: other threads may be reading the tuple that they took.
         self.files: tuple[IndexFile, ...] = ()
         # Made ahead by `reserve` for the dispatch that is going on.
         self._spare: list[IndexFile] = []
         # Full files that are not synced yet. The store's caller adds to them, a flush takes out.
         self._sealed: list[IndexFile] = []
-        # Held by a flush: two at once would sync a file twice, and each take another one out.
+        # Held by a flush: two at once would sync a file twice, and each would take out another one.
         self._flushing = threading.Lock()
-        # Files with repaired entries that are not synced yet. The same.
+        # Files with repaired entries that are not synced yet: the caller adds, a flush takes out.
         self._repaired: list[IndexFile] = []
         self.hashes = KeyHashes()
         self._new_names = False
         self._names = IndexNames(clock)
-        # From this log offset on a power cut may have torn the entries of records.
+        # A power cut may have torn the entries of records from this log offset on.
         self._unsynced_from = 1 << 63
         self.foreign: list[str] = []
         self.damaged: list[str] = []
-        # Puts the keys of many messages, where somebody has a compiled form.
+        # The compiled form that puts the keys of many messages; None without it.
         self._compiled = compiled
 
     # --- loading ----------------------------------------------------------------------------
@@ -153,8 +153,8 @@ class IndexService:
         """Open the files, oldest first. Raises StoreSizeMismatch; changes nothing.
 
         From the first file on that is empty (made ahead of a kill) or has a nonsensical header,
-        files are left out and named in `damaged`. All are if one begins before the end of the one
-        before it: nobody knows which is a copy or has another one's name.
+        files are left out and named in `damaged`. All are left out if a file begins before the end
+        of the file before it: nobody knows which is a copy or has another file's name.
         """
         expected = index_file_bytes(self._slots, self._entries)
         for name in self._files.names(self.directory):
@@ -191,10 +191,10 @@ class IndexService:
     def count_reliable(self, log_end: int, synced_ms: int | None) -> int:
         """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
 
-        Not those that name records at or above `log_end`. After a crash (`synced_ms` given) files
-        with younger entries than that were perhaps not synced: they are read through. So are those
-        behind the first with that very time, and the newest, whatever their times: the clock may
-        have been set back, or stand still. Raises OSError when the disk refuses.
+        Files that name records at or above `log_end` are not counted. After a crash (`synced_ms`
+        given) files with younger entries than that were perhaps not synced: they are read through.
+        So are files after the first with that very time, and the newest, whatever their times: the
+        clock may have been set back, or stand still. Raises OSError when the disk refuses.
         """
         times = [file.end_ms for file in self.files]
         last_synced = times.index(synced_ms) if synced_ms in times else len(times) - 2
@@ -211,25 +211,26 @@ class IndexService:
         is_in_doubt: Callable[[int, IndexFile], bool],
         check: Callable[[IndexFile], bool] = repair_index_file,
     ) -> int:
-        """How many of the oldest `most` files are as they were: those in doubt pass the check."""
+        """How many of the oldest `most` files are as they were: files in doubt have to pass
+        `check`."""
         for number, file in enumerate(self.files[:most]):
             if not self._is_filled(number) or (is_in_doubt(number, file) and not check(file)):
                 return number
         return most
 
     def _is_filled(self, number: int) -> bool:
-        """Whether a file is full, as it was before the next was made; not, if it is an older copy
-        or a failed sync has lost its header."""
+        """Whether a file is full, as it was before the next was made. It is not full if it is an
+        older copy, or a failed sync has lost its header."""
         return number == len(self.files) - 1 or self.files[number].full
 
     @property
     def paths(self) -> list[str]:
-        """Paths of all files there are, damaged ones too."""
+        """Paths of all files, damaged ones too."""
         return [file.path for file in self.files] + self.damaged
 
     @property
     def names(self) -> set[str]:
-        """Names of all files there are, damaged ones too."""
+        """Names of all files, damaged ones too."""
         return {os.path.basename(path) for path in self.paths}
 
     def file_names(self) -> tuple[str, ...]:
@@ -239,8 +240,9 @@ class IndexService:
     def cut_uncounted(self) -> int:
         """After a kill, nothing being lost: forget keys that the newest file does not count yet.
 
-        How many of the oldest files can be relied on: the others were full once, or they would not
-        have been followed by one; if not now, a failed sync that nobody could note took something.
+        Returns how many of the oldest files can be relied on. Each file but the newest was full
+        once, or no file would follow it; if it is not full now, a failed sync that nobody could
+        note took something.
         """
         most = len(self.files)
         return self._count_whole(most, lambda number, _: number == most - 1, cut_uncounted)
@@ -250,8 +252,8 @@ class IndexService:
 
         Files with keys of records at or above `log_offset` were perhaps not synced: they are read
         through. So is the newest, whose header may be older than its slots. A file that has only
-        such keys may follow one whose very name was lost, so it goes. Raises OSError when the disk
-        refuses.
+        such keys may follow a file whose very name was lost, so it goes. Raises OSError when the
+        disk refuses.
         """
         self._unsynced_from = log_offset
         keep = sum([file.begin_offset < log_offset for file in self.files])
@@ -263,7 +265,7 @@ class IndexService:
         """After a crash: see files with keys of records at or above `log_offset` as the disk has
         them, and have them and their names synced. Raises OSError.
 
-        From the first one on that the disk has empty or as nonsense, all are `damaged`.
+        From the first file on that is empty or nonsense on the disk, all are `damaged`.
         """
         for number, file in enumerate(self.files):
             if file.end_offset < log_offset and file is not self.files[-1]:
@@ -283,7 +285,8 @@ class IndexService:
         return number is not None and (number < len(self.files) or bool(self.damaged))
 
     def drop_from(self, number: int) -> list[str]:
-        """Remove all but the oldest `number` files, and those that could not be read; the paths."""
+        """Remove all but the oldest `number` files, and those that could not be read; return the
+        paths."""
         removed = [file.path for file in self.files[number:]] + self.damaged
         for file in self.files[number:]:
             file.close()
@@ -296,8 +299,7 @@ class IndexService:
 
     def take_below(self, log_offset: int) -> tuple[IndexFile, ...]:
         """Take out the oldest files that know no record at or above `log_offset`, never the last.
-
-        Not those that the flush thread still has to sync. Their files stay.
+        Files that the flush thread still has to sync are not taken. All stay on the disk.
         """
         count = 0
         for file in self.files[:-1]:
@@ -328,9 +330,9 @@ class IndexService:
             room += spare.room
 
     def drop_spares(self) -> None:
-        """Remove files that were made ahead for keys which turned out to be there. Raises OSError.
+        """Remove files that were made ahead for keys that turned out to be there. Raises OSError.
 
-        Until the next dispatch nobody needs them, and a kill would leave them behind.
+        Until the next dispatch nobody needs them, and a kill would leave them over.
         """
         while self._spare:
             self._spare.pop().remove()
@@ -384,7 +386,7 @@ class IndexService:
             done += most
 
     def repair(self, file: IndexFile, wrong: WrongEntry | WrongLink | WrongSlot) -> bool:
-        """Put right what was found wrong in a file in use; False if it is not any more."""
+        """Repair a fault found in a file in use; False if the fault is not there any more."""
         if file not in self.files:
             return False
         if isinstance(wrong, WrongEntry):
@@ -428,7 +430,7 @@ class IndexService:
         self.put_keys(topic, keys, log_offset, store_ms)
 
     def finish(self) -> None:
-        """End of a dispatch: headers up to date."""
+        """End a dispatch: bring the headers up to date."""
         if self.files:
             self.files[-1].write_header()
 
@@ -458,7 +460,8 @@ class IndexService:
     def find(
         self, topic: str, key: str, most: int, begin_ms: int, end_ms: int
     ) -> Generator[None, None, IndexHits]:
-        """Log offsets of at most `most` records with (very likely) that key and time, in steps."""
+        """Log offsets of at most `most` records with (very likely) that key and a time in the
+        range, in steps."""
         files = self.files
         found: list[int] = []
         key_hash = self.key_hash(topic, key)
@@ -483,7 +486,7 @@ class IndexService:
     def flush(self, *, all_files: bool) -> None:
         """Sync the full files, and the newest one too with `all_files`. Raises OSError.
 
-        Any thread; what another one is syncing is synced when this returns.
+        Any thread may call this; files that another thread is syncing are synced when this returns.
         """
         with self._flushing:
             if self._new_names:
@@ -509,13 +512,14 @@ class IndexService:
                 files[-1].sync()
 
     def seal(self) -> None:
-        """At close, all dispatched and the owner alone: sync all, and let the checkpoint say so."""
+        """Sync all at close, and let the checkpoint say so: all is dispatched, and the owner is
+        alone."""
         self.flush(all_files=True)
         if self.files:
             self._checkpoint.index_ms = self.files[-1].end_ms
 
     def close(self) -> None:
-        """Close all files; those made ahead are removed, if that fails by the next start."""
+        """Close all files; files made ahead are removed; if that fails, by the next start."""
         for file in (*self.files, *self._spare):
             file.close()
         try:
@@ -530,10 +534,11 @@ def candidates(
     """Log offsets with that stored hash whose time may be in the range, newest first.
 
     For queries that have found nothing otherwise. Where the clock was set back, the times in a
-    file's header do not enclose those of its entries, and an entry that is older than what is asked
-    for may have younger ones behind it; `IndexService.find` stops in both cases, as the reference
-    does. This goes through the whole chain of the key's slot in every file. Not without end: a slot
-    may have millions of entries, so what is further back than `_WALK_MOST` is not found.
+    file's header do not enclose those of its entries, and an entry that is older than the range may
+    have younger ones after it in the chain; `IndexService.find` stops in both cases, as the
+    reference does. This goes through the whole chain of the key's slot in every file. It has a
+    bound: a slot may have millions of entries, so entries further back than `_WALK_MOST` are not
+    found.
     """
     walks = (_chain(file, key_hash, begin_ms, end_ms) for file in reversed(files))
     for log_offset in islice(chain.from_iterable(walks), _WALK_MOST):
@@ -542,10 +547,11 @@ def candidates(
 
 
 def _chain(file: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-    """One item for each entry of the slot: its log offset, None if it cannot be meant.
+    """Yield an item for each entry of the slot: its log offset, None if it cannot be meant.
 
-    An entry has the seconds since the file's first message. They say nothing of the very first
-    (store/FORMAT.md 6.2), of messages stored before that one, or more than 68 years after it.
+    An entry has the seconds since the file's first message. They say nothing about the very first
+    message (store/FORMAT.md 6.2), nor about messages stored before it or more than 68 years after
+    it.
     """
     for number, entry_hash, log_offset, seconds in file.chain(key_hash):
         time_ms = file.begin_ms + seconds * 1000

@@ -2,7 +2,7 @@
 
 The entries, read in order, determine what every slot must hold: each entry names the one before it
 in its slot. A caller that has gone through the entries and noted the newest of each slot gets the
-slots that hold something else (`wrong_slots`). The caller decides what follows from that: recovery
+slots that hold something else (`wrong_slots`). The caller decides what to do with them: recovery
 cuts off or makes again, the scrub repairs, the audit names each place.
 """
 
@@ -23,7 +23,7 @@ Fields = tuple[int, int, int, int]
 
 
 class IndexHeader(NamedTuple):
-    """The header; `next_number` is that of the entry to come, the first one is 1."""
+    """The header; `next_number` is the number of the entry to come, the first entry is 1."""
 
     begin_ms: int
     end_ms: int
@@ -34,8 +34,8 @@ class IndexHeader(NamedTuple):
 
 
 class IndexView:
-    """A file of `slots`, read with `read(position, size)`, which may give less. Raises what that
-    raises."""
+    """A file of `slots`, read with `read(position, size)`, which may give less and whose errors
+    pass through."""
 
     def __init__(self, read: Callable[[int, int], bytes], slots: int) -> None:
         self._read = read
@@ -43,7 +43,7 @@ class IndexView:
         self.entries_at = HEADER_BYTES + SLOT_BYTES * slots
 
     def header(self) -> IndexHeader | None:
-        """The header, None if so much is not there."""
+        """The header, None if the file is too short for it."""
         data = self._read(0, HEADER_BYTES)
         return IndexHeader(*HEADER.unpack(data)) if len(data) == HEADER_BYTES else None
 

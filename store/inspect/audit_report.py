@@ -5,11 +5,11 @@ A finding names a place and what is there; its kind, one line of the table in
 scripts.
 
 Three levels. *damage*: messages or bytes are lost, wrong or not found, or a start is refused.
-*warning*: no message is lost and a start puts it right, or only RocketMQ would stumble over it.
+*warning*: no message is lost and a start repairs it, or only RocketMQ would stumble over it.
 *note*: worth knowing. Only damage makes a store unsound.
 
-Of each kind the first findings are kept and the rest counted, so that a store with a million wrong
-entries is reported in little memory.
+The first findings of each kind are kept and the rest is counted, so that the report of a million
+wrong entries needs little memory.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ KEPT_PER_KIND = 1000
 class Finding(NamedTuple):
     """Something found at byte `position` of the file `path` (None: the file as a whole).
 
-    `log_offset` and `queue_offset` are the place in the log and in the queue, where there is one.
+    `log_offset` and `queue_offset` are the place in the log and in the queue, if it has one.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """How bad it is."""
+        """The level of its kind."""
         return KINDS[self.kind].level
 
     @property
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """Collects findings; `counts` has them all, iterating gives those that were kept."""
+    """Collects findings; `counts` counts all of them, iteration gives those that were kept."""
 
     def __init__(self, kept_per_kind: int = KEPT_PER_KIND) -> None:
         self._kept_per_kind = kept_per_kind
@@ -69,7 +69,7 @@ class Findings:
         log_offset: int | None = None,
         queue_offset: int | None = None,
     ) -> None:
-        """One more; `kind` is a name of `KINDS`."""
+        """Add a finding; `kind` is a name of `KINDS`."""
         assert kind in KINDS, kind
         seen = self.counts.get(kind, 0)
         self.counts[kind] = seen + 1
@@ -85,11 +85,11 @@ class Findings:
                     yield from self._kept.get(kind, ())
 
     def of(self, kind: str) -> list[Finding]:
-        """Those of one kind that were kept."""
+        """The findings of a kind that were kept."""
         return self._kept.get(kind, [])
 
     def count(self, level: Level) -> int:
-        """How many of a level."""
+        """The number of findings of a level."""
         return sum(count for kind, count in self.counts.items() if KINDS[kind].level is level)
 
 
@@ -121,7 +121,8 @@ class Counts:
 
 
 class Sizes(NamedTuple):
-    """File sizes the audit went by, and for each whether it was given, found or just assumed."""
+    """The file sizes that the audit used, and for each whether it was given, found or just
+    assumed."""
 
     segment_bytes: int
     queue_bytes: int
@@ -131,7 +132,7 @@ class Sizes(NamedTuple):
     origins: dict[str, str]
 
     def applied_to(self, settings: Settings) -> Settings:
-        """The settings of a broker that goes by these sizes."""
+        """The settings of a broker with these sizes."""
         return settings.with_changes(
             commit_log_segment_bytes=self.segment_bytes,
             consume_queue_segment_bytes=self.queue_bytes,
@@ -145,19 +146,19 @@ class LogFacts(NamedTuple):
     """Facts about the log that an audit learned, for a repair. Files are (path, start)."""
 
     gaps: list[Gap]
-    # By a gap's start: the messages entries name there, as (queue, first number, behind the last).
+    # The messages that entries name in a gap, by its start: (queue, first number, end).
     lost: dict[int, list[tuple[str, int, int]]]
-    # By a gap's start: store time of the last record of its segment before it, 0 without one.
+    # Store time of the last record before a gap in its segment, by the gap's start; 0 without one.
     times: dict[int, int]
-    # Bytes behind the log's end: (path, first byte, behind the last byte that is not zero).
+    # Bytes above the log's end: (path, first byte, position after the last byte that is not zero).
     tail: list[tuple[str, int, int]]
     # Files that hold the records of another place: (path, start, that place).
     misplaced: list[tuple[str, int, int]]
-    # Files of nothing but zeros behind the log's end: (path, start).
+    # Files of nothing but zeros above the log's end: (path, start).
     spare: list[tuple[str, int]]
-    # Log offsets of single records that claim a place in a queue that is another's.
+    # Log offsets of single records that claim another record's slot.
     strays: list[int]
-    # Where the log has to end, whether it goes there or not.
+    # The end that the log has to reach, whether it does or not.
     end: int
 
 

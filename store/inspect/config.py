@@ -1,8 +1,9 @@
-"""The broker's tables below `config/`, and that of its name server below `namesrv/`: can they be
-read, and do groups stand within their queues.
+"""Checks the broker's tables below `config/`, and its name server's table below `namesrv/`: whether
+they can be read, and whether the offsets of groups lie within their queues.
 
 The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and begins
-without when neither can be read (FORMAT.md 11.4). The audit reads in the same order and says which.
+without the table when neither can be read (FORMAT.md 11.4). The audit reads in the same order and
+reports which it was.
 """
 
 import os
@@ -32,7 +33,7 @@ from aerobee.store.inspect.start_checks import (
 from aerobee.store.inspect.state import read_small
 from aerobee.store.inspect.store_layout import Layout
 
-# More than any table's limits allow.
+# More bytes than any table's limits allow.
 _MOST_BYTES = 4 << 30
 _TOPICS_SHOWN = 10
 # The tables that a file holds; without one of them a start takes the file for damaged.
@@ -48,12 +49,12 @@ _MEMBERS = {
     "kvConfig.json": ("configTable",),
 }
 
-# The members whose entries are numbers; those of the others are objects.
+# The members whose entries are numbers; entries of the others are objects.
 _OF_NUMBERS = frozenset({(LMQ_OFFSETS, "lmqOffsetTable"), (DELAYS, "offsetTable")})
-# So much of a name stands in a finding.
+# Characters of a name that a finding shows.
 _SHOWN = 40
 
-#: The end of the queue (topic, queue id), None if it is not to be looked at.
+#: The end of the queue (topic, queue id), None if the queue is to be passed over.
 MaxOffset = Callable[[tuple[str, int]], int | None]
 
 
@@ -71,7 +72,7 @@ class Beyond(NamedTuple):
 class Tables:
     """The tables of one store as a start would read them; damage goes to `findings`.
 
-    `read` are the paths of those that a start does read.
+    `read` are the paths of the tables that a start reads.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Tables:
         self._counts = counts
         self._directory = os.path.join(layout.root, "config")
         self._paths = paths = frozenset(layout.config_files)
-        # By path.
+        # The content of each table, by path.
         self._tables: dict[str, Any] = {}
         bases = {path.removesuffix(BACKUP) for path in paths if not path.endswith(TEMPORARY)}
         for path in sorted(base for base in bases if base.endswith(".json")):
@@ -99,17 +100,17 @@ class Tables:
             findings.add("config-aside", path, None, "is a damaged table that a start kept aside")
 
     def path(self, name: str) -> str:
-        """Where a table of the broker is."""
+        """The path of a table of the broker."""
         return os.path.join(self._directory, name)
 
     def topics(self) -> frozenset[str] | None:
-        """All topics there are, None when nobody knows (no broker has kept a table here)."""
+        """All topics, None when they are not known (no broker has kept a table here)."""
         table = _member(self._tables.get(self.path(TOPICS)), "topicConfigTable")
         return None if table is None else frozenset(table) | SYSTEM_TOPICS
 
     def check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Whether the store's `queues` (topic, queue id) stand without any table of topics, and
-        which topics a start would make again from them."""
+        """Report if the store's `queues` (topic, queue id) have no table of topics, and which
+        topics a start would make again from them."""
         path = self.path(TOPICS)
         if any(self._files.exists(one) or one in self._paths for one in (path, path + BACKUP)):
             return
@@ -126,7 +127,7 @@ class Tables:
         self._findings.add("topics-missing", path, None, what)
 
     def check_offsets(self, max_offset: MaxOffset) -> None:
-        """Offsets that groups have committed beyond the end of their queue."""
+        """Report offsets that groups have committed beyond the end of their queue."""
         self._counts.consumer_offsets += sum(one[0] != DELAYS for one in self._all_committed())
         for found in self.beyond(max_offset):
             self._findings.add(
@@ -141,8 +142,8 @@ class Tables:
     def beyond(self, max_offset: MaxOffset) -> Iterator["Beyond"]:
         """Committed offsets above the end of their queue.
 
-        `max_offset` gives None for a queue that is not there, or not to be looked at: brokers keep
-        the offsets of deleted topics for a while.
+        `max_offset` gives None for a queue that is missing, or to be passed over: brokers keep the
+        offsets of deleted topics for a while.
         """
         for table, group, topic, queue_id, offset in self._all_committed():
             end = max_offset((topic, queue_id))
@@ -151,13 +152,13 @@ class Tables:
                 yield Beyond(table, who, topic, queue_id, offset, end)
 
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
-        """(topic, group, queue id, offset) of all that groups have committed, delay levels too."""
+        """(topic, group, queue id, offset) of all committed offsets, delay levels too."""
         for _, group, topic, queue_id, offset in self._all_committed():
             yield topic, group, queue_id, offset
 
     def set_back(self, max_offset: MaxOffset) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """(path, new content) of tables with offsets beyond the end of their queue: they are at it
-        then. Whole numbers as keys are numbers in it."""
+        """(path, new content) of tables with offsets beyond the end of their queue, which are set
+        to that end. Keys that are whole numbers become numbers in it."""
         for name in dict.fromkeys(found.table for found in self.beyond(max_offset)):
             table = dict(self._tables[self.path(name)])
             for key, value in table.items():
@@ -234,7 +235,7 @@ class Tables:
 
 
 def committed_in(table: Any) -> Iterator[tuple[str, str, int, int]]:
-    """(topic, group, queue id, offset) of all that a table of consumer offsets holds."""
+    """(topic, group, queue id, offset) of all entries of a table of consumer offsets."""
     for key, queues in (_member(table, "offsetTable") or {}).items():
         topic, _, group = key.rpartition("@")
         for queue_id, offset in _numbers(queues):

@@ -1,8 +1,8 @@
-"""Looks up what entries of consume queues say through their extension files
-(`consume_queue_ext.py`).
+"""Looks up the extension entries of consume queues (`consume_queue_ext.py`).
 
 RocketMQ calls these files weakly reliable, and readers cope with an entry that is missing: any
-filter matches then. An entry with another message's tags is worse, because it hides its own.
+filter matches then. An entry with another message's tags is worse, because it hides its own
+message.
 """
 
 from struct import Struct
@@ -13,10 +13,10 @@ from aerobee.store.log.scan.sources import Sources
 
 _HEAD = Struct(">hqqh")  # size, tags code, store time, size of the bit map
 _BASE = -(1 << 63)
-# Stays free behind the last entry of a file.
+# Stays free after the last entry of a file.
 _END_BYTES = 4
 _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
-# Messages of one queue follow each other here too, so one read serves many.
+# Entries of a queue follow each other here too, so a read serves many.
 _READ_BYTES = 1 << 16
 
 
@@ -27,7 +27,7 @@ class Extensions:
         self._sources = sources
         self._segment_bytes = segment_bytes
         self._files = [file for _, file in layout.extensions]
-        # By topic and queue id, then by where they begin; those that a broker would read.
+        # The files that a broker would read, by topic and queue id, then by their beginnings.
         self._by_queue: dict[tuple[str, int], dict[int, FoundFile]] = {}
         for key, file in layout.extensions:
             if file.size == segment_bytes and not file.start % segment_bytes:
@@ -36,7 +36,7 @@ class Extensions:
         self._read: tuple[str, int, bytes] = ("", 0, b"")
 
     def check_files(self, findings: Findings) -> None:
-        """Lengths and names."""
+        """Check lengths and names."""
         size = self._segment_bytes
         for file in self._files:
             if file.start % size:
@@ -49,7 +49,7 @@ class Extensions:
     def tags_code(self, key: tuple[str, int], address: int, *, delayed: bool) -> int | None:
         """The tags code in the extension entry at an address; None if readers take it for missing.
 
-        Readers take a code of more than 32 bits, of a message that is not `delayed`, for damage.
+        Readers take a code of more than 32 bits for damage, unless the message is `delayed`.
         """
         offset = address - _BASE
         start = offset // self._segment_bytes * self._segment_bytes

@@ -1,7 +1,7 @@
-"""Every kind of finding an audit knows: how bad, what follows from it, what to do.
+"""Every kind of finding of an audit: its level, its consequence, its remedy.
 
-One table, so that all reports use the same words, and so that a test can ask of each kind that some
-damaged store brings it up. `repair` and `rebuild` are the commands of that name of `aerobee store`.
+It is one table, so that all reports use the same words, and so that a test can demand a damaged
+store for each kind. `repair` and `rebuild` are the commands of that name of `aerobee store`.
 """
 
 import enum

@@ -1,7 +1,7 @@
-"""A commit log as files in whatever state: some missing, cut short, too long, or another's.
+"""A commit log as files in any state: some missing, cut short, too long, or another log's.
 
 `log/scan/log_scanner.py` reads it; here are the files as its segments, and the reporter that keeps
-what an audit wants to know besides the gaps: where each file ends, and whose it is.
+the facts for an audit besides the gaps: where each file ends, and where it belongs.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ from aerobee.store.log.scan.sequence import Gap
 from aerobee.store.log.scan.sources import Sources, Window
 from aerobee.store.queues.queue_view import QueueView
 
-# Single records are scattered, and only as long as their entries say.
+# Bytes of a window for single records, which are scattered and mostly short.
 _NARROW_BYTES = 512
 
 
@@ -35,22 +35,22 @@ def reader_of(file: FoundFile, segment_bytes: int, window: Window) -> FileReader
 
 
 def gap_at(gaps: Sequence[Gap], log_offset: int) -> Gap | None:
-    """The one of the damaged ranges, in order, that holds a log offset."""
+    """The damaged range that holds a log offset; `gaps` are in order."""
     index = bisect_right(gaps, log_offset, key=attrgetter("start")) - 1
     return gaps[index] if index >= 0 and log_offset < gaps[index].end else None
 
 
 class FileReporter(Reporter):
-    """Keeps what a scan of files tells."""
+    """Keeps the reports of a scan of files."""
 
     def __init__(self, sources: Sources, files: Sequence[FoundFile], segment_bytes: int) -> None:
         self._sources = sources
         self._segment_bytes = segment_bytes
         self._by_path = {file.path: file for file in files}
         self.blanks = 0
-        # Segments that hold nothing but zeros, behind the end.
+        # Segments that hold nothing but zeros, above the end.
         self.spare: list[FoundFile] = []
-        # Bytes behind the end: (file, first position, position behind the last that is not zero).
+        # Bytes above the end: (file, first position, position after the last that is not zero).
         self.tail: list[tuple[FoundFile, int, int]] = []
         # Segments whose last record is not followed by a blank.
         self.not_closed_files: list[FoundFile] = []
@@ -91,12 +91,12 @@ class FileReporter(Reporter):
 
 
 class LogFiles:
-    """The files of one log, to be scanned or asked for single records."""
+    """The files of a log, to be scanned or read for single records."""
 
     def __init__(self, sources: Sources, files: Sequence[FoundFile], segment_bytes: int) -> None:
         self._sources = sources
         self._segment_bytes = segment_bytes
-        # A file that begins at no multiple of the size cannot be read as a segment.
+        # A file whose start is not a multiple of the size cannot be read as a segment.
         self.files = [file for file in files if file.start % segment_bytes == 0]
         self._by_number = {file.start // segment_bytes: file for file in self.files}
 
@@ -111,8 +111,8 @@ class LogFiles:
     ) -> tuple[LogScanner, FileReporter]:
         """A scan of the files that begin `below` a log offset, and its reporter.
 
-        Up to `known_end` the log is known to reach. With `torn_above` a bad record from there on is
-        a torn tail, as recovery takes it after a crash; otherwise anything sound behind it counts.
+        The log is known to reach `known_end`. With `torn_above` a bad record from there on is a
+        torn tail, as recovery takes it after a crash; otherwise any sound record after it counts.
         """
         files = [file for file in self.files if file.start < below]
         reporter = FileReporter(self._sources, files, self._segment_bytes)
@@ -129,12 +129,12 @@ class LogFiles:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """For a scanner: where the first file begins, and where the last one ends."""
+        """For a scanner: the places where the first file begins and the last one ends."""
         files = self.files
         return (files[0].start, files[-1].start + self._segment_bytes) if files else (0, 0)
 
     def readers(self, start: int) -> Iterator[SegmentReader]:
-        """For a scanner: the segments that end behind `start`, one after the other."""
+        """For a scanner: the segments that end above `start`, one after the other."""
         for file in self.files:
             if file.start + self._segment_bytes > start:
                 source = self._sources.own(file.path)
@@ -144,28 +144,30 @@ class LogFiles:
                     self._sources.give_back(source)
 
     def last_sound_start(self) -> int:
-        """Where the last segment begins that begins with a sound record or blank; 0 if none."""
+        """The start of the last segment that begins with a sound record or blank; 0 without one."""
         for file in reversed(self.files):
             if self._reader(file).is_sound(file.start, CHECK_NOTHING):
                 return file.start
         return 0
 
     def first_store_ms(self, file: FoundFile) -> int:
-        """Store time of a segment's first record, 0 if it does not begin with a sound one."""
+        """Store time of a segment's first record, 0 if that is not sound."""
         try:
             return self._reader(file).head(file.start, CHECK_NOTHING).store_timestamp_ms
         except CorruptRecord:
             return 0
 
-    # --- single records, for entries that want to know what stands where they point ----------
+    # --- single records that entries name ----------------------------------------------------
 
     def may_be(self, log_offset: int, size: int, log_end: int, segments: int) -> bool:
-        """Whether a record could lie there, in a log that goes on `segments` behind `log_end`."""
+        """Whether a record could lie there, in a log that goes on for `segments` after
+        `log_end`."""
         room = self._segment_bytes - log_offset % self._segment_bytes
         return size <= room and log_offset < log_end + segments * self._segment_bytes
 
     def problem(self, queue: QueueView, offset: int, log_offset: int, size: int) -> str | None:
-        """Why the record an entry names is not that queue's message; None if it is."""
+        """The reason why the record that an entry names is not that queue's message; None if it
+        is."""
         file = self._by_number.get(log_offset // self._segment_bytes)
         if file is None:
             return f"the log has no file for log offset {log_offset}"
@@ -176,7 +178,7 @@ class LogFiles:
         return None
 
     def names_back(self, queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
-        """Whether the record an entry names is there and is that queue's message."""
+        """Whether the record that an entry names is there and is that queue's message."""
         return self.problem(queue, offset, log_offset, size) is None
 
     def _reader(self, file: FoundFile) -> FileReader:

@@ -1,6 +1,6 @@
-"""Consume queues as files in whatever state: read-only, with some missing, cut short, or wrong.
+"""Consume queues as files in any state: read-only, with some missing, cut short, or wrong.
 
-A running broker's `ConsumeQueue` says the same of its own files (`queues/queue_view.py`); it
+A running broker's `ConsumeQueue` has the same view of its files (`queues/queue_view.py`); but it
 insists on a whole queue and opens for writing.
 """
 
@@ -13,7 +13,7 @@ from aerobee.store.queues.queue_view import ENTRY_BYTES, QueueView
 
 
 class QueueFiles(QueueView):
-    """One consume queue; `max_offset` is the slot behind the last one that is not empty."""
+    """A consume queue; `max_offset` is the slot after the last slot that is not empty."""
 
     __slots__ = ("_sources", "_starts", "directory", "files", "max_offset", "queue_id",
                  "segment_bytes", "topic")  # fmt: skip
@@ -34,7 +34,7 @@ class QueueFiles(QueueView):
 
     @property
     def used_bytes(self) -> int:
-        """How much there is to read, about."""
+        """About the number of bytes to read."""
         return (self.max_offset - self.first_offset) * ENTRY_BYTES
 
     def read_entries(self, first: int, count: int) -> bytes:
@@ -47,7 +47,7 @@ class QueueFiles(QueueView):
         return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
 
     def place(self, offset: int) -> tuple[str, int]:
-        """File and byte position of a slot; the directory where there is no file."""
+        """File and byte position of a slot; the directory instead of a missing file."""
         file = self._file_of(offset)
         if file is None:
             return self.directory, 0
@@ -61,12 +61,12 @@ class QueueFiles(QueueView):
         what: str,
         log_offset: int | None = None,
     ) -> None:
-        """A finding at a slot."""
+        """Add a finding at a slot."""
         path, position = self.place(offset)
         findings.add(kind, path, position, what, log_offset=log_offset, queue_offset=offset)
 
     def check_files(self, findings: Findings, found: FoundQueue) -> None:
-        """Lengths and the run of the files."""
+        """Check lengths and the run of the files."""
         expected = found.files[0].start if found.files else 0
         for file in found.files:
             if file.size != self.segment_bytes:

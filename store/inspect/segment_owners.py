@@ -1,11 +1,11 @@
 """Tells a segment under the name of another from a segment whose beginning is damaged.
 
-Every record says where in the log it begins. Where the first one of a file says something else than
-the file's name, either the file has a wrong name or the record a wrong bit; only the records behind
-it know. So they vote: each sound record of the file's beginning for the segment it belongs to.
+Every record says where in the log it begins. If a file's first record disagrees with the file's
+name, either the file has a wrong name or the record a wrong bit; only the records after it can
+tell. So they vote: each sound record of the file's beginning for the segment it belongs to.
 
-A file that holds one record only has no others to ask. It is taken for misplaced only if that
-explains the other file too: the segment it would be is not in its own place either, or is the same.
+A file with a single record has no others to ask. It is taken for misplaced only if that explains
+the other file too: the segment that it would be is not in its own place either, or is a copy.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from aerobee.store.inspect.store_layout import FoundFile
 from aerobee.store.log.scan.segment_reader import FileReader, SegmentReader
 from aerobee.store.log.scan.sources import Sources, Window
 
-# Records that are asked, and bytes that are searched for them where they are damaged.
+# The number of records that vote, and the bytes that are searched for them if they are damaged.
 _VOTERS = 16
 _ELECTION_BYTES = 64 << 20
 
@@ -24,8 +24,8 @@ _ELECTION_BYTES = 64 << 20
 def own_start(
     sources: Sources, reader: FileReader, others: dict[int, FoundFile], written: int
 ) -> int:
-    """Where the segment begins that the records of a file belong to; the file's own start if most
-    of them do, or if none says anything. `written` is how far the file was written.
+    """The start of the segment that a file's records belong to; the file's own start if most of
+    them belong there, or none tells. `written` is the end of the written part.
 
     Raises OSError.
     """
@@ -56,14 +56,14 @@ def own_start(
 
 
 def _claimed_start(reader: FileReader, place: int) -> int | None:
-    """Where the file begins by the log offset in the record at `place`, if that can be."""
+    """The start of the file by the log offset in the record at `place`, if that is possible."""
     own = reader.own_place(place)
     start = -1 if own is None else own - (place - reader.start)
     return start if start >= 0 and start % reader.size == 0 else None
 
 
 def _head(reader: SegmentReader, position: int) -> RecordHead | None:
-    """The sound record at a position of the file, None if there is none."""
+    """The sound record at a position of the file, None without one."""
     try:
         head = reader.head(reader.start + position, CHECK_BODY)
     except CorruptRecord:
@@ -72,7 +72,7 @@ def _head(reader: SegmentReader, position: int) -> RecordHead | None:
 
 
 def _explains(sources: Sources, reader: FileReader, start: int, other: FoundFile | None) -> bool:
-    """Whether the file of `start` is the same file again, or has lost its place as well."""
+    """Whether the file of `start` is a copy of this file, or has lost its place as well."""
     if other is None:
         return False
     source = sources.own(other.path)

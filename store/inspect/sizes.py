@@ -1,8 +1,8 @@
-"""Which file sizes a store was written with: as told, or found from the files themselves.
+"""The file sizes that a store was written with: as given, or found from the files themselves.
 
 The offsets file notes the size of a segment. Otherwise segment and queue file sizes follow from
-lengths and names: every name is a multiple of the size. Of an index file the length gives only
-40 + 4 x slots + 20 x entries; the rest follows from where its last entry is, whose log offset the
+lengths and names: every name is a multiple of the size. The length of an index file gives only 40 +
+4 x slots + 20 x entries; the rest follows from the place of its last entry, whose log offset the
 header knows.
 """
 
@@ -31,9 +31,9 @@ _TAIL_BYTES = 1 << 20
 def find_sizes(
     files: Files, layout: Layout, marks: KnownMarks, settings: Settings, given: Collection[str]
 ) -> Sizes:
-    """The sizes to go by; `given` names the settings somebody chose (attribute names).
+    """The sizes to use; `given` names the settings that somebody chose (attribute names).
 
-    Raises StoreSizeMismatch when a chosen size is that of no file at all.
+    Raises StoreSizeMismatch when a chosen size fits no file at all.
     """
     segment_bytes, segment_origin = _segment_size(layout, marks, settings, given)
     queue_files = [file for queue in layout.queues for file in queue.files]
@@ -61,8 +61,8 @@ def find_sizes(
 def _segment_size(
     layout: Layout, marks: KnownMarks, settings: Settings, given: Collection[str]
 ) -> tuple[int, str]:
-    """As for other files, but one file alone is no proof of its size: somebody may have cut it, or
-    lengthened it. Then the size that was given counts, or the one that the offsets file notes."""
+    """Find the segment size as for other files. But a single file does not prove its size: somebody
+    may have cut or lengthened it. Then the given size counts, or the size in the offsets file."""
     name, setting = "commit_log_segment_bytes", settings.commit_log_segment_bytes
     is_alone = len(layout.segments) == 1
     if name in given and is_alone and not layout.segments[0].start % setting:
@@ -85,7 +85,7 @@ def _size(
                 "this setting would be refused. Leave it out to go by the files."
             )
         return setting, GIVEN
-    # The length that most files have, of those whose name is a multiple of it.
+    # The most frequent length of files whose name is a multiple of it.
     fitting = Counter(file.size for file in found if file.size and file.start % file.size == 0)
     if fitting:
         return max(fitting, key=lambda length: (fitting[length], length)), FOUND
@@ -126,7 +126,7 @@ def _entries(length: int, slots: int) -> int:
 
 
 def _slots_of(files: Files, file: FoundFile) -> int | None:
-    """The number of slots that puts the last counted entry where its log offset stands."""
+    """The number of slots that puts the last counted entry at the place of its log offset."""
     source = Source(files, file.path)
     try:
         header = source.read(0, HEADER_BYTES)

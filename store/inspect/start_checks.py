@@ -1,11 +1,11 @@
 """Checks with which a start refuses files that are wrong or misplaced, before it changes anything.
 
 Going on would misread them, write over what somebody else may still bring back, or fail in the
-middle of the recovery. Each refusal names the file and says what to do; a place that only one file
-of the store is in the wrong, and derived ones can be made again, is still a person's to decide.
+middle of the recovery. Each refusal names the file and says what to do; even if a single file is in
+a wrong place, and derived files can be made again, a person has to decide.
 
-Not seen here: damage inside of files, which recovery and scrub deal with, and sizes, which loading
-compares.
+Damage inside of files is not checked here (recovery and scrub deal with it), nor are sizes, which
+loading compares.
 """
 
 import os
@@ -33,7 +33,7 @@ SMALL_FILES = ("abort", "checkpoint", "offsets", "offsets.tmp")
 TOPICS, OFFSETS, DELAYS = "topics.json", "consumerOffset.json", "delayOffset.json"
 LMQ_OFFSETS = "lmqConsumerOffset.json"
 BACKUP, TEMPORARY = ".bak", ".tmp"
-#: Stands in the names of damaged tables that a start has kept aside (aerobee/file_replacement.py).
+#: A part of the names of damaged tables that a start has kept aside (aerobee/file_replacement.py).
 DAMAGED = ".damaged"
 _HEAD = struct.Struct(">iI")
 _OWN_OFFSET = struct.Struct(">q")
@@ -41,7 +41,7 @@ _HEAD_BYTES = LOG_OFFSET_POSITION + _OWN_OFFSET.size
 
 
 def check_small_files(files: Files, root: str) -> None:
-    """Refuse what is no file in the place of one. Raises StoreLayoutError."""
+    """Refuse anything but a file in the place of a file. Raises StoreLayoutError."""
     names = files.names(root)
     for name in SMALL_FILES:
         path = os.path.join(root, name)
@@ -58,10 +58,10 @@ def check_small_files(files: Files, root: str) -> None:
 
 def tables_read(files: Files, settings: Settings) -> list[str]:
     """Paths of the tables below the store that a start with these settings reads, if they are
-    there; all others are nobody's there."""
+    there; nothing reads any others."""
     config = os.path.join(settings.store_path, "config")
     light = os.path.join(config, LMQ_OFFSETS)
-    # A broker that is to have light queues for the first time goes on from the ordinary table.
+    # A broker that gets light queues for the first time goes on from the ordinary table.
     is_light = settings.lmq_enabled and (files.exists(light) or files.exists(light + BACKUP))
     names = (
         *(TOPICS, "subscriptionGroup.json", "consumerFilter.json", DELAYS, "stages.json"),
@@ -76,9 +76,10 @@ def tables_read(files: Files, settings: Settings) -> list[str]:
 def check_log(
     segments: MappedFileQueue, queues: ConsumeQueueTable, flushed: int | None, *, clean_stop: bool
 ) -> None:
-    """Refuse a log that is not whole, `flushed` being where it must reach. StoreLayoutError.
+    """Refuse a log that is not whole, or ends below `flushed`. Raises StoreLayoutError.
 
-    Where that is not known, all that queues name was on the disk when a clean stop ended the run.
+    Without a known mark: all records that queues name were on the disk if a clean stop ended the
+    run.
     """
     end = segments.segments[-1].end if segments.segments else 0
     if flushed is not None and flushed > end:
@@ -104,7 +105,8 @@ def check_log(
 
 
 def entries_beyond(queues: ConsumeQueueTable, log_offset: int) -> dict[ConsumeQueue, int]:
-    """How many entries of each queue name records at or above `log_offset`. Raises OSError."""
+    """The number of entries of each queue that name records at or above `log_offset`. Raises
+    OSError."""
     found = {}
     for queue in queues:
         last = queue.entry(queue.max_offset - 1) if queue.max_offset else None
@@ -117,7 +119,7 @@ def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
     last = segments.segments[-1]
     beyond = entries_beyond(queues, last.end)
     count = sum(beyond.values())
-    if count == 1:  # perhaps one with a flipped bit, unless it fits
+    if count == 1:  # perhaps an entry with a flipped bit, unless it fits
         (queue,) = beyond
         first = queue.entry(queue.max_offset - 1)
         count = int(first is not None and first.log_offset == last.end)
@@ -135,7 +137,7 @@ def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
 def check_segment_names(files: Files, segments: MappedFileQueue) -> None:
     """Refuse a segment under the name of another one. Raises StoreLayoutError, OSError.
 
-    Recovery would take it for damage, zero what it holds behind the log's end, and write on there.
+    Recovery would take it for damage, zero its bytes above the log's end, and write on there.
     """
     for segment in segments.segments:
         own = _own_start(files, segment)
@@ -149,7 +151,7 @@ def check_segment_names(files: Files, segments: MappedFileQueue) -> None:
 
 
 def _own_start(files: Files, segment: MappedFile) -> int:
-    """Where a segment begins by its first two records; its own beginning if they do not agree."""
+    """The start of a segment by its first two records; its named start if they do not agree."""
     with files.opened(segment.path, read_only=True) as fd:
         first = _head_at(files, fd, 0)
         if first is None or first[1] == segment.start:
@@ -164,7 +166,7 @@ def _own_start(files: Files, segment: MappedFile) -> int:
 
 
 def _head_at(files: Files, fd: int, position: int) -> tuple[int, int] | None:
-    """(size, log offset) that a record says of itself; None if there is no record."""
+    """(size, log offset) in a record's own fields; None without a record."""
     data = files.read(fd, position, _HEAD_BYTES)
     if len(data) < _HEAD_BYTES:
         return None
@@ -195,16 +197,16 @@ def check_rights(
     index: IndexService | None,
     tables: Iterable[str],
 ) -> None:
-    """Refuse files that we may not use as we have to: made by another user, most often root, or on
-    a read-only file system. Met later, they would stop the store. Raises StoreNotWritable."""
+    """Refuse files without the needed permission: made by another user, most often root, or on a
+    read-only file system. Later they would stop the store. Raises StoreNotWritable."""
     paths = segments.paths
-    # (path, whether it is written) of all that is there.
+    # (path, whether it is written) of all existing files.
     used = [(root, True), (os.path.join(root, "checkpoint"), True)]
     used += [(os.path.join(root, "offsets"), False)]
     used += [(directory, directory in paths.writable) for directory in paths.all]
     last = segments.last
     for segment in segments.segments:
-        # Any of the last ones may be the one that is written: those behind it are empty.
+        # Any of the last segments may be in use by the writer: those after it are empty.
         is_young = last is not None and segment.start >= last.start - 2 * segment.size
         used.append((segment.path, is_young and not paths.is_read_only(segment.path)))
     for table in tables:  # replaced as a whole, by its temporary file

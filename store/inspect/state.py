@@ -21,8 +21,8 @@ def was_left_open(files: Files, root: str) -> bool:
 class KnownMarks:
     """The marks in our offsets file, as far as a start would believe them.
 
-    `ours`: it speaks of this directory (otherwise it is a copy, or RocketMQ ran since).
-    `same_boot`: and the machine has not gone down since.
+    `ours`: it belongs to this directory (otherwise it is a copy, or RocketMQ ran since).
+    `same_boot`: besides, the machine has not gone down since.
     """
 
     offsets: Offsets | None = None
@@ -32,12 +32,12 @@ class KnownMarks:
 
     @property
     def believed(self) -> Offsets | None:
-        """The offsets in the file, if it speaks of this directory."""
+        """The offsets in the file, if it belongs to this directory."""
         return self.offsets if self.ours else None
 
     @property
     def flushed(self) -> int:
-        """Up to there the log was on the disk for certain; 0 if nobody knows."""
+        """The log offset up to which the log was surely on the disk; 0 if that is not known."""
         return 0 if self.believed is None else self.believed.flushed
 
     @property
@@ -52,7 +52,7 @@ class KnownMarks:
 
 
 def read_marks(files: Files, root: str) -> KnownMarks:
-    """Read the offsets file and hold it against the directory."""
+    """Read the offsets file and compare it with the directory."""
     path = os.path.join(root, NAME)
     if not files.exists(path) or files.is_directory(path):
         return KnownMarks()
@@ -72,7 +72,7 @@ def read_marks(files: Files, root: str) -> KnownMarks:
 def check_marks(
     marks: KnownMarks, root: str, log_start: int, log_end: int, findings: Findings
 ) -> None:
-    """Say what the offsets file knows that is not so."""
+    """Report the statements of the offsets file that are wrong."""
     path = os.path.join(root, NAME)
     if marks.damaged:
         findings.add("offsets-damaged", path, None, "is not as it was written")
@@ -107,7 +107,7 @@ def check_marks(
 
 
 def check_lock(files: Files, root: str, findings: Findings) -> None:
-    """The content of the file whose lock keeps a second broker out."""
+    """Check the content of the file whose lock keeps a second broker out."""
     path = os.path.join(root, "lock")
     if not files.exists(path):
         return
@@ -126,13 +126,13 @@ def read_checkpoint(files: Files, root: str) -> tuple[int, ...] | None:
 
 
 def check_checkpoint(files: Files, root: str, newest_ms: int, findings: Findings) -> None:
-    """Length, the unused rest, and times that no message of the log has reached.
+    """Check the length, the unused rest, and times that no message of the log has reached.
 
     `newest_ms` is the newest message's store time, 0 if that is not known.
     """
     path = os.path.join(root, "checkpoint")
     if files.is_directory(path):
-        return  # said already
+        return  # already reported
     if not files.exists(path):
         findings.add("checkpoint-damaged", path, None, "is not there")
         return
@@ -141,7 +141,7 @@ def check_checkpoint(files: Files, root: str, newest_ms: int, findings: Findings
         findings.add(
             "checkpoint-damaged", path, None, f"has not the {CHECKPOINT_BYTES} bytes it should have"
         )
-    # RocketMQ 5 keeps two more values behind the three times.
+    # RocketMQ 5 keeps two more values after the three times.
     rest = data[TIMES.size + 16 :]
     if rest.count(0) != len(rest):
         findings.add("checkpoint-tail", path, TIMES.size, "holds something behind its times")

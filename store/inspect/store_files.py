@@ -1,8 +1,8 @@
-"""A store at rest as files: what is there, of which sizes, known to reach how far; its log and its
-queues, and how the one is scanned with the other.
+"""A store at rest as files: their names and sizes, the known end; its log and its queues, and the
+scan of the log by the queues.
 
-Making one reads names, lengths and the small files; the log and the queues are opened when they are
-asked for.
+The constructor reads names, lengths and the small files; the log and the queues are opened when
+they are asked for.
 """
 
 from collections.abc import Collection
@@ -64,7 +64,7 @@ class StoreFiles:
         return Extensions(self.sources, self.layout, self.sizes.extension_bytes)
 
     def index_view(self, path: str) -> IndexView:
-        """One of the index files, read-only."""
+        """An index file, read-only."""
         return IndexView(
             lambda position, size: self.sources.get(path).read(position, size),
             self.sizes.index_slots,
@@ -72,17 +72,17 @@ class StoreFiles:
 
     @cached_property
     def boundaries(self) -> Boundaries:
-        """Where the queues know records to begin."""
+        """The places where records begin by the queues."""
         return Boundaries(self.queues.values, self.log.names_back)
 
     @cached_property
     def known_end(self) -> int:
-        """Up to there sound records are known to have been."""
+        """The log offset up to which there were sound records once."""
         named_end, _ = last_boundary(self.queues.values(), self.log.names_back, 0)
         return max(named_end, self.log.last_sound_start(), self.marks.flushed)
 
     def queue_end(self, key: tuple[str, int]) -> int | None:
-        """Where a queue ends, None if there is no such queue."""
+        """The end of a queue, None if there is no such queue."""
         queue = self.queues.get(key)
         return None if queue is None else queue.max_offset
 
@@ -101,7 +101,7 @@ class StoreFiles:
         )
 
     def tables(self, findings: Findings | None = None, counts: Counts | None = None) -> Tables:
-        """The broker's tables as they are now; what is wrong with them goes to `findings`."""
+        """The broker's tables as they are now; their faults go to `findings`."""
         read = tables_read(self.files, self.settings)
         return Tables(self.files, self.layout, read, findings or Findings(), counts or Counts())
 

@@ -1,8 +1,8 @@
-"""Finds what is in a store directory, by names and lengths only, and what is wrong with those.
+"""Lists the content of a store directory, by names and lengths only, and their faults.
 
 A start reads the same directories, strictly: it refuses a store at the first thing that does not
-fit. Here everything is listed, fitting or not, so that all that is wrong can be said at once, and
-so that what is left can still be read.
+fit. Here everything is listed, fitting or not, so that all faults can be reported at once, and the
+rest can still be read.
 """
 
 import os
@@ -28,12 +28,12 @@ _KNOWN = frozenset(
     | {"batchconsumequeue", "timerwheel", "timerlog", "epochFileCheckpoint", "brokerIdentity"}
 )
 ASIDE_PREFIX = "lost+found-"
-#: Where a rebuild makes what it will put in place.
+#: The directory in which a rebuild makes the files that it will put in place.
 REBUILD = "rebuild"
 
 
 class FoundFile(NamedTuple):
-    """A file named by where it begins (0 for index files)."""
+    """A file named by its beginning (0 for index files)."""
 
     path: str
     start: int
@@ -41,7 +41,7 @@ class FoundFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name alone."""
+        """The name without the directory."""
         return os.path.basename(self.path)
 
 
@@ -64,7 +64,7 @@ class Layout:
     queues: list[FoundQueue] = field(default_factory=list)
     index_files: list[FoundFile] = field(default_factory=list)
     config_files: list[str] = field(default_factory=list)
-    # Files of no length.
+    # Files without length.
     unfinished: list[FoundFile] = field(default_factory=list)
     # (path, whether RocketMQ refuses to start because of it).
     foreign: list[tuple[str, bool]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Layout:
 
 
 def log_directories(settings: Settings) -> tuple[str, ...]:
-    """Every directory that may hold segments, those only read from as well."""
+    """Every directory that may hold segments, read-only directories too."""
     named = (*settings.commit_log_directories, *settings.read_only_commit_log_directories)
     return tuple(dict.fromkeys(named))
 
@@ -140,7 +140,7 @@ def _holds_store(files: Files, root: str) -> bool:
 
 
 def _is_file(files: Files, path: str, layout: Layout) -> bool:
-    """Whether a file is what has the name of one; noted if not."""
+    """Whether a path with the name of a file is a file; noted if not."""
     if files.exists(path) and not files.is_directory(path):
         return True
     what = "a directory" if files.exists(path) else "a link to nothing"
@@ -149,7 +149,7 @@ def _is_file(files: Files, path: str, layout: Layout) -> bool:
 
 
 def _is_sign(files: Files, root: str, name: str) -> bool:
-    """Whether it makes a store of its directory: folders do by what is in them."""
+    """Whether a name shows that its directory is a store: a folder does by its content."""
     names = files.names(os.path.join(root, name)) if name in _FOLDERS else [""]
     if name == "commitlog":
         return any(_SEGMENT_NAME.fullmatch(one) for one in names)
@@ -159,7 +159,7 @@ def _is_sign(files: Files, root: str, name: str) -> bool:
 def _found_files(
     files: Files, directory: str, pattern: re.Pattern[str], layout: Layout
 ) -> Iterator[FoundFile]:
-    """The files of a directory whose names fit; what else is there is noted."""
+    """The files of a directory whose names fit; all others are noted."""
     for name in files.names(directory):
         path = os.path.join(directory, name)
         if pattern.fullmatch(name) is None:
@@ -196,7 +196,7 @@ def _list_extensions(files: Files, directory: str, layout: Layout) -> None:
 def _queue_directories(
     files: Files, directory: str, layout: Layout
 ) -> Iterator[tuple[str, int, str]]:
-    """(topic, queue id, path) of each queue below `directory`; what else is there is noted."""
+    """(topic, queue id, path) of each queue below `directory`; all others are noted."""
     for topic in files.names(directory):
         topic_directory = os.path.join(directory, topic)
         if not files.is_directory(topic_directory):
@@ -236,9 +236,9 @@ def _list_config(files: Files, directory: str, layout: Layout) -> None:
 def check_segments(
     layout: Layout, segment_bytes: int, findings: Findings, misplaced: Container[str]
 ) -> None:
-    """Names, lengths and the run of the commit log's files.
+    """Check names, lengths and the run of the commit log's files.
 
-    One that is `misplaced` (by path) is no reason to miss those in front of it.
+    A file that is `misplaced` (by path) does not show that files before it are missing.
     """
     expected = layout.segments[0].start if layout.segments else 0
     for file in layout.segments:
@@ -282,7 +282,7 @@ def check_segments(
 
 
 def check_strays(files: Files, layout: Layout, findings: Findings) -> None:
-    """Files without length, files that are nobody's, a rebuild that was broken off."""
+    """Report files without length, foreign files, and a rebuild that was broken off."""
     rebuild = os.path.join(layout.root, REBUILD)
     if files.exists(rebuild):
         missing = [

@@ -1,7 +1,7 @@
-"""The collector of garbage, out of the way while many objects are made that all stay.
+"""Pauses the garbage collector while many objects are made that all stay.
 
-It would look at every one of them again and again, find nothing, and hold up all threads meanwhile:
-two thirds of the time that such work takes.
+It would look at every object again and again, find nothing, and stop all threads meanwhile: two
+thirds of the time that such work takes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No collection within the `with` block; one that was off before it stays off.
+    """No collection within the `with` block; a collector that was off before stays off.
 
-    Any thread, and it is off for all of them. Of two blocks at once the one that began first turns
-    it on again.
+    Any thread may use it, and the collector is off for all of them. If two blocks overlap, the
+    first that began turns it on again.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,20 +1,20 @@
-"""The commit log: the one place where a message becomes bytes of the store.
+"""The commit log: the only place where a message becomes bytes of the store.
 
-One writer at a time, under the put lock: give the message its offsets and time, encode it, copy it
-behind the last one, move the marks. A single message is a batch of one. Nothing in there waits for
-a disk, except a roll whose next segment is not ready. Marks move last, so an exception leaves
-everything as it was, and the lock is a context manager, so it cannot stay shut (docs/reliability.md
-B21).
+One writer at a time, under the put lock, gives the message its offsets and time, encodes it, copies
+it after the last record, and moves the marks. A single message is a batch of its own. Nothing in
+there waits for a disk, except a roll whose next segment is not ready. Marks move last, so an
+exception leaves everything as it was, and the lock is a context manager, so it cannot stay shut
+(docs/reliability.md B21).
 
-A record is stored only if 8 bytes stay free behind it. If not, those 8 bytes say how much is left
-(a blank), and the record begins the next segment. A batch goes into one segment as a whole. The
-next segment is always made ahead of need, also behind one that a restart goes on with, so a roll
-does not wait for the disk. A segment that cannot be had is a StoreError, and `problem` says why
-until it works again.
+A record is stored only if 8 bytes stay free after it. If not, a blank (8 bytes with the length of
+the rest) ends the segment, and the record begins the next one. A batch goes into one segment as a
+whole. The next segment is always made ahead of need, also after a segment that a restart goes on
+with, so a roll does not wait for the disk. A segment that cannot be had is a StoreError, and
+`problem` says why until it works again.
 
-What was appended is also remembered in `pending`, so that reput can feed the consume queues and the
-index without reading it back. If nobody takes it, `pending` is given up above `PENDING_MOST` and
-reput reads the log instead.
+Appended messages are also remembered in `pending`, so that reput can feed the consume queues and
+the index without reading them back. If nobody takes it, `pending` is given up above `PENDING_MOST`
+and reput reads the log instead.
 
 Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); the marks and the
 segments' `wrote` are read by the flush threads.
@@ -45,8 +45,8 @@ from aerobee.store.segments.allocate import AllocateMappedFileService, refusal
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.results import PutResult
 
-#: What dispatch needs of an append: queue (None: no entry), queue offset, log offset, size, tags
-#: code, keys, store time, topic.
+#: The values of an append that dispatch needs: queue (None: no entry), queue offset, log offset,
+#: size, tags code, keys, store time, topic.
 Appended: TypeAlias = tuple[ConsumeQueue | None, int, int, int, int, tuple[str, ...], int, str]
 
 PENDING_MOST = 65_536
@@ -64,8 +64,7 @@ class CommitLog:
         before_refusal: Callable[[], None],
         place: Place | None = None,
     ) -> None:
-        """`place` does what `PreparedBatch.placed` and the segment's `append` do, where it is
-        compiled."""
+        """`place` is the compiled form of `PreparedBatch.placed` and the segment's `append`."""
         settings, stats = core.settings, core.stats
         self.marks = marks = core.marks
         self.segments = core.segments
@@ -86,16 +85,16 @@ class CommitLog:
         self._safe_properties = self._encoding.safe_properties
         self._max_message_bytes = settings.max_message_bytes
         self._busy_timeout_ns = settings.page_cache_busy_timeout_ms * 1_000_000
-        # Called before a put is refused for the store's state, which it may put in order.
+        # Called before a put is refused for the store's state, which the call may repair.
         self._before_refusal = before_refusal
         self._lock = threading.Lock()
-        # When the lock's holder came in, 0 when nobody holds it.
+        # The time when the lock was taken, 0 while nobody holds it.
         self._held_since_ns = 0
         self._active: MappedFile | None = None
-        # Why the last attempt to open or make a segment failed, None when it worked.
+        # The reason why the last attempt to open or make a segment failed, None if it worked.
         self.problem: str | None = None
         self.pending: list[Appended] = []
-        # Whether `pending` has every append from `dispatched` on. Reput's to set.
+        # Whether `pending` has every append from `dispatched` on. Reput sets it.
         self.feeding = True
 
     # --- appending --------------------------------------------------------------------------
@@ -128,8 +127,8 @@ class CommitLog:
     def put_batch(self, messages: Sequence[StoreMessage]) -> PutResult:
         """Append messages of one queue side by side in one segment, or none of them.
 
-        Raises a StoreError; then nothing was changed. The result is that of the first, with the sum
-        of sizes, the count, and the log offset of each.
+        Raises a StoreError; then nothing was changed. The result has the place of the first, the
+        sum of sizes, the count, and the log offset of each.
         """
         now_ns = self._now_ns()
         if self._health.refusing or self._held_since_ns:
@@ -142,7 +141,7 @@ class CommitLog:
         with self._lock:
             self._held_since_ns = now_ns
             try:
-                # Not what a subclass makes of single messages: a batch has one queue only.
+                # This is not a subclass's rule for single messages: a batch has one queue only.
                 entries = CommitLog._append(self, messages, queue, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
@@ -161,25 +160,25 @@ class CommitLog:
         stats.appended_bytes += result.size
         self._times.add(self._now_ns() - began_ns)
 
-    # --- for who writes records in the segment's mapping itself (native/) ---------------------
+    # --- for code that writes records in the segment's mapping itself (native/) ---------------
 
     def known_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue that has messages, or had; to be forgotten when `queues_removed` moves."""
+        """A queue that has messages, or had. The caller forgets it when `queues_removed` moves."""
         return self._queue_of.get((topic, queue_id))
 
     @property
     def queues_removed(self) -> int:
-        """How many queues have been deleted."""
+        """The number of queues that have been deleted."""
         return self._queues.removed
 
     @property
     def safe_properties(self) -> int:
-        """Stored properties of no more bytes fit a record, whatever they say."""
+        """The bytes of stored properties that fit a record whatever they hold."""
         return self._safe_properties
 
     def claim(self) -> MappedFile | None:
-        """Take the put lock, for records that are written behind what is there; the segment to
-        write in, with its marks. None: whatever is to be stored goes by `put` now."""
+        """Take the put lock, for records that are written after the last one; return the segment to
+        write in. None: messages have to be stored by `put` now."""
         if (
             self._health.refusing
             or self._held_since_ns
@@ -193,13 +192,13 @@ class CommitLog:
         return self._active
 
     def claimed_ms(self) -> int:
-        """Store time of what is appended under the claim, ms."""
+        """Store time of records that are appended under the claim, ms."""
         assert self._active is not None
         return max(self._held_since_ns // 1_000_000, self._active.last_store_ms)
 
     def release(self, wrote: int, entries: list[Appended]) -> None:
-        """End a claim: the records up to the position `wrote` are in place, and `entries` says what
-        they are. Their queues have their numbering already."""
+        """End a claim: the records up to the position `wrote` are in place, and `entries` has their
+        values. Their queues have their numbering already."""
         began_ns, segment = self._held_since_ns, self._active
         assert segment is not None
         try:
@@ -218,13 +217,13 @@ class CommitLog:
             self._lock.release()
 
     def prepare_batch(self) -> PreparedBatch:
-        """An empty one, to which messages are added before `put_prepared`."""
+        """An empty batch, to which messages are added before `put_prepared`."""
         return PreparedBatch(self._max_message_bytes, self._encoding, self._counted)
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
-        """As `put_batch`, of a batch whose records are ready but for their places.
+        """Do `put_batch` for a batch whose records are ready but for their places.
 
-        The result leaves out where each is: one behind the other, as long as `batch.sizes` says.
+        The result has no place of each: they follow each other with the lengths of `batch.sizes`.
         """
         now_ns = self._now_ns()
         if self._health.refusing or self._held_since_ns:
@@ -249,7 +248,7 @@ class CommitLog:
         log_offset = segment.start + segment.wrote
         queue_offset = queue.next_offset
         if len(batch.sizes) > PENDING_MOST:
-            # So many make a long list that would be given up at the next append.
+            # A long list would be given up at the next append.
             self.stop_feeding()
         entries = _entries(batch, queue, log_offset, store_ms) if self.feeding else []
         place = (queue_offset, log_offset, store_ms)
@@ -330,8 +329,8 @@ class CommitLog:
     # --- segments ---------------------------------------------------------------------------
 
     def prepare(self) -> StoreError | None:
-        """Open the last segment for writing ahead of the first put, if it has room; what that would
-        be refused with, None when all is well."""
+        """Open the last segment for writing ahead of the first put, if it has room; return the
+        error that would refuse it, None when all is well."""
         with self._lock:
             last = self.segments.last
             if last is None or last.wrote == last.size:
@@ -343,13 +342,13 @@ class CommitLog:
         return None
 
     def make_ahead(self) -> None:
-        """Have the segment made that will be needed next, without waiting for it."""
+        """Have the next segment made, without waiting for it."""
         with self._lock:
             last = self.segments.last
             self._allocator.prepare(last.end if last is not None else self.marks.written)
 
     def _activate(self) -> MappedFile:
-        """The segment to write to, with its successor under way, when none is active yet."""
+        """The segment to write to, with its successor under way, if no segment is active yet."""
         last = self.segments.last
         if last is None or last.wrote == last.size:
             last = self._take(last.end if last is not None else self.marks.written)
@@ -403,17 +402,17 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """First log offset there is."""
+        """First log offset of the log."""
         return self.segments.min_offset
 
     def stop_feeding(self) -> None:
-        """Give `pending` up: reput will read the log from where it is."""
+        """Give `pending` up: reput will read the log instead."""
         self.pending = []
         self.feeding = False
 
     def take_pending(self, limit: int, most: int = PENDING_MOST) -> list[Appended]:
         """The entries of `pending` that end at or below `limit`, which are removed: the first
-        `most`, with what else belongs to the last one's record."""
+        `most`, with the rest of the last one's record."""
         with self._lock:
             pending = self.pending
             if len(pending) <= most and pending and pending[-1][2] + pending[-1][3] <= limit:
@@ -434,7 +433,8 @@ class CommitLog:
             return self.feeding
 
     def forget_queue_of(self, topic: str) -> None:
-        """What is pending of a topic whose queues are being deleted gets no entries any more."""
+        """Let pending messages of a topic whose queues are being deleted get no entries any
+        more."""
         with self._lock:
             self.pending = [
                 (None, *entry[1:]) if entry[0] is not None and entry[7] == topic else entry
@@ -485,8 +485,8 @@ class CommitLog:
 def _entries(
     batch: PreparedBatch, queue: ConsumeQueue, log_offset: int, store_ms: int
 ) -> list[Appended]:
-    """What dispatch needs of a batch whose first record is at `log_offset`, before the queue's next
-    offset moves."""
+    """The entries of a batch whose first record is at `log_offset`, before the queue's next offset
+    moves."""
     return list(
         zip(
             repeat(queue),

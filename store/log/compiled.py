@@ -1,8 +1,8 @@
-"""What may be done in the store's place by code that was compiled (`aerobee/native`).
+"""The functions that compiled code may do in the store's place (`aerobee/native`).
 
-The store is complete without it, and the rules are the store's own: whoever has a compiled form
-hands it over when a store is opened. It takes what is plain, as each function says, and leaves the
-rest to the code that is read here.
+The store is complete without it, and the rules are the store's own: the caller that has a compiled
+form hands it over when a store is opened. It takes plain input, as each function says, and leaves
+the rest to the plain code.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +16,9 @@ Made = TypeVar("Made")
 
 
 class Derived(NamedTuple):
-    """What follows from sound records side by side: how many they are, the log offset behind the
-    last one and its store time; the queues with runs of their claims, as first slot and entries, in
-    the order of the log; how many keys there are, and those to be put (`HASHED` of
+    """The values that follow from sound records side by side: their number, the log offset after
+    the last one and its store time; the queues with runs of their claims, as first slot and
+    entries, in the order of the log; the number of keys, and the keys to be put (`HASHED` of
     index/index_file.py).
     """
 
@@ -31,7 +31,7 @@ class Derived(NamedTuple):
 
 
 #: Takes the plain records at a position of a buffer, which is a log offset, up to another position
-#: at most; None if the first one is not plain.
+#: at most; None if the first record is not plain.
 Take: TypeAlias = Callable[[bytes | memoryview, int, int, int], Derived | None]
 
 #: The queue of a record's topic and queue id, -1 for a record without an entry, and the hash of
@@ -56,7 +56,7 @@ class Deriver(Protocol):
 
 
 class Compiled(Protocol):
-    """The functions of one compiled form."""
+    """The functions of a compiled form."""
 
     def scan(
         self,
@@ -82,13 +82,13 @@ class Compiled(Protocol):
     def deriver(
         self, place_of: PlaceOf, check_body: bool, with_keys: bool, derive_from: int, /
     ) -> Deriver:
-        """For one reading of a log, of which nothing below `derive_from` is derived."""
+        """A deriver for one reading of a log; nothing below `derive_from` is derived."""
 
     def gather(
         self, entries: "list[Appended]", arrival: Callable[[str, int, int, int], Made] | None, /
     ) -> "tuple[list[Made], int, list[tuple[ConsumeQueue, int, bytes]]]":
-        """What has arrived (nothing, for None), how many that were, and of each queue its first
-        slot and the entries for it."""
+        """The arrivals (nothing, for None), their number, and for each queue its first slot and its
+        entries."""
 
     def put_keys(
         self,
@@ -99,10 +99,10 @@ class Compiled(Protocol):
         hash_of: Callable[[int, str], int],
         /,
     ) -> None:
-        """Put the keys of all entries into one `IndexFile`, which has room for them."""
+        """Put the keys of all entries into an `IndexFile`, which has room for them."""
 
     def put_hashed(self, hashed: bytes, first: int, most: int, file: Any, /) -> None:
-        """Put `most` of the keys in `hashed` into one `IndexFile`, which has room for them."""
+        """Put `most` of the keys in `hashed` into an `IndexFile`, which has room for them."""
 
     def place(
         self,
@@ -116,5 +116,5 @@ class Compiled(Protocol):
         time_at: int,
         /,
     ) -> None:
-        """What `PreparedBatch.placed` completes, copied as `MappedFile.append` does; see
+        """Complete records like `PreparedBatch.placed`, and copy them like `MappedFile.append`; see
         `native/placing.pyx`."""

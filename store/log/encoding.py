@@ -1,8 +1,8 @@
-"""How messages become records, and which messages cannot become one.
+"""Decides how messages become records, and which messages cannot become a record.
 
 Records are encoded plainly, or sealed with a CRC of the whole record at their end. The choice is
-made once, when the store is opened (`enabledAppendPropCRC`); the append path calls whatever it was
-given. Limits belong to the choice, because a seal takes room of the properties.
+made once, when the store is opened (`enabledAppendPropCRC`); the append path calls the encoding
+that it was given. Limits belong to the choice, because a seal takes room of the properties.
 
 The limits (store/FORMAT.md 2.5, 3.2) are checked before the put lock is taken. The body limit is a
 setting, and may be changed under a running broker one day; the others belong to the format: a
@@ -23,17 +23,18 @@ from aerobee.store.queues.queue_table import check_topic
 
 
 class Encoding(NamedTuple):
-    """One way to encode.
+    """A way to encode.
 
-    `encode` takes (message, queue offset, log offset, store time in ms); `properties_size` says how
-    long the stored properties of a text will be, which is at most 32,767 whenever the text is not
-    longer than `safe_properties`.
+    `encode` takes (message, queue offset, log offset, store time in ms); `properties_size` gives
+    the length of a text's stored properties, which is at most 32,767 if the text is not longer than
+    `safe_properties`.
     """
 
     encode: Callable[[StoreMessage, int, int, int], bytes]
     properties_size: Callable[[bytes], int]
     safe_properties: int
-    #: Bytes at a record's end that follow from all before them, and how; none, None.
+    #: Bytes at a record's end that follow from all before them, and the function; 0 and None
+    #: without.
     seal_bytes: int = 0
     seal: Callable[[memoryview], bytes] | None = None
 
@@ -49,7 +50,7 @@ SEALED = Encoding(
 
 
 def crc_checks(*, verify_property_crc: bool, check_crc: bool = True) -> int:
-    """What `check_record` is to check where CRCs are to be checked at all."""
+    """The argument of `check_record` that says which CRCs to check."""
     if verify_property_crc:
         return CHECK_WHOLE
     return CHECK_BODY if check_crc else CHECK_NOTHING
@@ -58,7 +59,7 @@ def crc_checks(*, verify_property_crc: bool, check_crc: bool = True) -> int:
 def too_large(
     message: StoreMessage, max_message_bytes: int, encoding: Encoding
 ) -> StoreError | None:
-    """What is wrong with the size of the message's parts, None when nothing is."""
+    """The error of the size of the message's parts, None without one."""
     if len(message.properties) > encoding.safe_properties:
         size = encoding.properties_size(message.properties)
         if size > MAX_PROPERTIES_BYTES:
@@ -69,7 +70,7 @@ def too_large(
 
 
 def body_too_large(body_bytes: int, max_message_bytes: int) -> StoreError | None:
-    """What is wrong with a body, or a batch's bodies together, of that length."""
+    """The error of a body, or of a batch's bodies together, of that length; None without one."""
     if body_bytes <= max_message_bytes:
         return None
     return MessageIllegal(
@@ -78,7 +79,7 @@ def body_too_large(body_bytes: int, max_message_bytes: int) -> StoreError | None
 
 
 class BatchCheck:
-    """The rules of a batch, one message after the other; `body_bytes` are those of all so far."""
+    """The rules of a batch, one message after the other; `body_bytes` counts all bodies so far."""
 
     def __init__(self, max_message_bytes: int, encoding: Encoding) -> None:
         self._max_message_bytes = max_message_bytes

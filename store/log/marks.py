@@ -1,4 +1,4 @@
-"""How far the log has got: one object, one log offset a mark, each with one writer.
+"""Tells how far the log has got: one object, a log offset for each mark, each with one writer.
 
 | mark       | everything below it ...                     | moved by; its writer               |
 |------------|---------------------------------------------|------------------------------------|
@@ -10,17 +10,18 @@
 | dispatched | is in the queues and the index              | `dispatch`; the store's caller     |
 
 Others follow from them and from the settings: `kept` is the least of the marks that an answer of
-success waits for, `dispatchable` the one up to which messages may become visible. A further
-condition, such as a slave's report, is a mark with a move here and a place in `kept`; whatever
-waits asks for `kept` and learns of it.
+success waits for, `dispatchable` the mark up to which messages may become visible. A further
+condition, such as a slave's report, is a mark with a move here and a place in `kept`; everything
+that waits asks for `kept`.
 
 After the store has broken, reading ends at the durable mark of before the failure (`freeze`).
 
-Marks move forward only and last, when what they say is true. They begin where recovery has left the
-end of the log; a start that cuts the log off makes them afterwards, so no move takes one back.
+Marks move forward only, and last, when all below them is done. They begin at the end of the log
+that recovery has left; a start that cuts the log off makes them afterwards, so no move takes a mark
+back.
 
-Threads: any may read, an int each. The times belong to their marks and move after them, so whoever
-reads the time first and the mark second never gets a time that is not below the mark.
+Threads: any may read, an int each. The times belong to their marks and move after them, so a reader
+that reads the time first and the mark second never gets a time that is not below the mark.
 """
 
 from aerobee.config.model import Settings
@@ -28,8 +29,8 @@ from aerobee.store.errors import StoreBroken
 
 
 class StoreListener:
-    """Hears what happens on the store's threads. Given when the store is opened; this one hears
-    nothing."""
+    """Gets the events of the store's threads. Given when the store is opened; this class ignores
+    all events."""
 
     def moved(self, marks: "Marks") -> None:
         """A mark that something waits for has moved. Called on the thread that moved it."""
@@ -40,7 +41,7 @@ class StoreListener:
 
 
 class Marks:
-    """The marks of one store; see the module's story."""
+    """The marks of a store; see the module's story."""
 
     __slots__ = (
         "_listener",
@@ -131,17 +132,17 @@ class Marks:
 
 
 class PooledMarks(Marks):
-    """Those of a store whose transient pool holds the newest bytes back from the files."""
+    """The marks of a store whose transient pool holds the newest bytes back from the files."""
 
     __slots__ = ()
 
     def write(self, end: int, store_ms: int) -> None:
-        """The log has records up to `end`; they are committed later."""
+        """Note that the log has records up to `end`; they are committed later."""
         self.written = end
         self.written_ms = store_ms
 
     def commit(self, end: int, store_ms: int) -> None:
-        """The files have what lies below `end`, whose newest record is of `store_ms`."""
+        """Note that the files have all bytes below `end`, whose newest record is of `store_ms`."""
         self.committed = end
         self.committed_ms = store_ms
         self._listener.moved(self)

@@ -1,9 +1,9 @@
-"""A large batch made ready beside the put lock: records that lack their place and time only.
+"""A large batch that is made ready outside the put lock: its records lack only place and time.
 
 Encoding a record takes some microseconds, and a batch may have 190,000. They are encoded in steps,
-with nobody waiting; what is left for the moment of the append is two numbers and a time in each.
-Where many records have one size these stand at equal distances, and each of their bytes is set in
-all records by one native call. The compiled form completes and copies each in one go.
+with nobody waiting; the append itself only adds two numbers and a time to each. Where many records
+have one size these stand at equal distances, and each of their bytes is set in all records by one
+native call. The compiled form completes and copies each in one go.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from aerobee.protocol.message.record_layout import BORN_HOST_POSITION
 from aerobee.store.errors import StoreError
 from aerobee.store.log.encoding import BatchCheck, Encoding
 
-#: Completes and copies records: they, their sizes, memory and where in it, queue offset and log
-#: offset of the first, store time and where in a record that stands (`native/placing.pyx`).
+#: Completes and copies records: the records, their sizes, the memory and the position in it, queue
+#: offset and log offset of the first record, store time and its position in a record
+#: (`native/placing.pyx`).
 Place: TypeAlias = Callable[[bytearray, list[int], memoryview, int, int, int, int, int], None]
 
-# Where a record has queue offset and log offset, and behind born timestamp and born host the store
-# time (store/FORMAT.md 2.1).
+# The fields queue offset and log offset of a record; the store time comes after born timestamp and
+# born host (store/FORMAT.md 2.1).
 _PLACE = struct.Struct(">qq")
 _PLACE_AT = 20
 _TIME = struct.Struct(">q")
 _TIME_AT_BEHIND_HOST = BORN_HOST_POSITION
 _FIELD_BYTES = 8
-# From so many records of one size on the native calls are quicker.
+# With at least this number of records of one size the native calls are quicker.
 _LEAST_RUN = 16
-# So many at a time stay in the processor's cache.
+# This number of records at a time stays in the processor's cache.
 _MOST_RUN = 512
 
 
 class PreparedBatch:
     """Messages of one queue, encoded one after the other; `CommitLog.put_prepared` stores them.
 
-    `counted` counts a refusal, as of any other put, and gives it back.
+    `counted` counts a refusal, like that of any other put, and returns it.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class PreparedBatch:
         counted: Callable[[StoreError], StoreError],
     ) -> None:
         self._first: StoreMessage | None = None
-        # Of each message, what its entries need.
+        # The values for the entries of each message.
         self.sizes: list[int] = []
         self.tags_codes: list[int] = []
         self.keys: list[tuple[str, ...]] = []
@@ -63,7 +64,7 @@ class PreparedBatch:
 
     @property
     def first(self) -> StoreMessage:
-        """The message that says what all have in common; there has to be one."""
+        """The first message, which has the values that all share. The batch must not be empty."""
         assert self._first is not None
         return self._first
 
@@ -73,7 +74,7 @@ class PreparedBatch:
         return len(self._records)
 
     def add(self, message: StoreMessage) -> None:
-        """Check and encode one more. Raises StoreError: then the batch cannot be stored."""
+        """Check and encode a message. Raises StoreError: then the batch cannot be stored."""
         try:
             self._check.add(message)
             self._check.check_total()
@@ -118,7 +119,7 @@ class PreparedBatch:
 
     @property
     def sealed(self) -> bool:
-        """Whether what a record ends with follows from its place."""
+        """Whether a record's last bytes follow from its place."""
         return self._encoding.seal is not None
 
     def copy(
@@ -130,13 +131,15 @@ class PreparedBatch:
         memory: memoryview,
         at: int,
     ) -> int:
-        """As `placed`, copied to byte `at` of `memory`; how many bytes. Not for sealed records."""
+        """Do `placed`, copied to byte `at` of `memory`; return the bytes. Not for sealed
+        records."""
         time_at = _TIME_AT_BEHIND_HOST + len(self.first.born_host)
         place(self._records, self.sizes, memory, at, queue_offset, log_offset, store_ms, time_at)
         return len(self._records)
 
     def _set(self, at: int, size: int, values: Sequence[int]) -> None:
-        """The field at `at` of the first of these records, and of all `size` bytes further on."""
+        """Set the field at `at` of the first of these records, and of all others, each `size` bytes
+        further on."""
         fields = array("q", values)
         if sys.byteorder == "little":
             fields.byteswap()

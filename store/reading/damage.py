@@ -1,14 +1,15 @@
-"""Damage met while the store runs: is it the record or the queue entry, and saying so once.
+"""Judges damage met while the store runs, record or queue entry, and reports it once.
 
 A queue entry whose record does not check out has three explanations. The record is damaged: bytes
 are lost, its place is remembered as a gap. The entry is wrong: it is derived, all messages are
-there, and the scrub has it mended. Or neither can be told from what is at hand; the scrub, which
-reads the log in order, can.
+there, and the scrub has it repaired. Or the bytes at hand do not tell; the scrub, which reads the
+log in order, can tell.
 
-Nobody is sent what does not check out in any of these cases. Unless the record itself is damaged,
-its message is looked for in the log (`lookup.py`) before anybody goes on behind the entry. The
-CRC covers a record's body, so a flipped bit in its topic, queue id or queue offset leaves a record
-that claims another slot. It is not believed if that slot is somebody else's or no slot at all.
+In none of these cases a consumer gets a record that does not check out. Unless the record itself is
+damaged, its message is looked for in the log (`lookup.py`) before any reader passes over the entry.
+The CRC covers a record's body, so a flipped bit in its topic, queue id or queue offset leaves a
+record that claims another slot. It is not believed if that slot belongs to another record or does
+not exist.
 
 Threads: `met` on the store's caller's; `note` and `forget` on any, guarded by a lock.
 """
@@ -37,12 +38,12 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store")
 
-# Places that are logged, some 200 bytes each; those beyond are only counted.
+# Places that are logged, some 200 bytes each; further places are only counted.
 _MOST_REPORTED = 10_000
 
 
 class DamageKind(enum.Enum):
-    """What is broken; the values are the labels of the metric."""
+    """The broken part; the values are the labels of the metric."""
 
     RECORD = "record"
     ENTRY = "unit"
@@ -50,7 +51,8 @@ class DamageKind(enum.Enum):
 
 
 class Verdict(NamedTuple):
-    """What an entry's failing record means. A record's damage is at log offsets [start, end)."""
+    """The meaning of an entry's failing record. A record's damage is at log offsets [start,
+    end)."""
 
     kind: DamageKind
     start: int
@@ -69,7 +71,7 @@ class Judge:
         self.crc_check = crc_check
 
     def is_sound(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:
-        """Whether the record an entry names checks out whole and names the entry back."""
+        """Whether the record that an entry names checks out whole and names the entry back."""
         log_offset, size, _ = entry
         segment = self._segments.find(log_offset)
         if segment is None:
@@ -84,7 +86,7 @@ class Judge:
         return True
 
     def judge(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Verdict | None:
-        """What is wrong with an entry and its record; None if nothing is, or its record was removed
+        """The fault of an entry and its record; None without a fault, or if the record was removed
         with its segment."""
         log_offset, size, _ = entry
         if size <= 0:
@@ -138,10 +140,10 @@ class Judge:
         )
 
     def _stands_there(self, segment: MappedFile, entry: QueueEntry) -> bool:
-        """Whether a record, damaged as it is, stands where the entry says.
+        """Whether a record, damaged as it is, stands at the entry's place.
 
-        If two of size, magic and own place are right, or a sound record follows: one flipped bit
-        leaves two, a place in the middle of something else has none.
+        It does if two of size, magic and own place are right, or a sound record follows: one
+        flipped bit leaves two, a place in the middle of something else has none.
         """
         log_offset, size, _ = entry
         reader = MappedReader(segment)
@@ -156,7 +158,8 @@ class Judge:
     def _named_elsewhere(
         self, queue: ConsumeQueue, offset: int, entry: QueueEntry, head: RecordHead
     ) -> Verdict:
-        """The record is whole, but says that it is another queue's, or another one of this queue's.
+        """Judge a whole record that says that it belongs to another queue, or to another slot of
+        this one.
 
         The entry is wrong if the slot that the record claims names it, or is free and fits it.
         """
@@ -179,7 +182,7 @@ class Judge:
         )
 
     def _fits(self, queue: ConsumeQueue, offset: int, log_offset: int) -> bool:
-        """Whether a record there may have that slot: the sound ones beside it are in order."""
+        """Whether a record there may have that slot: the sound entries beside it are in order."""
         before, after = self._sound_entry(queue, offset - 1), self._sound_entry(queue, offset + 1)
         return (before is None or before.log_offset < log_offset) and (
             after is None or log_offset < after.log_offset
@@ -191,7 +194,7 @@ class Judge:
 
 
 class DamageReports:
-    """Says each damage once, counts it, has it remembered and looked into. `lookup` finds the
+    """Reports each damage once, counts it, has it remembered and looked into. `lookup` finds the
     messages of wrong entries.
 
     `offsets` remembers a place without a usable record; `scrub`, None where a store has no scrub,
@@ -219,7 +222,7 @@ class DamageReports:
         self._lock = threading.Lock()
 
     def met(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Outcome:
-        """A read has come to an entry whose record it cannot send; what it does about it."""
+        """Deal with an entry whose record a read cannot send; returns what the read does next."""
         place = (queue, offset, entry)
         if place in self._passed_over:
             self._stats.damaged_reads += 1
@@ -247,7 +250,7 @@ class DamageReports:
         return outcome
 
     def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> bool:
-        """Say and remember what was found, `slot` being the queue and offset it was found by.
+        """Report and remember a finding; `slot` is the queue and offset by which it was found.
 
         False if it was known.
         """
@@ -274,18 +277,18 @@ class DamageReports:
         log.error(
             "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
             _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],
-            # Of lost messages each one is named; of wrong entries there may be very many.
+            # Each lost message is named; wrong entries may be very many.
             extra=None if kind is DamageKind.ENTRY else {"each": True},
         )  # fmt: skip
         return True
 
     def forget(self, slot: tuple[str, int, int]) -> None:
-        """The slot is in order; should it not be again, that is to be said again."""
+        """Note that the slot is in order; new damage of it is reported again."""
         with self._lock:
             self._reported.discard(slot)
 
     def _check_reads_of(self, log_offset: int) -> None:
-        """Where one record is damaged others may be: check each one there from now on."""
+        """Check each record of that segment from now on: where one is damaged, others may be."""
         segment = self._segments.find(log_offset)
         if segment is not None:
             segment.unchecked_below = segment.wrote

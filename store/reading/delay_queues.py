@@ -1,13 +1,13 @@
-"""The queues of SCHEDULE_TOPIC_XXXX, read for what is due (store/FORMAT.md 12.1).
+"""Reads the due messages of the queues of SCHEDULE_TOPIC_XXXX (store/FORMAT.md 12.1).
 
 A level's messages lie in one queue, in the order of their delivery times, which stand where other
-entries have tags codes. So only the head of a queue has to be looked at: `look` gives what is due
-of it and how long the next one waits.
+entries have tags codes. So only the head of a queue has to be looked at: `look` gives its due
+messages and the wait of the next one.
 
-Trust: a delivery time before the message was stored is none (entries made again by a reference
-whose levels were not yet parsed hold tag hashes there; an extension entry may be lost). It is
-computed from the store time then. What cannot be read is passed over, as for every consumer
-(`queue_reader.py`).
+Trust: a delivery time before the message was stored is not believed (entries made again by a
+reference whose levels were not yet parsed hold tag hashes there; an extension entry may be lost).
+It is computed from the store time then. Messages that cannot be read are passed over, as for every
+consumer (`queue_reader.py`).
 
 Threads: the store's caller only.
 """
@@ -30,14 +30,14 @@ from aerobee.store.segments.results import GetResult
 
 log = logging.getLogger("aerobee.store")
 
-# Messages given out at a time: so many are read and put without anybody else having a turn.
+# Messages given out at a time: they are read and put without a turn for anybody else.
 MOST_AT_ONCE = 32
 _READ_ENTRIES = 512
 _SIZE = struct.Struct(">i")
 
 
 class Due(NamedTuple):
-    """A message whose time has come, in the form to be put, and where it has waited: its place in
+    """A message whose time has come, in the form to be put, and the place where it has waited: in
     the level's queue, and in the log."""
 
     queue_offset: int
@@ -46,9 +46,9 @@ class Due(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a look at a level gave: `due`, in order; when all are put, go on at `next_offset`.
+    """The result of a look at a level: `due`, in order; when all are put, go on at `next_offset`.
 
-    `wait_ms` is the time until there is something to be done there; None if the queue ends there.
+    `wait_ms` is the time until there is something to do there; None if the queue ends there.
     """
 
     due: list[Due]
@@ -58,7 +58,7 @@ class Look(NamedTuple):
 
 
 class DelayQueues:
-    """Of one store. Levels count from 1; queue offsets are the level's."""
+    """The delay queues of a store. Levels count from 1; queue offsets are the level's."""
 
     def __init__(self, queues: ConsumeQueueTable, reader: QueueReader, levels: DelayLevels) -> None:
         self._queues = queues
@@ -66,13 +66,13 @@ class DelayQueues:
         self.levels = levels
 
     def waiting_levels(self) -> list[int]:
-        """The levels that have a queue, those that the settings know no more among them."""
+        """The levels that have a queue, also levels that the settings no longer have."""
         return sorted(
             queue_id + 1 for topic, queue_id in self._queues.queues if topic == SCHEDULE_TOPIC
         )
 
     def range_of(self, level: int) -> tuple[int, int]:
-        """The level's first queue offset and the one behind its last visible message."""
+        """The level's first queue offset and the offset after its last visible message."""
         queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
 
@@ -82,7 +82,7 @@ class DelayQueues:
         return 0 if queue is None else queue.next_offset
 
     def delivery_time(self, level: int, offset: int) -> int | None:
-        """When the message there is due, None if there is none. Raises OSError."""
+        """The time at which the message there is due, None without a message. Raises OSError."""
         queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
         entries = b"" if queue is None else queue.read_coded(offset, 1)
         return ENTRY.unpack(entries)[2] if entries else None
@@ -116,7 +116,7 @@ class DelayQueues:
         return (log_offset if 0 < size < PRE_BLANK_SIZE else None), offset + 1
 
     def look(self, level: int, offset: int, now_ms: int) -> Look:
-        """What is due at `now_ms` (wall time) from `offset` on. Raises OSError."""
+        """The messages due at `now_ms` (wall time) from `offset` on. Raises OSError."""
         queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return Look([], offset, None)
@@ -133,7 +133,7 @@ class DelayQueues:
         return self._read(level, queue, offset, entries[: count * ENTRY_BYTES], now_ms)
 
     def _count_due(self, level: int, entries: bytes, now_ms: int) -> tuple[int, int]:
-        """How many entries from the first on are due, and how long the one behind them waits."""
+        """The number of entries from the first on that are due, and the wait of the next one."""
         count = 0
         for _, size, code in ENTRY.iter_unpack(entries):
             if 0 < size < PRE_BLANK_SIZE:
@@ -153,7 +153,7 @@ class DelayQueues:
         for message in messages:
             slot = message.queue_offset
             if not _is_of(queue, message) or not lowest <= slot < end:
-                continue  # a damaged entry names somebody else's record
+                continue  # a damaged entry names another message's record
             code = ENTRY.unpack_from(entries, (slot - offset) * ENTRY_BYTES)[2]
             wait_ms = self._wait_of(level, message, code, now_ms)
             if wait_ms:
@@ -178,7 +178,7 @@ class DelayQueues:
         return Look(due, end, wait_ms, passed_over)
 
     def _wait_of(self, level: int, message: Message, code: int, now_ms: int) -> int:
-        """How long a message still waits that is due by its entry."""
+        """The remaining wait of a message that is due by its entry."""
         if code >= message.store_timestamp_ms:
             return 0
         deliver_at_ms = self.levels.deliver_at_ms(level, message.store_timestamp_ms)

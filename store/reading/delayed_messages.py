@@ -1,9 +1,9 @@
-"""A delayed message in its two forms: as it waits, and as it is given out (store/FORMAT.md 12.1).
+"""The two forms of a delayed message: as it waits, and as it is given out (store/FORMAT.md 12.1).
 
 It waits in queue `level - 1` of SCHEDULE_TOPIC_XXXX, its own topic and queue id among its
-properties. When it is due it is stored a second time, where it was sent to. The properties
-are the same then, REAL_TOPIC, REAL_QID and DELAY included, as the reference leaves them: nobody
-looks at DELAY again, because a message that was given out is put without asking for it.
+properties. When it is due it is stored a second time, where it was sent to. It keeps its properties
+then, also REAL_TOPIC, REAL_QID and DELAY, as in the reference: nothing reads DELAY again, because a
+message that was given out is put without a delay.
 
 Pure: values in, values out.
 """
@@ -28,8 +28,9 @@ from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
 def waiting_form(message: StoreMessage, highest_level: int) -> StoreMessage | None:
     """The message as it waits, None if it asks for no delay.
 
-    The level is its property DELAY, the highest at most. Half messages and rollbacks do not wait.
-    Text that is no UTF-8 (half of a surrogate pair) becomes question marks, as in the reference.
+    The level is its property DELAY, at most the highest level. Half messages and rollbacks do not
+    wait. Text that is not UTF-8 (half of a surrogate pair) becomes question marks, as in the
+    reference.
     """
     properties = decode_properties(str(message.properties, "utf-8", "surrogatepass"))
     level = min(asked_level(properties.get(PROPERTY_DELAY, "")), highest_level)
@@ -49,7 +50,7 @@ def waiting_form(message: StoreMessage, highest_level: int) -> StoreMessage | No
 
 
 def asked_level(text: str) -> int:
-    """The DELAY property as a number; text that is not one counts as none."""
+    """The DELAY property as a number; other text counts as 0."""
     try:
         return int(text)
     except ValueError:
@@ -57,9 +58,9 @@ def asked_level(text: str) -> int:
 
 
 def due_form(message: Message, *, without: tuple[str, ...] = ()) -> StoreMessage:
-    """What is to be put when a waiting message is due, `without` properties of these names.
+    """The message to put when a waiting message is due, `without` properties of these names.
 
-    Raises CorruptRecord if it does not say where to, or names the topic of half messages.
+    Raises CorruptRecord if it does not name its target, or names the topic of half messages.
     """
     topic, queue_id = real_queue(message.properties)
     if topic == HALF_TOPIC:

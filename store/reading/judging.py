@@ -1,15 +1,16 @@
-"""Which messages of a queue a filter over properties wants (SQL92 consumers).
+"""Judges which messages of a queue a filter over properties wants (SQL92 consumers).
 
 Tags are decided by the entries of the consume queue, properties by the records themselves. So the
 entries are looked at first, and each gets a verdict in the place of its tags code: then the scan of
-`queue_reader.py` takes the wanted ones by that code, as those of a tag. What cannot be judged is
-wanted: an entry that names no record of its queue, or a record that does not add up, is the scan's
-affair, which repairs what can be. Where the queue has bit maps of filters, a message that did not
-meet this one when it was dispatched is not wanted, whatever else there is about it.
+`queue_reader.py` takes the wanted entries by that code, as it takes those of a tag. Entries that
+cannot be judged are wanted: the scan deals with an entry that names no record of its queue, or a
+record that does not add up, and repairs what it can. If the queue has bit maps of filters, a
+message that did not meet this filter when it was dispatched is not wanted, whatever its record
+says.
 
-Judging takes some microseconds a message, and may be made to take a thousand: an expression of
-512 operands, properties of 32 KiB. So it is counted by what it looks at, in tenths of a microsecond
-on the machines this is for, and whoever asks says how much there may be.
+Judging takes some microseconds a message, and may be made to take a thousand: an expression of 512
+operands, properties of 32 KiB. So its cost is counted by the bytes and operands that it reads, in
+tenths of a microsecond on common machines, and the caller sets the limit.
 
 Threads: the store's caller only.
 """
@@ -35,11 +36,11 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.store_stats import StoreStats
 
 _WANTED, _UNWANTED = 1, 0
-#: The codes of entries that are wanted.
+#: The codes of wanted entries.
 WANTED: Final = frozenset({_WANTED})
 
-# What a message costs besides its filter; bytes of properties, and of a record that is checked
-# whole, for one unit.
+# The cost of a message besides its filter; the bytes of properties, and of a record that is checked
+# whole, that cost 1.
 _MESSAGE_COST = 35
 _MISSED_COST = 10
 _PROPERTY_BYTES = 3
@@ -49,7 +50,7 @@ _CODE_POSITION = ENTRY_BYTES - _CODE.size
 
 
 class Judging:
-    """Judges entries by the records they name."""
+    """Judges entries by the records that they name."""
 
     def __init__(
         self,
@@ -59,13 +60,13 @@ class Judging:
         stats: StoreStats,
         map_bytes: int,
     ) -> None:
-        """Bit maps have `map_bytes`, 0 if there are none."""
+        """Bit maps have `map_bytes`, 0 without bit maps."""
         self._segments = segments
         self._stats = stats
         self._map_bytes = map_bytes
         self._is_sound = is_sound
         self._checked_below = checked_below
-        # What was looked at since `judged` began.
+        # The cost since `judged` began.
         self._spent = 0
 
     def judged(
@@ -77,10 +78,10 @@ class Judging:
         most_wanted: int,
         most_spent: int,
     ) -> tuple[bytes, int]:
-        """The first of the entries, which begin at slot `first`, with verdicts; and what it took.
+        """The first of the entries, which begin at slot `first`, with verdicts; and the cost.
 
-        So many that `most_wanted` of them are wanted, or a little more than `most_spent` was spent;
-        at least one.
+        It ends when `most_wanted` of them are wanted, or a little more than `most_spent` was spent;
+        at least one entry is judged.
         """
         verdicts = bytearray(entries)
         self._spent = 0
@@ -111,7 +112,7 @@ class Judging:
         return bytes(verdicts[:place]), self._spent
 
     def _missed(self, queue: ConsumeQueue, entries: bytes, test: MapTest | None) -> Collection[int]:
-        """Which of the entries have a map that says that the filter was not met."""
+        """The entries whose map says that the filter was not met."""
         if test is None or not self._map_bytes:
             return ()
         since = [log_offset >= test.since for log_offset, _, _ in ENTRY.iter_unpack(entries)]
@@ -125,8 +126,8 @@ class Judging:
         }
 
     def properties(self, queue: ConsumeQueue, slot: int, entry: QueueEntry) -> bytes | None:
-        """The stored properties of the message in a slot; None if its record is not there, or not
-        what the slot should name."""
+        """The stored properties of the message in a slot; None if its record is not there, or is
+        not the slot's."""
         log_offset, size, _ = entry
         if not MIN_RECORD_BYTES <= size < PRE_BLANK_SIZE:
             return None

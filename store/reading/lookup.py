@@ -1,21 +1,21 @@
-"""Looks in the log for the messages of queue entries that name none of their queue's.
+"""Looks in the log for the messages of queue entries that name no message of their queue.
 
-Consume queues are derived: a wrong entry loses nothing, as long as nobody goes on behind it. A
-consumer that comes to one before the scrub does would, for good: its offset only grows. So the
-message is looked for where it must be, between those of the nearest sound entries on both sides,
-and the entry is written anew, exactly as a rebuild from the log would. All wrong entries between
-these neighbours are looked for at once.
+Consume queues are derived: a wrong entry loses nothing, as long as no consumer passes over it. A
+consumer that comes to it before the scrub does would pass over it for ever: its offset only grows.
+So the message is looked for where it must be, between the messages of the nearest sound entries on
+both sides, and the entry is written anew, exactly as by a rebuild from the log. All wrong entries
+between these neighbours are looked for at once.
 
-The neighbours of one queue may lie gigabytes apart, and pulls are served by the thread that serves
-everybody. So a search goes in turns: each pull that comes to the slot takes it on by a few hundred
+The neighbours of an entry may lie gigabytes apart, and the thread that serves pulls serves all
+clients. So a search goes in turns: each pull that comes to the slot takes it on by a few hundred
 KiB at most (`stats.lookup_bytes` adds them up), and is answered "ask again from there" until the
-search has ended. One that has found nothing is remembered by its slots, which are passed over then,
-like those of damaged records: their messages are not in the log, or can be read no more.
+search has ended. The slots of a search without a find are remembered, and passed over then, like
+those of damaged records: their messages are not in the log, or can be read no more.
 
-What is believed is what `background/scrub/queue_repair.py` believes, with one difference: it waits
-for a whole pass where a queue begins, because a topic that was deleted and used again has left
-messages with the same numbers. Here the search goes from the log's beginning then, and the last one
-counts, if nothing was damaged behind it.
+A message is believed by the rules of `background/scrub/queue_repair.py`, with one difference. Where
+a queue begins, the scrub waits for a whole pass, because a topic that was deleted and used again
+has left messages with the same numbers. Here the search goes from the log's beginning then, and the
+last message counts, if nothing was damaged after it.
 
 Threads: the store's caller only.
 """
@@ -41,37 +41,37 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store")
 
-# What one pull may take a search on by: the smallest records (91 bytes) of so many bytes take some
+# Bytes by which a pull may take a search on: the smallest records (91 bytes) in them take some
 # milliseconds. A step without records is a look at a queue or two.
 _TURN_BYTES = 256 << 10
 _TURN_STEPS = 64
 _STEP_BYTES = 32 << 10
-# How far a sound neighbour is looked for: a damaged page holds 205 entries.
+# Slots in which a sound neighbour is looked for: a damaged page holds 205 entries.
 _NEIGHBOURS = 512
-# Searches under way, and queues of which it is remembered what was not found.
+# Searches under way, and queues whose lost slots are remembered.
 _MOST_SEARCHES = 64
 _MOST_QUEUES = 1024
 
 
 class Outcome(enum.Enum):
-    """What became of a wrong entry."""
+    """The outcome of a look at a wrong entry."""
 
-    #: Its message cannot be had: go on behind it.
+    #: Its message cannot be had: pass over it.
     LOST = enum.auto()
-    #: The search goes on with the next one who asks.
+    #: The search goes on with the next pull that asks.
     PENDING = enum.auto()
     #: The slot is in order now: read it again.
     REPAIRED = enum.auto()
 
 
 class _QuietReader(MappedReader):
-    """Of a segment that consumers read: what they keep in memory stays there."""
+    """The reader of a segment that consumers read: pages that they keep in memory stay there."""
 
     def reading_at(self, position: int) -> None:
-        """Nothing is read ahead."""
+        """Read nothing ahead."""
 
     def done(self) -> None:
-        """Nothing is given back."""
+        """Give nothing back."""
 
 
 class _QuietSegments(MappedSegments):
@@ -86,7 +86,7 @@ class _QuietSegments(MappedSegments):
 
 
 class _Search:
-    """For the messages of slots [low, high) of a queue, at log offsets [start, until).
+    """The search for the messages of slots [low, high) of a queue, at log offsets [start, until).
 
     `is_bounded`: a sound entry of the same numbering lies before, so each claim is of it.
     """
@@ -115,11 +115,12 @@ class _Search:
 
     @property
     def position(self) -> int:
-        """Log offset up to which it has come. The scan itself knows where it begins only then."""
+        """Log offset up to which it has come; the scan has an end of its own only after its first
+        step."""
         return max(self.start, self._scan.end)
 
     def turn(self, most_bytes: int) -> bool:
-        """Go on for a little; whether the search has ended. Raises OSError."""
+        """Go on for a little; return whether the search has ended. Raises OSError."""
         end = self.position + most_bytes
         for _ in range(_TURN_STEPS):
             if self._scan.end >= min(end, self._until):
@@ -136,7 +137,7 @@ class _Search:
         if len(self._scan.gaps) > self._gaps:
             self._gaps = len(self._scan.gaps)
             if not self.is_bounded:
-                self.found.clear()  # what followed them may have been what is looked for
+                self.found.clear()  # the message may have been in the damaged part
         if batch is None:
             return
         queue = self.queue
@@ -168,9 +169,9 @@ class EntryLookup:
         self._marks = core.marks
         self._offsets = offsets
         self._searches: dict[ConsumeQueue, _Search] = {}
-        # By queue the ranges of slots whose messages were looked for in vain.
+        # The ranges of slots whose messages were looked for in vain, by queue.
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}
-        # What was found and could not be written.
+        # Entries that were found and could not be written.
         self._unwritten: dict[tuple[ConsumeQueue, int], QueueEntry] = {}
 
     def knows_lost(self, queue: ConsumeQueue, slot: int) -> bool:
@@ -180,8 +181,8 @@ class EntryLookup:
     def look_up(self, queue: ConsumeQueue, slot: int, *, is_damage: bool = False) -> Outcome:
         """Look for the message of a wrong entry, for a few milliseconds at most. Raises OSError.
 
-        `is_damage`: it seems to be the record that is wrong. So only a message that stands between
-        two of the same numbering is believed to be the slot's.
+        `is_damage`: the record seems to be wrong. So a message is believed to be the slot's only if
+        it stands between two messages of the same numbering.
         """
         if (queue, slot) in self._unwritten:
             return Outcome.REPAIRED
@@ -201,7 +202,8 @@ class EntryLookup:
         return self._conclude(search, slot)
 
     def amended(self, queue: ConsumeQueue, first: int, entries: bytes) -> bytes:
-        """Entries that were read from slot `first` on, with what was found and not written."""
+        """Entries that were read from slot `first` on, with the found entries that were not
+        written."""
         if not self._unwritten:
             return entries
         amended = bytearray(entries)
@@ -214,7 +216,7 @@ class EntryLookup:
     # --- one search -------------------------------------------------------------------------
 
     def _is_stale(self, search: _Search) -> bool:
-        """Whether what it was to read next has been deleted."""
+        """Whether the segment that it would read next has been deleted."""
         return search.position < self._segments.min_offset
 
     def _begin(self, queue: ConsumeQueue, slot: int) -> _Search:
@@ -251,7 +253,8 @@ class EntryLookup:
     def _derivation_of(
         self, queue: ConsumeQueue
     ) -> Callable[[list[Checked]], list[tuple[int, QueueEntry]]]:
-        """Of records the slots that they claim in the queue, and the entries they make there."""
+        """A function from records to the slots that they claim in the queue, and their entries
+        there."""
         own = (queue.topic, queue.queue_id)
 
         def listed(name: str, queue_id: int) -> ConsumeQueue | None:
@@ -271,7 +274,7 @@ class EntryLookup:
         return derive
 
     def _conclude(self, search: _Search, slot: int) -> Outcome:
-        """Write what was found where it may be; what became of `slot`."""
+        """Write the found entries where that is allowed; return the outcome for `slot`."""
         queue = search.queue
         if self._queues.get(queue.topic, queue.queue_id) is not queue:
             return Outcome.LOST  # its topic was deleted meanwhile
@@ -298,7 +301,7 @@ class EntryLookup:
         return Outcome.LOST
 
     def _may_repair(self, queue: ConsumeQueue, slot: int, entry: QueueEntry) -> bool:
-        """Whether the slot is wrong, not blank, and `entry` names a whole message that is its."""
+        """Whether the slot is wrong, not blank, and `entry` names a whole message of that slot."""
         found = queue.read_entries(slot, 1)
         if not found or not queue.first_offset <= slot < queue.max_offset:
             return False

@@ -1,20 +1,21 @@
-"""Reading: the messages of a queue, and single records. Searches are in `search.py`.
+"""Reads the messages of a queue, and single records. Searches are in `search.py`.
 
-`get` follows the reference's scan of consume queue entries (store/FORMAT.md 5.7): which status is
-given when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer
-is views into the segments, and records that lie side by side share a view.
+`get` follows the reference's scan of consume queue entries (store/FORMAT.md 5.7): the status of
+each case, the size of an answer, the place to go on. Bodies are never copied: an answer has views
+into the segments, and records that lie side by side share a view.
 
 Nothing here trusts a derived file. A record is given for an entry that has its size, its queue's id
-and its number. Where it is another one, or none, the message is looked for in the log (`lookup.py`)
-before anybody goes on behind the entry; if it is not there either, the entry is passed over like a
-deleted one and reported (`damage.py`). Queries and look-ups by id check the whole record. What a
-repair has put in the place of lost records (`protocol/message/filler.py`) is no message for any of
-them, whatever leads there.
+and its number. If another record or none is there, the message is looked for in the log
+(`lookup.py`) before a reader passes over the entry; if it is not there either, the entry is passed
+over like a deleted one and reported (`damage.py`). Queries and look-ups by id check the whole
+record. Fillers, which a repair has put in the place of lost records (`protocol/message/filler.py`),
+are messages for none of them, whatever leads there.
 
-Nor old bytes: a start does not read the whole log, so in a segment it found, a record below
-`unchecked_below` is checked whole each time it is read, and must name its queue and queue offset.
-The scrub moves that mark. For all others, those that this process wrote among them, the price is
-one comparison of integers. `check_reads` can have all records checked, or none.
+Old bytes are not trusted either: a start does not read the whole log, so in a segment that it
+found, a record below `unchecked_below` is checked whole each time it is read, and must name its
+queue and queue offset. The scrub moves that mark. For all other records, also those that this
+process wrote, the price is one comparison of integers. `check_reads` can have all records checked,
+or none.
 
 Threads: the store's caller only.
 """
@@ -53,15 +54,15 @@ _NOWHERE = -(1 << 63)
 LEAST_ENTRIES = 800
 # Entries that one step of a large read looks at: a millisecond's worth.
 _STEP_ENTRIES = 512
-# What judging messages by their properties may take, in tenths of a microsecond: in one step, in
-# which so many of the cheapest fit, and for one answer.
+# The cost of judging messages by their properties, in tenths of a microsecond: the most for a step,
+# which has room for this number of the cheapest messages, and for an answer.
 _JUDGED_ENTRIES = 128
 _JUDGED_STEP = 3_000
 _JUDGED_COST = 100_000
 
 
 class ReadLimits(NamedTuple):
-    """How much one answer holds: of messages the page cache should have, and of older ones."""
+    """The limits of an answer: for messages that the page cache should have, and for older ones."""
 
     memory_bytes: int
     transfer_bytes_memory: int
@@ -71,7 +72,7 @@ class ReadLimits(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> "ReadLimits":
-        """As the settings say."""
+        """The limits of the settings."""
         return cls(
             physical_memory_bytes() * settings.memory_ratio_percent // 100,
             settings.transfer_bytes_memory,
@@ -82,7 +83,8 @@ class ReadLimits(NamedTuple):
 
     @classmethod
     def bulk(cls, settings: Settings) -> "ReadLimits":
-        """For callers that ask for large answers: of old messages a quarter, to spare the disk."""
+        """The limits for callers that ask for large answers: a quarter for old messages, to spare
+        the disk."""
         most = settings.transfer_bytes_bulk
         return cls(
             physical_memory_bytes() * settings.memory_ratio_percent // 100,
@@ -98,7 +100,7 @@ def physical_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-#: By the setting `check_reads`: the log offset in a segment below which each record is checked.
+#: The log offset in a segment below which each record is checked, by the setting `check_reads`.
 CHECKED_BELOW: dict[str, Callable[[MappedFile], int]] = {
     "unchecked": lambda segment: segment.start + segment.unchecked_below,
     "always": lambda segment: segment.end,
@@ -108,12 +110,13 @@ CHECKED_BELOW: dict[str, Callable[[MappedFile], int]] = {
 
 #: Hashes of tags, None for all messages.
 Codes: TypeAlias = frozenset[int] | None
-#: (bytes, messages) that an answer holds at most: with recent messages, with old ones.
+#: The most (bytes, messages) of an answer: with recent messages, with old messages.
 Room: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 
 class QueueReader:
-    """Reads what has been dispatched; the queues have bit maps of `map_bytes`, 0 without them."""
+    """Reads dispatched messages; `checked_below` is one of CHECKED_BELOW, and the queues have bit
+    maps of `map_bytes`, 0 without bit maps."""
 
     def __init__(
         self,
@@ -173,8 +176,9 @@ class QueueReader:
         max_bytes: int | None,
         limits: ReadLimits,
     ) -> Generator[None, None, GetResult]:
-        """As `get`, for many messages. The caller has to run the steps to their end, or close them:
-        they hold views. A queue that is deleted meanwhile ends them with what was found."""
+        """Do `get` in steps, for many messages. The caller has to run the steps to their end, or
+        close them: they hold views. A queue that is deleted meanwhile ends them with the messages
+        found so far."""
         queue, result = self._begin(topic, queue_id, queue_offset)
         if queue is None:
             return self._counted(result)
@@ -198,7 +202,8 @@ class QueueReader:
     def _begin(
         self, topic: str, queue_id: int, queue_offset: int
     ) -> tuple[ConsumeQueue | None, GetResult]:
-        """The queue to read from and an answer to be filled; no queue: that is the answer."""
+        """The queue to read from and an answer to be filled; without a queue the answer is
+        complete."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
             return None, GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -215,19 +220,19 @@ class QueueReader:
     def _look(
         self, queue: ConsumeQueue, result: GetResult, codes: Codes, room: Room, most: int
     ) -> int:
-        """Look at `most` entries more, as far as there is room; how many were read, 0: none are
-        there."""
+        """Look at `most` entries more, as far as there is room; return how many were read, 0
+        without further entries."""
         read = queue.read_coded if codes else queue.read_entries
         data = read(result.next_offset, most)
         if data and self._scan(queue, data, result, codes, room) and not result.count:
-            # What stood in the way is repaired: its message is the first one that is given.
+            # The entry in the way is repaired: its message is the first in the answer.
             first = result.next_offset
             amended = self._lookup.amended(queue, first, read(first, most))
             self._scan(queue, amended, result, codes, room)
         return len(data) // ENTRY_BYTES
 
     def _over_hole(self, queue: ConsumeQueue, result: GetResult) -> None:
-        """Nothing can be read where the answer begins: the next file is where to go on."""
+        """Go on at the next file: nothing can be read where the answer begins."""
         result.status = GetStatus.OFFSET_FOUND_NULL
         result.next_offset = queue.next_file_offset(result.next_offset)
 
@@ -240,9 +245,9 @@ class QueueReader:
         return result
 
     def read(self, queue: ConsumeQueue, queue_offset: int, entries: bytes) -> GetResult:
-        """The messages of entries that were read already, `queue_offset` being the first one's.
+        """The messages of entries that were read already; `queue_offset` is that of the first.
 
-        As `get` otherwise, but not counted: for the store's own use.
+        Otherwise it works as `get`, but without counting: for the store's own use.
         """
         result = GetResult(
             GetStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset
@@ -256,19 +261,19 @@ class QueueReader:
         return self._damage.judge.is_sound(queue, queue_offset, QueueEntry._make(fields))
 
     def _met(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> Outcome:
-        """A pull has come to an entry of these fields that gives no message."""
+        """Deal with an entry of these fields that gives a pull no message."""
         return self._damage.met(queue, queue_offset, QueueEntry._make(fields))
 
     def _scan(
         self, queue: ConsumeQueue, data: bytes, result: GetResult, codes: Codes, room: Room
     ) -> bool:
-        """Add to `result` from the entries of `data`; whether it ended before one that was wrong
-        and is repaired now."""
+        """Add to `result` from the entries of `data`; return whether it ended before an entry that
+        was wrong and is repaired now."""
         if self._compiled is None or self._marks.frozen_at is not None:
             return self._scan_closely(queue, data, result, codes, room)
         first, position = result.next_offset, 0
         if not first:
-            # What has number 0 is looked at closely, and so the beginning of each queue.
+            # Records with number 0 are looked at closely, and so the beginning of each queue.
             repaired = self._scan_closely(queue, data[:ENTRY_BYTES], result, codes, room)
             if result.next_offset == first:
                 return repaired
@@ -292,8 +297,8 @@ class QueueReader:
         codes: Codes,
         room: Room,
     ) -> bool:
-        """As `_scan_closely`, from `position` on as far as all is well in one segment; whether the
-        answer is full."""
+        """Do `_scan_closely` from `position` on, as far as all is well in a segment; return whether
+        the answer is full."""
         segment = self._segments.find(ENTRY.unpack_from(data, position)[0])
         if segment is None:
             return False
@@ -333,7 +338,7 @@ class QueueReader:
     def _scan_closely(
         self, queue: ConsumeQueue, data: bytes, result: GetResult, codes: Codes, room: Room
     ) -> bool:
-        """`_scan`, whatever the entries are."""
+        """Do `_scan` for entries of any kind."""
         marks, find, unpack = self._marks, self._segments.find, SLOT_FIELDS.unpack_from
         frozen_at, memory_from = marks.frozen_at, marks.written - self.limits.memory_bytes
         (recent_bytes, recent_count), (old_bytes, old_count) = room
@@ -381,7 +386,7 @@ class QueueReader:
             if not is_good and (
                 segment is None or not self._stands(queue, slot, log_offset, size, tags_code)
             ):
-                # Deleted with its segment, as all up to the log's beginning; or damage.
+                # Deleted with its segment, like all below the log's beginning; or damaged.
                 outcome = self._met(queue, slot, log_offset, size, tags_code)
                 if outcome is not Outcome.LOST:
                     scanned -= 1
@@ -419,9 +424,9 @@ class QueueReader:
         max_bytes: int | None = None,
         limits: ReadLimits | None = None,
     ) -> Generator[None, None, GetResult]:
-        """As `get_steps`, of the messages that a filter over properties wants.
+        """Do `get_steps` for the messages that a filter over properties wants.
 
-        One answer examines as many messages as with tags, fewer where that takes long; the caller
+        An answer examines as many messages as with tags, or fewer if that takes long; the caller
         goes on at `next_offset`.
         """
         queue, result = self._begin(topic, queue_id, queue_offset)
@@ -455,8 +460,8 @@ class QueueReader:
         most: int,
         missing: int,
     ) -> tuple[bool, int]:
-        """Judge some entries and take those that are wanted; whether that ended the answer, and
-        what judging took, 0 if there was no entry."""
+        """Judge some entries and take the wanted ones; return whether that ended the answer, and
+        the cost of judging, 0 without an entry."""
         first, empty = result.next_offset, not result.count
         most = min(most, _JUDGED_ENTRIES)
         data = queue.read_entries(first, most)
@@ -466,7 +471,7 @@ class QueueReader:
             queue, first, data, message_filter, missing, _JUDGED_STEP
         )
         if self._scan(queue, entries, result, WANTED, room) and empty and not result.count:
-            # What stood in the way is repaired: it is judged as it is now.
+            # The entry in the way is repaired: it is judged as it is now.
             amended = self._lookup.amended(queue, first, queue.read_entries(first, most))
             again = amended[(result.next_offset - first) * ENTRY_BYTES :]
             entries, more = self._judging.judged(
@@ -478,7 +483,7 @@ class QueueReader:
         return result.next_offset - first < looked_at or result.pending, spent
 
     def properties_at(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
-        """The stored properties of a message of a queue; None if it is not to be had."""
+        """The stored properties of a message of a queue; None if it cannot be had."""
         queue = self._queues.get(topic, queue_id)
         entry = None if queue is None else queue.entry(queue_offset)
         if queue is None or entry is None or entry.end > self._marks.readable:
@@ -488,7 +493,7 @@ class QueueReader:
     # --- single records ---------------------------------------------------------------------
 
     def record_at(self, log_offset: int) -> bytes | None:
-        """The record that begins at `log_offset`, checked whole; None if none does."""
+        """The record that begins at `log_offset`, checked whole; None without one."""
         found = self.head_at(log_offset, check_crc=True)
         if found is None:
             return None
@@ -497,7 +502,8 @@ class QueueReader:
         return bytes(segment.view[position : position + head.size])
 
     def records_from(self, log_offset: int, gaps: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-        """The records that follow each other from `log_offset` on, up to what is none.
+        """The records that follow each other from `log_offset` on, up to the first bytes that are
+        no record.
 
         Known `gaps` (log offsets [start, end)), fillers, and blanks at a segment's end are passed
         over.
@@ -516,7 +522,7 @@ class QueueReader:
             log_offset += head.size
 
     def store_time_at(self, log_offset: int) -> int:
-        """Store time of the record at `log_offset` in milliseconds; -1 if there is none."""
+        """Store time of the record at `log_offset` in milliseconds; -1 without one."""
         found = self.head_at(log_offset, check_crc=False)
         return -1 if found is None else found[1].store_timestamp_ms
 
@@ -573,7 +579,7 @@ def _matches(tags_code: int, codes: frozenset[int]) -> bool:
     if -_I32_SIGN <= tags_code < _I32_SIGN:
         return False
     if tags_code <= MOST_ADDRESS:
-        return True  # of an extension entry that is not there: the tags are unknown
+        return True  # its extension entry is missing: the tags are unknown
     # Only the low 32 bits count.
     low = tags_code & _I32_BITS
     return (low ^ _I32_SIGN) - _I32_SIGN in codes

@@ -1,11 +1,11 @@
-"""Searching: messages by their time in a queue, and by key through the index.
+"""Searches messages by their time in a queue, and by key through the index.
 
 Both look at the records themselves before they answer: the index knows hashes and seconds only, and
 a queue's entries do not know times at all. A record is an answer to a key if it has that key by its
 own properties (UNIQ_KEY, or a word of KEYS, as they are indexed), whatever an entry of the index
-says: another key may have the same hash, and a flipped bit makes an entry name somebody else's
+says: another key may have the same hash, and a flipped bit makes an entry name another message's
 record. The reference answers with those as well; its clients and tools compare the keys again, by
-the unique key or by the words of KEYS, so what they keep is what is found here.
+the unique key or by the words of KEYS, so they keep the records that are found here.
 
 Threads: the store's caller only.
 """
@@ -30,7 +30,7 @@ from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.results import QueryResult
 
 _QUERY_ROUNDS = 3
-# Records that are looked at where the index cannot tell their time.
+# Records that are looked at if the index cannot tell their time.
 _UNORDERED_MOST = 256
 
 
@@ -42,8 +42,8 @@ class _Timed(NamedTuple):
 
 
 class SeenEntry(NamedTuple):
-    """A consume queue entry as it stands; `extension` is that of one whose last field is an
-    address, if there is one there."""
+    """A consume queue entry as it is stored; `extension` is its extension entry, if its last field
+    is the address of an existing one."""
 
     entry: QueueEntry
     is_address: bool
@@ -59,7 +59,7 @@ class _Records:
         self._left = most
 
     def add(self, found: tuple[MappedFile, RecordHead], log_offset: int) -> None:
-        """Take a record, unless there are others and it does not fit behind them."""
+        """Take a record, unless there are others and it does not fit beside them."""
         segment, head = found
         self._left -= head.size
         self.full = self._left < 0
@@ -87,7 +87,7 @@ class Search:
         self._query_max_messages = query_max_messages
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Store time of the message at a queue offset; -1 if there is none."""
+        """Store time of the message at a queue offset; -1 without one."""
         queue = self._queues.get(topic, queue_id)
         entry = None if queue is None else queue.entry(queue_offset)
         return -1 if entry is None else self._reader.store_time_at(entry.log_offset)
@@ -128,10 +128,10 @@ class Search:
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Queue offset of the message stored nearest to that time (store/FORMAT.md 5.8).
 
-        As the reference: the earlier one when two are equally near, the first one for a time before
-        all, the last one for a time after all. Unlike it, the whole queue is searched by the
-        messages' own times; it picks a file by its modification time, which a restored backup has
-        changed. 0 for an unknown queue.
+        The reference's rules hold: the earlier message if two are equally near, the first for a
+        time before all, the last for a time after all. But the whole queue is searched by the
+        messages' own times; the reference picks a file by its modification time, which a restored
+        backup has changed. 0 for an unknown queue.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -163,7 +163,7 @@ class Search:
         return None
 
     def _timed_before(self, queue: ConsumeQueue, end: int) -> _Timed | None:
-        """The same for the last message below `end`."""
+        """The last message below `end` that can be read."""
         for offset in range(end - 1, queue.min_offset - 1, -1):
             entry = queue.entry(offset)
             time_ms = -1 if entry is None else self._reader.store_time_at(entry.log_offset)
@@ -182,11 +182,11 @@ class Search:
         end_ms: int,
         max_bytes: int = sys.maxsize,
     ) -> QueryResult:
-        """Records of the topic indexed under the key and stored in [begin_ms, end_ms], the first
-        ones in log order that have `max_bytes` together, and one at least.
+        """Records of the topic indexed under the key and stored in [begin_ms, end_ms], the first in
+        log order that have `max_bytes` together, and at least one.
 
-        Each has the key, not its hash only. The newest `max_messages` hits are looked at; up to
-        three times, going back in time, while none of them is an answer.
+        Each has the key, not its hash only. The newest `max_messages` hits are looked at, and
+        again, further back in time, up to three times, while no hit is an answer.
         """
         steps = self.query_steps(topic, key, max_messages, begin_ms, end_ms, max_bytes)
         while True:
@@ -205,7 +205,7 @@ class Search:
         end_ms: int,
         max_bytes: int,
     ) -> Generator[None, None, QueryResult]:
-        """As `query`, one record or some hundred index entries a step."""
+        """Do `query` in steps of a record or some hundred index entries."""
         index = self._index
         if index is None:
             return QueryResult([], 0, 0)
@@ -246,7 +246,7 @@ class Search:
         end_ms: int,
         records: _Records,
     ) -> Generator[None, None, None]:
-        """For a log in which times go back: the records' own times decide."""
+        """Query a log in which times go back: the records' own times decide."""
         hits = candidates(index.files, index.key_hash(topic, key), begin_ms, end_ms)
         for log_offset in islice(hits, _UNORDERED_MOST):
             yield

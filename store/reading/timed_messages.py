@@ -1,9 +1,9 @@
-"""A message that waits for a time of its own: what it asks for, its forms (store/FORMAT.md 12.4).
+"""A message that waits for its own time: its demand and its forms (store/FORMAT.md 12.4).
 
 It waits in the topic TIMER_TOPIC, in the queue of the hour in which it is to be looked at next: its
-*action time*, TIMER_OUT_MS. That is its delivery time, or, where that is further ahead than its
-record will be kept, the time at which it is stored again (rolled). The delivery time stays the
-same, in TIMER_DELIVER_MS, whatever way the client asked for it.
+*action time*, TIMER_OUT_MS. That is its delivery time, or, if that is further ahead than its record
+will be kept, the time at which it is stored again (rolled). The delivery time stays the same, in
+TIMER_DELIVER_MS, whatever way the client asked for it.
 
 Pure: values in, values out.
 """
@@ -39,12 +39,12 @@ from aerobee.store.queues.delay_levels import out_ms
 from aerobee.store.reading.delayed_messages import asked_level, due_form
 
 HOUR_MS = 3_600_000
-#: Hours have queues in turn: more than the 40 days that a message may wait.
+#: Queues that hours have in turn: more hours than the 40 days that a message may wait.
 BUCKETS = 1024
-#: The queue ids of recalls, by the hour of the delivery that is not to be: from here on.
+#: The first queue id of recalls, which are in order of the hour of the recalled delivery.
 RECALLS_FROM = BUCKETS
 
-# More digits than any time has; what is longer is no number to compute with.
+# A number of at most 18 digits, more than any time has; longer text is refused.
 _NUMBER = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
 _FACTORS = {PROPERTY_TIMER_DELAY_SEC: 1000, PROPERTY_TIMER_DELAY_MS: 1}
 _SHOWN = 64
@@ -56,10 +56,10 @@ def bucket_of(action_ms: int) -> int:
 
 
 def asked_ms(properties: Mapping[str, str], now_ms: int, max_delay_ms: int) -> int | None:
-    """When the message wants to be delivered, in ms since 1970; None if it asks for no time.
+    """The delivery time that the message asks for, in ms since 1970; None if it asks for no time.
 
-    A delay level counts before a time. Raises MessageIllegal for what is no time, and for one that
-    is too far ahead.
+    A delay level counts before a time. Raises MessageIllegal for a text that is not a time, and for
+    a time too far ahead.
     """
     name = next((one for one in TIMER_PROPERTIES if properties.get(one)), None)
     if name is None or asked_level(properties.get(PROPERTY_DELAY, "")) > 0:
@@ -90,11 +90,11 @@ def _meaning(name: str) -> str:
 
 
 def next_action_ms(deliver_ms: int, now_ms: int, window_ms: int) -> int:
-    """When a record that is stored now is to be looked at: at its delivery, or, if that is more
-    than the window ahead, in the window's last quarter.
+    """The time at which a record that is stored now is to be looked at: its delivery, or, if that
+    is more than the window ahead, a moment in the window's last quarter.
 
-    Which moment of the quarter is left to chance, so that what was sent in one burst does not come
-    in one burst again each time. A rest of an eighth stays for the next record at least.
+    The moment in the quarter is drawn at random, so that messages sent in a burst do not come back
+    in a burst each time. A rest of an eighth stays for the next record at least.
     """
     if deliver_ms - now_ms <= window_ms:
         return deliver_ms
@@ -103,7 +103,8 @@ def next_action_ms(deliver_ms: int, now_ms: int, window_ms: int) -> int:
 
 
 def _queue_id(properties: Mapping[str, str], action_ms: int) -> int:
-    """Where a record waits: a recall that need not be stored again lies beside the messages."""
+    """The queue in which a record waits: a recall that need not be stored again lies beside the
+    messages."""
     bucket = bucket_of(action_ms)
     is_recall = PROPERTY_TIMER_DEL_UNIQUE_KEY in properties
     if is_recall and properties[PROPERTY_TIMER_DELIVER_MS] == str(action_ms):
@@ -112,7 +113,7 @@ def _queue_id(properties: Mapping[str, str], action_ms: int) -> int:
 
 
 def recalled_digest(properties: Mapping[str, str]) -> bytes | None:
-    """What a recall and the message that it means have in common; None of a message without id."""
+    """The digest that a recall and the recalled message have in common; None without an id."""
     recalled = properties.get(PROPERTY_TIMER_DEL_UNIQUE_KEY)
     unique_id = recalled or properties.get(PROPERTY_UNIQUE_KEY)
     if not unique_id:
@@ -126,8 +127,8 @@ def recalled_digest(properties: Mapping[str, str]) -> bytes | None:
 
 
 def waiting_form(message: StoreMessage, deliver_ms: int, action_ms: int) -> StoreMessage:
-    """The message as it waits. Text that is no UTF-8 becomes question marks, as for delay levels;
-    of the ways to ask for a time one is kept, the time itself."""
+    """The message as it waits. Text that is not UTF-8 becomes question marks, as for delay levels;
+    of the properties that ask for a time only the time itself is kept."""
     properties = decode_properties(str(message.properties, "utf-8", "surrogatepass"))
     for name in (PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS, PROPERTY_START_DELIVER_TIME):
         properties.pop(name, None)
@@ -147,7 +148,7 @@ def waiting_form(message: StoreMessage, deliver_ms: int, action_ms: int) -> Stor
 
 
 def rolled_form(message: Message, action_ms: int) -> StoreMessage:
-    """A waiting message as it goes on waiting."""
+    """The form in which a waiting message goes on waiting."""
     properties = {**message.properties, PROPERTY_TIMER_OUT_MS: str(action_ms)}
     rolled = stored_again(message, TIMER_TOPIC, _queue_id(properties, action_ms), properties)
     rolled.tags_code = action_ms
@@ -155,7 +156,7 @@ def rolled_form(message: Message, action_ms: int) -> StoreMessage:
 
 
 def deliver_ms_of(message: Message) -> int:
-    """When a waiting message is to be delivered. Raises CorruptRecord if it does not say."""
+    """The delivery time of a waiting message. Raises CorruptRecord without one."""
     text = message.properties.get(PROPERTY_TIMER_DELIVER_MS, "")
     deliver_ms = int(text) if _NUMBER.fullmatch(text) else 0
     if not deliver_ms or not out_ms(message.properties):
@@ -164,6 +165,6 @@ def deliver_ms_of(message: Message) -> int:
 
 
 def delivered_form(message: Message) -> StoreMessage:
-    """What is to be put when a waiting message is due. Its time stays among its properties: it has
-    passed, so that it asks for nothing. Raises CorruptRecord as `due_form`."""
+    """The message to put when a waiting message is due. Its time stays among its properties: it has
+    passed, so it asks for nothing. Raises CorruptRecord like `due_form`."""
     return due_form(message, without=(PROPERTY_TIMER_OUT_MS,))

@@ -1,6 +1,6 @@
-"""The queues of TIMER_TOPIC, read for what waits in an hour (store/FORMAT.md 12.4).
+"""Reads the queues of TIMER_TOPIC for the messages that wait in an hour (store/FORMAT.md 12.4).
 
-A queue holds the records of one hour, and of the hours `BUCKETS` before and behind it, in the order
+A queue holds the records of one hour, and of the hours `BUCKETS` before and after it, in the order
 in which they were stored; their action times stand where other entries have tags codes.
 
 Threads: the store's caller only.
@@ -19,19 +19,20 @@ from aerobee.store.reading.queue_reader import QueueReader
 
 log = logging.getLogger("aerobee.store")
 
-# Read at a time where slots have no message.
+# Entries read at a time where slots have no message.
 _READ_ENTRIES = 2048
 
 
 class Waiting(NamedTuple):
-    """A record that waits: when it is to be looked at, and where it lies."""
+    """A record that waits: the time when it is to be looked at, and its place."""
 
     action_ms: int
     log_offset: int
 
 
 class Span(NamedTuple):
-    """What a queue has: from its first file on, visible up to `end`, numbered up to `next`."""
+    """The entries of a queue: from its first file on, visible up to `end`, numbered up to
+    `next`."""
 
     first: int
     end: int
@@ -39,32 +40,33 @@ class Span(NamedTuple):
 
 
 class TimerQueues:
-    """Of one store."""
+    """The timer queues of a store."""
 
     def __init__(self, queues: ConsumeQueueTable, reader: QueueReader) -> None:
         self._queues = queues
         self._reader = reader
 
     def ids(self) -> list[int]:
-        """The queues there are."""
+        """The ids of the existing queues."""
         return sorted(queue_id for topic, queue_id in self._queues.queues if topic == TIMER_TOPIC)
 
     def span(self, queue_id: int) -> Span:
-        """From where to where the queue goes."""
+        """The range of the queue."""
         queue = self._queues.get(TIMER_TOPIC, queue_id)
         if queue is None:
             return Span(0, 0, 0)
         return Span(queue.first_offset, queue.max_offset, queue.next_offset)
 
     def readable(self, queue_id: int, position: int = 0) -> int:
-        """How many entries from queue offset `position` on have a record that the log still has,
-        or will be visible soon."""
+        """The number of entries from queue offset `position` on whose record the log still has, or
+        will have soon."""
         queue = self._queues.get(TIMER_TOPIC, queue_id)
         return 0 if queue is None else max(0, queue.next_offset - max(queue.min_offset, position))
 
     def first_from(self, queue_id: int, begin_ms: int, log_offset: int) -> int:
         """Queue offset of the first entry of the hour that begins at `begin_ms`, or of a later one,
-        whose record lies at `log_offset` or above; behind all that are visible if there is none.
+        whose record lies at `log_offset` or above; without such an entry, the offset after all
+        visible ones.
 
         Both grow along a queue, so this is a binary search. Raises OSError.
         """
@@ -78,7 +80,7 @@ class TimerQueues:
 
         low, end = max(queue.first_offset, queue.min_offset), queue.max_offset
         high = end
-        # Most queues have one hour's entries and no others: so the ends are asked first.
+        # Most queues have the entries of a single hour: so the ends are looked at first.
         if low >= high or is_before(high - 1):
             return high
         middle = low
@@ -102,7 +104,7 @@ class TimerQueues:
         return None
 
     def entries(self, queue_id: int, first: int, most: int) -> tuple[list[Waiting], int]:
-        """Entries from queue offset `first` on, and the offset behind them. Raises OSError."""
+        """Entries from queue offset `first` on, and the offset after them. Raises OSError."""
         queue = self._queues.get(TIMER_TOPIC, queue_id)
         if queue is None:
             return [], first
@@ -120,12 +122,12 @@ class TimerQueues:
         return found, first + len(data) // ENTRY_BYTES
 
     def _looked_up(self, entry: Waiting) -> Waiting:
-        """The address of an extension entry that is lost: the record knows its time."""
+        """Replace the address of a lost extension entry: the record knows its time."""
         message = self.message(entry.log_offset)
         return Waiting(0 if message is None else out_ms(message.properties), entry.log_offset)
 
     def message(self, log_offset: int) -> Message | None:
-        """The record there, checked; None if there is none, or none of this topic."""
+        """The record there, checked; None without a record of this topic."""
         record = self._reader.record_at(log_offset)
         if record is None:
             return None

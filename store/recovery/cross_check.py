@@ -1,4 +1,4 @@
-"""What of a store is known to be sound before it is recovered. Reads only.
+"""Tells which parts of a store are sound before it is recovered. Reads only.
 
 The log and the consume queues vouch for each other: a record is sound if a queue entry names it and
 it names the entry back (place, size, topic, queue, offset). A segment's beginning is a boundary
@@ -28,11 +28,11 @@ from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueEntr
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 _CHUNK_ENTRIES = 3200
-# What is looked at of each segment, and at the log's end, where nothing tells how many entries
+# Bytes that are read of each segment, and at the log's end, where nothing tells how many entries
 # there were: hundreds of records, and thousands, in which queues in use are likely to be.
 _SAMPLE_BYTES = 64 << 10
 _TAIL_BYTES = 4 << 20
-# Entries beside a wrong one that tell whether it is wrong alone.
+# Entries beside a wrong entry that tell whether it is wrong alone.
 _BESIDE = 8
 
 
@@ -45,7 +45,7 @@ class CrossCheck:
         self.boundaries = Boundaries(lambda: self._queues, self._names_back)
 
     def last_named_end(self) -> tuple[int, int]:
-        """(log offset behind the last record that an entry names and that names it back, its time).
+        """(log offset after the last record that an entry names and that names it back, its time).
 
         The time is that record's store time in milliseconds, 0 if there is no such record.
         """
@@ -76,7 +76,7 @@ class CrossCheck:
         return None if segment is None else MappedReader(segment)
 
     def _head(self, log_offset: int, check_crc: int = CHECK_NOTHING) -> RecordHead | None:
-        """The record or blank there, None if there is none."""
+        """The record or blank there, None without one."""
         reader = self._reader(log_offset)
         try:
             return None if reader is None else reader.head(log_offset, check_crc)
@@ -99,8 +99,8 @@ class CrossCheck:
         return self._segments.min_offset
 
     def beyond_its_queue(self, named_end: int) -> int | None:
-        """A record whose queue ends before it, or is not there; None if there is none among those
-        that each segment begins with, and the last ones below `named_end`."""
+        """A record whose queue ends before it, or is not there; otherwise None. Looks at the first
+        records of each segment, and at the last records below `named_end`."""
         tail = self._first_named_at(max(named_end - _TAIL_BYTES, self._segments.min_offset))
         for segment in self._segments.segments:
             if segment.start >= named_end:
@@ -117,13 +117,13 @@ class CrossCheck:
         return None
 
     def _first_named_at(self, log_offset: int) -> int:
-        """The first record at or behind `log_offset` that any entry names."""
+        """The log offset of the first record at or above `log_offset` that any entry names."""
         offsets = ((queue, queue.first_at(log_offset)) for queue in self._queues)
         found = [queue.entry(offset) for queue, offset in offsets if offset < queue.max_offset]
         return min([one.log_offset for one in found if one is not None], default=1 << 63)
 
     def _reaches(self, record: Checked) -> bool:
-        """Whether the record's queue, if it has one, goes on behind it."""
+        """Whether the record's queue, if it has one, goes on after it."""
         _, _, queue_id, queue_offset, sys_flag, _, topic = record[:7]
         queue = self._queues.get(topic, queue_id)
         if sys_flag & SYS_TRANSACTION_PREPARED:
@@ -141,10 +141,9 @@ class CrossCheck:
         return start
 
     def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
-        """Whether files of the queue seem to hold the entries of another one, by a look at the
-        first
-        and the last entries of `looks` files at most. A single wrong entry, or one whose record is
-        damaged or in one of the known `gaps`, does not count: the scrub mends it."""
+        """Whether files of the queue seem to hold the entries of another queue, by a look at the
+        first and the last entries of `looks` files at most. A single wrong entry does not count,
+        nor an entry whose record is damaged or in one of the known `gaps`: the scrub repairs it."""
         files = queue.segments[:: max(1, -(-len(queue.segments) // max(1, looks)))]
         for file in files:
             first = file.start // ENTRY_BYTES
@@ -179,7 +178,7 @@ class CrossCheck:
 
     def begins_late(self, queue: ConsumeQueue) -> bool:
         """Whether the log may have messages for files before the queue's first one. Deletion leaves
-        a file behind that begins with a message it took, but for the chance of an exact fit."""
+        a file that begins with a deleted message, but for the chance of an exact fit."""
         if not queue.first_offset:
             return False
         log_start = self._segments.min_offset
@@ -187,7 +186,7 @@ class CrossCheck:
         return not log_start if first is None else first.log_offset > log_start
 
     def before_unmade(self, queue: ConsumeQueue) -> int:
-        """The record before the first slot of the queue's first file that is gone."""
+        """The record before the first slot of the queue's first missing file."""
         first = min(file.start for file in queue.unmade) // ENTRY_BYTES
         before = queue.last_named(first)
         return 0 if before is None else before.log_offset
@@ -196,9 +195,9 @@ class CrossCheck:
         """The last record below the queue's last entry that an entry of it names and that names the
         entry back, if the last entry does not; otherwise `start`, which is also the most.
 
-        Its slot would be cut off as one behind the log's end, or kept and never filled. An entry of
-        a record that is damaged itself is no reason: reading further back would only take the old
-        messages of a topic that was deleted for those of the new one.
+        The last slot would be cut off as a slot above the log's end, or kept and never filled. An
+        entry of a damaged record is no reason: reading further back would only take the old
+        messages of a topic that was deleted for those of the new topic.
         """
         last = queue.max_offset - 1
         if last < queue.first_offset:
@@ -229,7 +228,8 @@ class CrossCheck:
         return segment.start if self._head(log_offset) is None else log_offset
 
     def index_end(self, index: IndexService, keep: int) -> int:
-        """From where the keys are made again that the oldest `keep` index files do not have."""
+        """The log offset from which the keys are made again that the oldest `keep` index files do
+        not have."""
         if not keep:
             return self._segments.min_offset
         return self.boundary_at(index.files[keep - 1].end_offset)
@@ -239,7 +239,8 @@ class CrossCheck:
         return self.named_back(queue, offset, entry) is not None
 
     def is_own(self, queue: ConsumeQueue, log_offset: int) -> bool:
-        """Whether the sound record at `log_offset` is the queue's own, not one dispatched to it."""
+        """Whether the sound record at `log_offset` is the queue's own; it may also be dispatched to
+        it."""
         head = self._head(log_offset)
         assert head is not None
         return head.topic == queue.topic and head.queue_id == queue.queue_id

@@ -1,10 +1,9 @@
-"""Opens a store directory: lock, load, recover; all that the running store is then made of.
+"""Opens a store directory: lock, load, recover; the running store consists of the parts made here.
 
-The order is what keeps a directory safe. The lock comes before anything is read (the reference
-recovers first and locks after, docs/reliability.md B14). Everything is loaded and checked before
-anything is changed: a wrong size, a missing segment, a log that is not there raise with nothing
-touched. The `abort` mark is made before the first change. Delay levels are parsed before queues are
-rebuilt.
+The order keeps a directory safe. The lock comes before anything is read (the reference recovers
+first and locks after, docs/reliability.md B14). Everything is loaded and checked before anything is
+changed: a wrong size, a missing segment or a missing log raises with nothing touched. The `abort`
+mark is made before the first change. Delay levels are parsed before queues are rebuilt.
 """
 
 import errno
@@ -46,7 +45,7 @@ LOG_SIZE_KEYS = "commit_log_segment_bytes (mappedFileSizeCommitLog)"
 
 @dataclass(slots=True, kw_only=True)
 class StoreParts:
-    """The parts of a store below its commit log; `recovery` says what opening found."""
+    """The parts of a store below its commit log; `recovery` has the findings of the opening."""
 
     files: Files
     clock: Clock
@@ -66,11 +65,11 @@ class StoreParts:
     recovery: RecoveryReport
     # Store time of the newest record, 0 without one.
     last_store_ms: int = 0
-    # What the offsets file says after recovery.
+    # The content of the offsets file after recovery.
     offsets: Offsets | None = None
 
     def load(self) -> None:
-        """Read what is there, and refuse what no start takes; changes nothing.
+        """Read the files, and refuse those that no start takes; changes nothing.
 
         Raises StoreLayoutError, StoreSizeMismatch or OSError.
         """
@@ -83,7 +82,7 @@ class StoreParts:
             self.index.load()
 
     def make_recovery(self, settings: Settings, progress: Progress | None = None) -> Recovery:
-        """The recovery of what was loaded, before anything was changed."""
+        """The recovery of the loaded files, before anything was changed."""
         return Recovery(
             files=self.files,
             clock=self.clock,
@@ -112,17 +111,17 @@ class StoreParts:
     def open_pool(self) -> None:
         """Get the memory of the transient pool, which only a store that appends needs.
 
-        Raises StoreNotWritable where there is not so much memory; everything is given back then.
+        Raises StoreNotWritable without enough memory; everything is given back then.
         """
         if self.pool is not None:
             try:
                 self.pool.open()
             except StoreNotWritable:
-                self.close(clean=True)  # recovery has just brought it in order
+                self.close(clean=True)  # recovery has just repaired it
                 raise
 
     def close(self, *, clean: bool) -> None:
-        """Give everything back, the lock last; `clean` lets the next start trust what is there."""
+        """Give everything back, the lock last; `clean` lets the next start trust the files."""
         try:
             if clean:
                 self.lock.mark_clean()
@@ -144,13 +143,13 @@ def open_parts(
     progress: Progress | None,
     compiled: Compiled | None = None,
 ) -> StoreParts:
-    """Lock and recover the store below `settings.store_path`; `compiled` reads what is plain.
+    """Lock and recover the store below `settings.store_path`; `compiled` reads plain records.
 
-    Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say what
-    to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or synced.
+    Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts name the
+    remedy; nothing was changed then. Raises StoreBroken when the disk refuses to be read or synced.
     """
     if not settings.store_path:
-        # Taken as a path it would be the directory the process happens to stand in.
+        # An empty path would be the directory in which the process happens to be.
         raise StoreNotWritable("store_path (storePathRootDir) is empty; name a directory")
     parts = make_parts(settings, files, clock, compiled)
     opened = False
@@ -169,7 +168,7 @@ def open_parts(
 def make_parts(
     settings: Settings, files: Files, clock: Clock, compiled: Compiled | None = None
 ) -> StoreParts:
-    """The parts as the settings make them, nothing read or locked yet."""
+    """The parts by the settings, with nothing read or locked yet."""
     root = settings.store_path
     stats = StoreStats(waits_for_flush=settings.sync_flush)
     levels = _delay_levels(settings)
@@ -314,7 +313,7 @@ def _opening_failed(parts: StoreParts, error: OSError) -> StoreError:
     if isinstance(error, FileExistsError) and parts.files.exists(where):
         return StoreNotWritable(f"{where} is a file, a directory is needed")
     if isinstance(error, FileNotFoundError) and not parts.files.exists(root):
-        # It would have been made, were its file system one that takes directories.
+        # It would have been made if its file system took directories.
         return StoreNotWritable(f"{where} cannot be made: {error.strerror}; name another directory")
     if isinstance(error, FileExistsError | FileNotFoundError):
         return StoreNotWritable(

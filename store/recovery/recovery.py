@@ -1,22 +1,21 @@
-"""Opening what a stop, clean or not, left behind: find the log's end, bring everything else to it.
+"""Recovers a store after a stop, clean or not: finds the log's end, brings everything else to it.
 
 1. Judge what the last run left (`recovery/recovery_plan.py`): by our offsets file where it speaks
-of this
-   directory, otherwise as the reference does, by the checkpoint's times. The answer is where to
-   begin reading, and a floor: a bad record below is damage, above it a torn tail
+   of this directory, otherwise as the reference does, by the checkpoint's times. The answer is
+   where to begin reading, and a floor: a bad record below is damage, above it a torn tail
    (`log/scan/resynchronise.py`).
 2. If more is to be made again than the files on disk admit to be missing, let them say so first.
-3. Walk. Each sound record goes to the queues and the index, which compare before they write.
-4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
-   entries at or above the end; stale bytes come back to life otherwise (docs/reliability.md B11).
-   Entries of damaged records become pre-blank: their slot stays, and nobody is sent a record known
-   to be bad. So do those that lead to what a repair, broken off before it came to the queues, has
-   put in the place of lost records.
-5. Number. Each queue goes on behind its last slot, whatever that holds.
+3. Scan. Each sound record goes to the queues and the index, which compare before they write.
+4. Cut, the log first: segments above the end are removed, the rest of the last segment is zeroed,
+   and so are queue entries at or above the end; stale bytes come back to life otherwise
+   (docs/reliability.md B11). Entries of damaged records become pre-blank: their slot stays, and
+   nobody is sent a record known to be bad. So do entries that lead to fillers: a repair, broken off
+   before it came to the queues, has put those in the place of lost records.
+5. Number. Each queue goes on after its last slot, whatever that holds.
 6. Sync all of it, then the offsets file, then the checkpoint.
 
-A crash anywhere in here changes nothing of what the next try decides: what stands below the end is
-not moved by step 4, and the queues only gain entries of records that were sound. Before reading
+A crash anywhere in here does not change the decisions of the next try: step 4 does not move the
+bytes below the end, and the queues only gain entries of records that were sound. Before reading
 after a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
 brought to the disk.
 """
@@ -81,7 +80,7 @@ class Recovery:
         self.report = RecoveryReport(clean_stop=clean_stop)
         self._identity = offsets_file.identity()
         self._known = known_of(offsets_file.load(), self._identity, clean_stop, same_boot)
-        # What the offsets file says now, None if it is not believed.
+        # The content of the offsets file now, None if it is not believed.
         self._noted = self._known.offsets
         self._cross_check = CrossCheck(segments, queues)
         # How many segments, from the oldest on, are still read through the kernel's cache.
@@ -91,11 +90,12 @@ class Recovery:
         self._began = 0.0
         # Where the records that were read are fillers, neighbours taken together.
         self._filled: list[Gap] = []
-        #: What the offsets file says when this is done.
+        #: The content of the offsets file when this is done.
         self.offsets: Offsets | None = None
 
     def check(self) -> None:
-        """Refuse what must not be touched; changes nothing. Raises StoreLayoutError or OSError."""
+        """Refuse a store that must not be touched; changes nothing. Raises StoreLayoutError or
+        OSError."""
         known = self._known.offsets
         check_log(
             self._segments,
@@ -146,7 +146,7 @@ class Recovery:
         report.write_log()
         return report
 
-    # --- walking ----------------------------------------------------------------------------
+    # --- scanning ----------------------------------------------------------------------------
 
     def _set_back_marks(self, plan: RecoveryPlan) -> None:
         """If more is being made again than the files say is missing, let them say so first."""
@@ -317,8 +317,9 @@ class Recovery:
     def _cut_queue(self, queue: ConsumeQueue, scan: LogScanner) -> None:
         """Cut the queue where the log ends, blank what is damaged, set its numbers.
 
-        By now all that the log has for the queue was compared with its entries and written. What
-        still names no message keeps its slot only, so that its number is not given out again.
+        By now all records that the log has for the queue were compared with its entries and
+        written. An entry that still names no message keeps only its slot, so that its number is not
+        given out again.
         """
         for gap in (*scan.gaps, *self._filled):
             self._blank_gap(queue, gap)
@@ -349,7 +350,7 @@ class Recovery:
             offset += 1
 
     def _blank_unsound_tail(self, queue: ConsumeQueue) -> None:
-        """The last entries must name their records; one that does not keeps its slot only.
+        """The last entries must name their records; an entry that does not keeps only its slot.
 
         It is left over from a foreign recovery that cut the log but not the queue, or its record is
         damaged. Either way consumers may have seen its offset, so it is not given out again.
@@ -370,19 +371,19 @@ class Recovery:
     # --- the rest ---------------------------------------------------------------------------
 
     def _sync_and_drop_cache(self) -> None:
-        """After a crash, or of files that others wrote: see what the disk has, and have it synced.
+        """Read what the disk has after a crash, or in files that others wrote, and have it synced.
 
-        Unsynced bytes of our own are above the flushed mark. Of foreign files nothing is known, and
-        marks that say "synced" will stand on them; a cleanly stopped broker's were synced, a
-        restored copy's perhaps not.
+        Our own unsynced bytes are above the flushed mark. Nothing is known about foreign files, and
+        marks that say "synced" will rely on them: a cleanly stopped broker has synced them, a
+        restored copy is perhaps not synced.
         """
         known = self._known.offsets
         if known is None:
             for segment in self._segments.segments:
                 segment.sync_file()
         if known is None or not self._known.clean_stop:
-            # What a killed process, or a recovery broken off, has written but not synced will be
-            # found in place, not written again, and called synced at the end.
+            # Names that a killed process, or a recovery broken off, has written but not synced are
+            # found in place, are not written again, and count as synced at the end.
             self._segments.sync_names()
             self._queues.sync_and_drop_caches(
                 0 if known is None else known.synced.log_offset, self._is_synced
@@ -391,22 +392,23 @@ class Recovery:
                 self._index.sync_and_drop_caches(0 if known is None else known.indexed)
         if self._known.clean_stop:
             return
-        # Ours: all below the flushed mark is on the disk. Others': unsynced bytes are in the last
-        # segment in use, the one before, and none in a spare one.
+        # In our files all bytes below the flushed mark are on the disk. In files of others the
+        # unsynced bytes are in the last segment in use and the one before; a spare segment has
+        # none.
         unsynced = self._segments.max_offset - 3 * self._segments.segment_bytes
         self._distrust_segments(unsynced if known is None else known.flushed)
 
     def _is_synced(self, queue: ConsumeQueue) -> bool:
-        """Whether all bytes of a queue's files are known to be synced: dispatch has written nothing
-        since the synced mark was moved, and no recovery has that was broken off."""
+        """Whether all bytes of a queue's files are known to be synced: neither dispatch nor a
+        recovery that was broken off has written anything since the synced mark was moved."""
         known = self._known.offsets
         if known is None or not self._known.nothing_lost or known.rewriting:
             return False
         return self._cross_check.is_below(queue, known.synced.log_offset)
 
     def _distrust_segments(self, log_offset: int) -> None:
-        """Read the segments from `log_offset` on as the disk has them. Oldest first: a power cut
-        in here must not leave a later one synced behind a hole."""
+        """Read the segments from `log_offset` on as the disk has them. Oldest first: a power cut in
+        here must not leave a later segment synced after a hole."""
         if self._known.clean_stop:
             return
         for segment in self._segments.segments[: self._trusted]:

@@ -1,24 +1,25 @@
-"""Where a recovery begins to read, and below which log offset a bad record is damage.
+"""Decides where a recovery begins to read, and below which log offset a bad record is damage.
 
-Two ways to the same answer. By offset, if our own offsets file speaks of this directory: nothing
-below its marks has to be read. By time, as the reference does, for directories that come from
-elsewhere: from the last segment whose first record is older than what the checkpoint knows to be
-synced, earlier where a queue has a hole. If that broker was killed since the machine came up, all
-it stored is there, and the last entry of its queues tells more than the checkpoint.
+Two ways lead to the same answer. By offset, if our own offsets file speaks of this directory:
+nothing below its marks has to be read. By time, as the reference does, for directories that come
+from elsewhere: reading begins at the last segment whose first record is older than the records that
+the checkpoint knows to be synced, earlier where a queue has a hole. If that broker was killed since
+the machine came up, all its bytes are there, and the last entry of its queues tells more than the
+checkpoint.
 
-That speaks of the queues that there are. One whose directory or last files did not come along with
-a copy would go on at a number that was given before. An offsets file, believed or not, knows how
-many entries there were: fewer, and all queues are held against the whole log. Without one they are
-held against what each segment begins with, and against the log's last records: one that its queue
-does not reach has the whole log read.
+This holds for the queues that are there. A queue whose directory or last files did not come along
+with a copy would go on at a number that was given before. An offsets file, believed or not, knows
+how many entries there were: if there are fewer now, all queues are compared with the whole log.
+Without the file they are compared with the first records of each segment and the log's last
+records: if a queue does not reach its record, the whole log is read.
 
 The floor (`LogScanner`): by offset it is the flushed mark, and if the machine did not go down since
-also every record that a queue names, as all that was stored is there. By time it is the end of the
-last record that a queue entry names and that names the entry back, or the beginning of the last
+also every record that a queue names, because all stored bytes are there. By time it is the end of
+the last record that a queue entry names and that names the entry back, or the beginning of the last
 segment that begins with a sound record.
 
-Reads only. Index files found not whole are named: recovery removes them when the files on disk have
-said that their keys are to be made again.
+Reads only. Index files that are not whole are named: recovery removes them when the files on disk
+have said that their keys are to be made again.
 """
 
 import logging
@@ -41,22 +42,22 @@ _ALL_LOOKS = 512
 
 
 class Known(NamedTuple):
-    """What is known of the last run. `offsets` is None if nothing can be believed of it."""
+    """The known facts about the last run. `offsets` is None if the file is not believed."""
 
     clean_stop: bool
     offsets: Offsets | None
     #: The machine has not gone down since, and no write or sync failed (as far as can be told of
     #: another broker's run).
     nothing_lost: bool
-    #: What an offsets file says that is not believed: it came with a copy, or another broker has
-    #: run since. How many entries there were it still knows.
+    #: The content of an offsets file that is not believed, because it came with a copy or another
+    #: broker has run since. It still knows how many entries there were.
     noted: Offsets | None = None
 
 
 def known_of(
     offsets: Offsets | None, identity: Identity, clean_stop: bool, same_boot: bool
 ) -> Known:
-    """What may be believed of an offsets file in a directory that is `identity` now.
+    """Judges how far an offsets file is believed in a directory that is `identity` now.
 
     `same_boot`: the machine has not gone down since another broker was killed here.
     """
@@ -78,13 +79,13 @@ class RecoveryPlan:
     start: int
     dispatch_from: int
     floor: int
-    #: What a bad record above the floor is.
+    #: How a bad record above the floor is taken.
     tail: Tail
     #: Store time of the last record below `start` as far as known, else 0.
     last_store_ms: int
     why: str
-    #: How many of the oldest index files are relied on; the others go before the walk makes them
-    #: again. None: all stay.
+    #: How many of the oldest index files are relied on; the others are removed before the scan
+    #: makes them again. None: all stay.
     index_kept: int | None = None
 
 
@@ -100,8 +101,8 @@ class RecoveryPlanner:
     known: Known
 
     def plan(self, remade_from: int | None = None) -> RecoveryPlan:
-        """Judge. `remade_from`: queue files were gone, and are to be filled from there. Raises
-        OSError."""
+        """Judge. `remade_from`: the log offset from which queue files that were gone have to be
+        filled. Raises OSError."""
         offsets = self.known.offsets
         plan = self._by_time() if offsets is None else self._by_offset(offsets)
         if remade_from is not None and remade_from < plan.dispatch_from:
@@ -118,7 +119,7 @@ class RecoveryPlanner:
         return plan
 
     def _look_for_others(self, plan: RecoveryPlan) -> None:
-        """A few entries of each queue, as many as take no time worth mentioning."""
+        """Look at a few entries of each queue, too few to take time worth mentioning."""
         offsets = self.known.offsets
         gaps = () if offsets is None else offsets.gaps
         looks = min(_MOST_LOOKS, _ALL_LOOKS // max(1, len(self.queues.queues)))
@@ -142,7 +143,7 @@ class RecoveryPlanner:
         if nothing_lost:
             floor = max(floor, named_end)
         if named_end < floor:
-            # The file's time may be that of a record before the last: the flush thread reads the
+            # The file may have the time of a record before the last: the flush thread reads the
             # time first, then the mark, and appends go on in between.
             store_ms = max(store_ms, offsets.last_store_ms)
         plan = RecoveryPlan(
@@ -158,7 +159,8 @@ class RecoveryPlanner:
             plan.dispatch_from = self.segments.min_offset
             plan.why = f"{marks.entries - entries} queue units are missing"
         elif nothing_lost and not self.known.clean_stop:
-            # Not yet synced, and a failed sync that nobody could note would have left a hole.
+            # Later files are not synced yet, and a failed sync that nobody could note leaves a
+            # hole.
             synced = offsets.synced.log_offset
             for queue in self.queues:
                 if self.cross_check.is_below(queue, synced):
@@ -179,8 +181,8 @@ class RecoveryPlanner:
         if self.known.nothing_lost:
             keep = index.cut_uncounted()
             if index.end_offset < offsets.index_end:
-                # A failed sync that nobody could note took what was not synced before, or somebody
-                # has put back an older file.
+                # A failed sync that nobody could note took the unsynced bytes, or somebody has put
+                # back an older file.
                 end = min(offsets.indexed, self.cross_check.index_end(index, len(index.files)))
                 plan.dispatch_from = min(plan.dispatch_from, max(0, end))
         else:
@@ -190,7 +192,7 @@ class RecoveryPlanner:
             self._index_from(plan, index, keep)
 
     def _index_from(self, plan: RecoveryPlan, index: IndexService, keep: int) -> None:
-        """Go on with the oldest `keep` files; read again what the others named."""
+        """Go on with the oldest `keep` files; read the records again that the others named."""
         plan.index_kept = keep
         plan.dispatch_from = min(plan.dispatch_from, self.cross_check.index_end(index, keep))
 
@@ -200,8 +202,8 @@ class RecoveryPlanner:
         cross_check = self.cross_check
         named_end, store_ms = cross_check.last_named_end()
         clean = self.known.clean_stop
-        # One thread dispatches in the log's order, so entries were made up to the last one there
-        # is.
+        # One thread dispatches in the log's order, so all entries up to the last existing entry
+        # were made.
         trusted = clean or self.known.nothing_lost
         start = named_end if trusted else cross_check.reference_start(self.checkpoint)
         plan = RecoveryPlan(

@@ -1,4 +1,4 @@
-"""What a recovery found and what it changed, for people and for the log."""
+"""The report of a recovery, for people and for the log: its findings and its changes."""
 
 import logging
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ log = logging.getLogger("aerobee.store.recovery")
 
 
 class Progress(Protocol):
-    """Told now and then how far a long start has got."""
+    """Called now and then with the progress of a long start."""
 
     def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None: ...
 
 
 @dataclass
 class RecoveryReport:
-    """What was found and what was changed; all of it zero or empty on the first start."""
+    """The findings and changes; all of it zero or empty on the first start."""
 
     clean_stop: bool = True
-    # What told where to begin reading.
+    # The reason why reading began where it did.
     why: str = ""
     log_start: int = 0
     log_end: int = 0
@@ -44,7 +44,7 @@ class RecoveryReport:
     entry_conflicts: int = 0
     queues_cut: int = 0
     entries_cut: int = 0
-    # The first of the queues cut: (directory, where it goes on, entries).
+    # The first queues that were cut: (directory, where it goes on, entries).
     cuts: list[tuple[str, int, int]] = field(default_factory=list)
     entries_blanked: int = 0
     # Records whose place in a queue they were multi-dispatched to is not known any more.
@@ -55,13 +55,14 @@ class RecoveryReport:
     seconds: float = 0.0
 
     def begins_at(self, log_start: int, known: Offsets | None) -> None:
-        """Where the log begins now, and what was noted of that."""
+        """Take in where the log begins now, and where it began by the offsets file."""
         self.log_start = log_start
         if known is not None and 0 <= known.log_begins < log_start:
             self.lost_front = (known.log_begins, log_start)
 
     def cut(self, queue: ConsumeQueue, end: int) -> None:
-        """The queue is about to be cut at `end`: the log does not have what it names from there."""
+        """Count a queue that is about to be cut at `end`: its entries from there name nothing in
+        the log."""
         entries = queue.max_offset - end
         self.queues_cut += 1
         self.entries_cut += entries
@@ -92,7 +93,7 @@ class RecoveryReport:
         return ", ".join(parts)
 
     def write_log(self) -> None:
-        """Say it in the log."""
+        """Write the report into the broker's own log."""
         log.info(
             "recovered clean_stop=%s log=%d..%d read_from=%d records=%d queues=%d "
             "units_written=%d seconds=%.3f",
@@ -141,7 +142,7 @@ class RecoveryReport:
             log.warning("not a store file, left alone path=%s", path)
 
     def _name_gaps(self) -> None:
-        """Each of them, as far as they are remembered: somebody has to see what was lost."""
+        """Log each gap, as far as they are remembered: somebody has to see what was lost."""
         for gap in self.gaps[:MOST_GAPS]:
             log.error(
                 "damaged log from=%d to=%d reason=%s",

@@ -40,7 +40,8 @@ log = logging.getLogger("aerobee.store.allocate")
 TAKE_TIMEOUT_S = 5.0
 _RETRY_PAUSE_S = 1.0
 
-#: Makes a new segment of the store's size: (path, start). Raises OSError or SegmentCreateFailed.
+#: A function that makes a new segment of the store's size: (path, start). Raises OSError or
+#: SegmentCreateFailed.
 MakeSegment: TypeAlias = Callable[[str, int], MappedFile]
 
 
@@ -87,8 +88,8 @@ class AllocateMappedFileService:
         """The segment that begins at `start`, mapped for writing; also has the next one made.
 
         Waits if it is not ready. Raises StoreNotWritable (disk full, or not ours to write) or
-        SegmentCreateFailed; the caller may come again. StoreBroken once the store has broken, which
-        the making itself may have found out.
+        SegmentCreateFailed; the caller may come again. Raises StoreBroken once the store has
+        broken, which the making itself may have found out.
         """
         deadline = self._clock.monotonic() + timeout_s
         with self._changed:
@@ -116,7 +117,7 @@ class AllocateMappedFileService:
             self._thread.join()
         for segment in self._ready.values():
             segment.close()
-            # Of a store that is gone the path may be that of another one's segment.
+            # If this store is gone, the path may be that of another store's segment.
             if self._health.gone is None:
                 self._files.remove(segment.path)
         self._ready.clear()
@@ -204,7 +205,7 @@ def mapped_maker(files: Files, size: int) -> MakeSegment:
 
 
 def refusal(path: str, error: OSError) -> StoreError:
-    """What a put is refused with when a segment cannot be made or reserved."""
+    """The error that refuses a put when a segment cannot be made or reserved."""
     if is_full(error):
         return StoreNotWritable(
             f"the disk is full: {path} cannot be reserved ({error.strerror}). Sends resume by "

@@ -27,7 +27,7 @@ _FORGET_BYTES = 16 << 20
 
 
 class MappedFile:
-    """A segment; `start` is its first log offset, `end` the one behind its last byte."""
+    """A segment; `start` is its first log offset, `end` is the log offset after its last byte."""
 
     def __init__(self, files: Files, path: str, start: int, size: int) -> None:
         self._files = files
@@ -56,7 +56,7 @@ class MappedFile:
 
         Raises OSError (ENOSPC when the disk is full; SyncFailed); nothing is left behind then. The
         length is set before the blocks are reserved: reserving lengthens a file bit by bit, and a
-        crash in between would leave one of a wrong size.
+        crash in between would leave a file of a wrong size.
         """
         files = self._files
         self._fd = files.create(self.path, self.size)
@@ -105,7 +105,7 @@ class MappedFile:
 
     @property
     def descriptor(self) -> int:
-        """That of the open file, -1 without one."""
+        """The descriptor of the open file, -1 without one."""
         return self._fd
 
     @property
@@ -133,11 +133,12 @@ class MappedFile:
         return self._map.find(pattern, position, end)
 
     def append(self, records: Iterable[bytes | memoryview], store_ms: int) -> None:
-        """Copy `records`, for which there is room, behind what is written; the mark moves last.
+        """Copy `records`, for which there is room, after the written bytes; the mark moves last.
 
-        The writer's. `store_ms` is the store time of the last record. Records are copied one after
-        another: the C library copies in an order of its own, and a process that is killed in the
-        middle of one copy for all would leave sound records behind one without a head.
+        Only the writer calls this. `store_ms` is the store time of the last record. Records are
+        copied one after another: the C library copies in an order of its own, and a process that is
+        killed in the middle of one copy for all would leave sound records after a record without a
+        head.
         """
         memory = self._memory
         assert memory is not None
@@ -149,19 +150,20 @@ class MappedFile:
         self.wrote = end
 
     def append_placed(self, place: Callable[[memoryview, int], int], store_ms: int) -> None:
-        """As `append`, of records that `place` copies to a position of the file's memory, in the
-        same order; it gives how many bytes they have."""
+        """Append records that `place` copies to a position of the file's memory, in the order of
+        `append`; `place` returns their bytes."""
         size = place(self.memory, self.wrote)
         self.last_store_ms = store_ms
         self.wrote += size
 
     def finish(self, blank: bytes) -> None:
-        """End the segment with `blank`: the next record does not fit. The writer's."""
+        """End the segment with `blank`: the next record does not fit. Only the writer calls
+        this."""
         self.append((blank,), self.last_store_ms)
         self.wrote = self.size
 
     def finish_unopened(self, blank: bytes) -> None:
-        """As `finish`, synced at once, for a segment that is not to be opened for writing."""
+        """Do `finish` and sync at once, for a segment that is not to be opened for writing."""
         assert not self.active
         with self._files.opened(self.path) as fd:
             self._files.write(fd, self.wrote, blank)
@@ -169,22 +171,22 @@ class MappedFile:
         self.wrote = self.size
 
     def commit(self, position: int) -> None:
-        """Bring what is written below `position` into the file: a mapping's bytes are there."""
+        """Bring the bytes written below `position` into the file: a mapping's bytes are there."""
 
     def sync(self) -> None:
-        """Wait until what was stored is on the disk."""
+        """Wait until the stored bytes are on the disk."""
         if self._fd >= 0:
             self._files.data_sync(self._fd)
 
     def seal(self) -> None:
-        """After the last sync of a full segment: the descriptor is of no use any more."""
+        """Close the descriptor: after the last sync of a full segment it is of no use any more."""
         assert self.wrote == self.size
         self._close_fd()
         if self._map is not None:
             self._map.madvise(mmap.MADV_NORMAL)
 
     def sync_and_drop_cache(self) -> None:
-        """Before a recovery reads it: push out and drop cached pages, so that reads show the disk.
+        """Push out and drop cached pages before a recovery reads, so that reads show the disk.
 
         After a failed write back the cache may hold bytes that the disk does not
         (docs/reliability.md 3.2). Raises OSError when the disk refuses again.
@@ -200,7 +202,8 @@ class MappedFile:
                 self._files.forget_cached(fd)
 
     def zero_from(self, position: int) -> int:
-        """Overwrite with zeros from `position` to the file's end, and sync. Bytes rewritten.
+        """Overwrite with zeros from `position` to the file's end, and sync. Returns the bytes
+        rewritten.
 
         A file with nothing there is not opened for writing: it may be on a read-only disk.
         """
@@ -215,7 +218,7 @@ class MappedFile:
     def forget_pages(self) -> None:
         """Give back the memory that reading has mapped; the kernel's cache keeps the bytes.
 
-        Piece by piece: the call keeps all other threads standing, a quarter of a second for 1 GiB.
+        It goes piece by piece: the call stops all other threads, a quarter of a second for 1 GiB.
         """
         if self._map is not None:
             for position in range(0, self.size, _FORGET_BYTES):
@@ -236,15 +239,15 @@ class MappedFile:
         return view
 
     def unpin(self) -> None:
-        """A view that `pin` gave was released."""
+        """Take note that a view of `pin` was released."""
         assert self.pins > 0
         self.pins -= 1
 
     def dismiss(self) -> bool:
         """Unmap now, for a segment that nobody can find any more; False while a view is still out.
 
-        Any thread. Unmapping a gigabyte takes tens of milliseconds: `mmap.close` lets the other
-        threads run meanwhile, dropping the last reference to a mapping would not.
+        Any thread may call this. Unmapping a gigabyte takes tens of milliseconds: `mmap.close` lets
+        the other threads run meanwhile, dropping the last reference to a mapping would not.
         """
         if self.pins:
             return False
@@ -262,7 +265,7 @@ class MappedFile:
         return True
 
     def close(self) -> None:
-        """Unmap (as soon as the last view is gone) and close."""
+        """Close the descriptor, and unmap as soon as the last view is gone."""
         self._drop_map()
         self._close_fd()
 

@@ -23,7 +23,8 @@ from aerobee.store.segments.paths import LogPaths
 
 
 def check_is_file(files: Files, path: str) -> None:
-    """Raise StoreLayoutError if `path`, which has the name of a file made from the log, is none."""
+    """Raise StoreLayoutError if `path`, which has the name of a file made from the log, is not a
+    file."""
     if files.is_directory(path):
         raise StoreLayoutError(
             f"{path} is a directory, a file is needed. Move it away: the file is made again."
@@ -51,7 +52,7 @@ class MappedFileQueue:
         self.segments: tuple[MappedFile, ...] = ()
         # The writer appends on any thread, the owner takes out in front.
         self._change = threading.Lock()
-        # Zero-length files a crash left at the end; recovery removes them.
+        # Zero-length files that a crash left at the end; recovery removes them.
         self.unfinished: list[str] = []
         # Names in the directories that are not ours.
         self.foreign: list[str] = []
@@ -118,13 +119,13 @@ class MappedFileQueue:
 
     @property
     def max_offset(self) -> int:
-        """Log offset behind the last written byte; 0 when there is no segment."""
+        """Log offset after the last written byte; 0 when there is no segment."""
         segments = self.segments
         return segments[-1].start + segments[-1].wrote if segments else 0
 
     @property
     def last(self) -> MappedFile | None:
-        """The segment that is written, None when there is none."""
+        """The segment that is being written, None without segments."""
         segments = self.segments
         return segments[-1] if segments else None
 
@@ -162,10 +163,10 @@ class MappedFileQueue:
         return front
 
     def drop_from(self, log_offset: int) -> list[str]:
-        """Remove segments that begin at or above `log_offset`, last to first; their paths.
+        """Remove segments that begin at or above `log_offset`, last to first; return their paths.
 
         The first segment stays whatever it holds: its name is where numbering goes on. Each removal
-        is durable before the next: of two, a power cut could bring back the later one alone, and
+        is durable before the next: of two removals, a power cut could undo the later one alone, and
         the log would have a hole.
         """
         removed: list[str] = []
@@ -187,7 +188,7 @@ class MappedFileQueue:
             self._files.sync_directory(directory)
 
     def note_checked_from(self, log_offset: int) -> None:
-        """All records at or above `log_offset` have been checked, with CRC."""
+        """Note that all records at or above `log_offset` have been checked, with CRC."""
         for segment in self.segments:
             unchecked = max(0, log_offset - segment.start)
             segment.unchecked_below = min(segment.unchecked_below, unchecked)

@@ -2,9 +2,9 @@
 
 `storePathCommitLog` may name several directories, and `readOnlyCommitLogStorePaths` some whose
 segments are read but which get no new ones: a full or failing disk on its way out. A directory may
-be in both lists, which is how one is retired. Segment n of the log (n = start / size) goes to
-sorted(available)[n % count], available being the writable directories except those fuller than the
-force-clean ratio, or all of them if that leaves none (FORMAT.md 1.2; MultiPathMappedFileQueue).
+be in both lists, which is how a directory is retired. Segment n of the log (n = start / size) goes
+to sorted(available)[n % count], available being the writable directories except those fuller than
+the force-clean ratio, or all of them if that leaves none (FORMAT.md 1.2; MultiPathMappedFileQueue).
 
 The reference goes on writing to a last segment in a directory that has become read-only. Here it is
 finished instead, with the 8 bytes that end a segment (`opening.py`), and the log goes on elsewhere:
@@ -25,7 +25,8 @@ log = logging.getLogger("aerobee.store")
 
 
 class LogPaths:
-    """Writable and read-only directories; `force_ratio` (0 to 1) is when one counts as full."""
+    """Writable and read-only directories; `force_ratio` (0 to 1) is the use at which a directory
+    counts as full."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class LogPaths:
         self.all = tuple(sorted({*directories, *read_only}))
 
     def check(self) -> None:
-        """Refuse what cannot be one log; changes nothing. Raises StoreLayoutError."""
+        """Refuse directories that cannot be one log; changes nothing. Raises StoreLayoutError."""
         if not self.writable:
             raise StoreLayoutError(
                 f"all directories of the commit log ({', '.join(self.all)}) are read-only "
@@ -62,7 +63,7 @@ class LogPaths:
                 raise StoreLayoutError(f"{other} and {path} are the same directory; name it once")
 
     def path_for(self, start: int) -> str:
-        """Where the new segment that begins at `start` goes. Asks how full the disks are."""
+        """The path of the new segment that begins at `start`. Asks how full the disks are."""
         directories = self._available() or self.writable
         number = start // self._segment_bytes
         return os.path.join(directories[number % len(directories)], segment_name(start))
@@ -73,7 +74,7 @@ class LogPaths:
         return tuple(path for path in self.writable if not self._is_full(path))
 
     def _is_full(self, path: str) -> bool:
-        # A directory that is not there yet is made on the disk of what holds it.
+        # A directory that is missing is made on the disk of the directory that holds it.
         while not self._files.exists(path):
             path = os.path.dirname(path)
         try:
@@ -83,7 +84,7 @@ class LogPaths:
             return True
 
     def is_read_only(self, path: str) -> bool:
-        """Whether the segment at `path` is in a directory that gets nothing new."""
+        """Whether the segment at `path` is in a directory that gets no new segments."""
         return os.path.dirname(path) in self.read_only
 
     def names(self) -> Iterator[tuple[str, str]]:
@@ -93,7 +94,7 @@ class LogPaths:
                 yield directory, name
 
     def absent(self) -> str:
-        """A sentence about listed directories that are not there, where segments are missed."""
+        """A sentence about listed directories that are missing, where the lost segments may be."""
         gone = [path for path in self.all if not self._files.is_directory(path)]
         if not gone or len(self.all) == 1:
             return ""

@@ -1,4 +1,4 @@
-"""What the store answers with. Plain slotted values; offsets are what their names say."""
+"""The store's results: plain slotted values whose offsets are what their names say."""
 
 import enum
 from typing import NamedTuple, Self
@@ -9,11 +9,11 @@ from aerobee.store.segments.mapped_file import MappedFile
 
 
 class PutResult(msgspec.Struct, gc=False):
-    """Where an append went. Of a batch: its first record, the sum of sizes, the count.
+    """The place of an append. For a batch: its first record, the sum of sizes, the count.
 
-    `end` is the log offset behind the last record: durable once the durable mark has reached it.
-    `log_offsets` has one entry for each message of a batch, none for a single message and for a
-    prepared batch, which knows the sizes.
+    `end` is the log offset after the last record: durable once the durable mark has reached it.
+    `log_offsets` has an entry for each message of a batch; it is empty for a single message, and
+    for a prepared batch, which knows the sizes.
     """
 
     log_offset: int
@@ -46,8 +46,8 @@ class GetResult:
     bytes, `count` their number. The views stay valid until `release`, which ends a `with` of the
     result too: it must come once they are sent or copied (a second time is harmless).
 
-    `pending`: the entry at `next_offset` is wrong and its message is being looked for. Ask again
-    from there, whatever was found before it.
+    `pending`: the entry at `next_offset` is wrong and its message is being looked for. The caller
+    asks again from there, whatever was found before it.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class QueryResult(NamedTuple):
 
 
 class Arrival(msgspec.Struct, gc=False):
-    """A message that has become visible to consumers. One is made of each."""
+    """A message that has become visible to consumers. Each such message makes an object."""
 
     topic: str
     queue_id: int

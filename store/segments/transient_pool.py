@@ -1,18 +1,16 @@
 """A pool of locked memory that segments are written in before their bytes go to the files.
 
 Appends then never wait for the page cache: not for its locks while the kernel writes pages back,
-not for a page to be brought in. The price is that what was not yet committed to the file is lost
-with the process, and that consumers see a message only once it was committed
-(`commit_service.py`). Effective with ASYNC_FLUSH on a master only (store/FORMAT.md 4.3;
-TransientStorePool, MappedFile).
+not for a page to be brought in. The price: bytes that were not yet committed to the file are lost
+with the process, and consumers see a message only once it was committed (`commit_service.py`). The
+pool works with ASYNC_FLUSH on a master only (store/FORMAT.md 4.3; TransientStorePool, MappedFile).
 
 Each new segment borrows a buffer of its own size and gives it back when all of it is committed;
 from then on it is an ordinary segment, read through its mapping. When none is free the segment is
 an ordinary one from the beginning, or, with `fail_fast`, is not made at all.
 
-Buffers are used again as they are. What stands behind the written part of one is left over from
-another segment, so nothing but the written part is ever committed: of a segment that ended early,
-up to its blank and no further.
+Buffers are used again as they are. The bytes after the written part are left over from another
+segment, so only the written part is ever committed: a segment that ended early, up to its blank.
 
 Threads: the allocation thread borrows, the commit thread gives back, the owner opens and closes;
 each step is one operation on a deque.
@@ -46,9 +44,9 @@ class TransientStorePool:
         self._locked = 0
 
     def open(self) -> None:
-        """Get the memory and lock it. Raises StoreNotWritable if there is not so much of it.
+        """Get the memory and lock it. Raises StoreNotWritable without enough memory.
 
-        Memory that may not be locked is used all the same: it might be swapped out, no more.
+        Memory that may not be locked is used all the same; at worst it is swapped out.
         """
         for _ in range(self._buffers):
             try:
@@ -84,7 +82,7 @@ class TransientStorePool:
         return len(self._free)
 
     def borrow(self) -> memoryview | None:
-        """A buffer, None if all are out. What it holds is left over."""
+        """A buffer, None if all are out. It holds left-over bytes."""
         try:
             buffer = self._free.popleft()
         except IndexError:
@@ -99,11 +97,11 @@ class TransientStorePool:
         return buffer
 
     def give_back(self, buffer: memoryview) -> None:
-        """A borrowed buffer is not needed any more."""
+        """Take a borrowed buffer back."""
         self._free.appendleft(buffer)
 
     def close(self) -> None:
-        """Give the memory back to the system. All buffers are here by now."""
+        """Give the memory back to the system. All buffers are back by now."""
         assert len(self._free) == len(self._memories)
         for memory in self._memories[: self._locked]:
             try:
@@ -121,8 +119,8 @@ class TransientStorePool:
 class PooledFile(MappedFile):
     """A segment written in `buffer`, which goes back to `pool`; `committed` bytes are in the file.
 
-    The writer's `memory` is the buffer, the readers' `view` the file. `commit` is the commit
-    thread's; `wrote` moves ahead of it.
+    The writer's `memory` is the buffer, the readers' `view` the file. The commit thread calls
+    `commit`; `wrote` moves ahead of it.
     """
 
     def __init__(
@@ -139,7 +137,7 @@ class PooledFile(MappedFile):
         self._pool = pool
         self._memory = buffer
         self.committed = 0
-        # Behind this there is nothing but the zeros the file was made with.
+        # After this position there are only the zeros that the file was made with.
         self._content_end = size
 
     def _open_for_appends(self) -> None:
@@ -152,7 +150,7 @@ class PooledFile(MappedFile):
         super().finish(blank)
 
     def commit(self, position: int) -> None:
-        """Write what is below `position` to the file; all of it: the buffer goes back.
+        """Write the bytes below `position` to the file. When all are written, the buffer goes back.
 
         Raises OSError; `committed` stays then, and trying again writes the same bytes once more.
         """
@@ -184,8 +182,8 @@ class PooledFile(MappedFile):
 def pooled_maker(
     files: Files, pool: TransientStorePool, otherwise: MakeSegment, size: int, *, fail_fast: bool
 ) -> MakeSegment:
-    """Makes segments of `size` bytes in buffers of `pool`; without one as `otherwise` does, or,
-    with `fail_fast`, not at all (SegmentCreateFailed)."""
+    """Makes segments of `size` bytes in buffers of `pool`. Without a free buffer `otherwise` makes
+    the segment or, with `fail_fast`, it is refused (SegmentCreateFailed)."""
 
     def make(path: str, start: int) -> MappedFile:
         buffer = pool.borrow()

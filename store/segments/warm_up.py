@@ -6,8 +6,8 @@ thread does it, with calls that let the other threads run, so a sender notices i
 are filled faster than they are warmed (store/FORMAT.md 1.4; MappedFile.warmMappedFile).
 
 Here it mostly costs: blocks are reserved anyhow, and syncs of a file that was written once with
-zeros took three times as long as syncs of one that was only reserved (docs/reliability.md 3.3). It
-is for disks and kernels that behave otherwise.
+zeros took three times as long as syncs of a file that was only reserved (docs/reliability.md 3.3).
+It is for disks and kernels that behave otherwise.
 
 Segments that a restart goes on with are left as they are, and so are those written in buffers of
 the transient pool, whose writer never touches the file's pages.
@@ -24,13 +24,13 @@ from aerobee.store.segments.mapped_file import MappedFile
 log = logging.getLogger("aerobee.store.allocate")
 
 _PAGE_BYTES = 4096
-# Between two of these the thread may be stopped by others that want the interpreter.
+# Between two steps other threads may take the interpreter from this one.
 _STEP_BYTES = 16 << 20
 
 
 class WarmFile(MappedFile):
     """A segment that is warmed when it is made: synced after each `sync_pages` pages, or not at all
-    with None. `refused` is told when the system does not lock memory."""
+    with None. `refused` is called when the system does not lock memory."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Is a store sound? Reads what a store at rest holds; `verify.py` begins.
+"""Finds out whether a store at rest is sound, by reading all of it; `verify.py` begins.
 
-The command line and the tests come in; `repair/` plans by what is found here.
+The command line and the tests come in; `repair/` makes its plans from the findings.
 """

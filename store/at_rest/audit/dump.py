@@ -1,4 +1,4 @@
-"""Lists what a store holds: messages of the log, entries of the queues, entries of the index.
+"""Lists the content of a store: messages of the log, entries of the queues, entries of the index.
 
 Works on whatever state the files are in; damaged places are part of the listing. All of it streams.
 Where the place of something is known (by its queue's entry, by the times of segments), reading
@@ -49,7 +49,7 @@ class DumpFilter:
     key: str | None = None
 
     def takes(self, message: Message) -> bool:
-        """Whether the message is one of them."""
+        """Whether the message is selected."""
         return (
             (self.topic is None or message.topic == self.topic)
             and (self.queue_id is None or message.queue_id == self.queue_id)
@@ -68,8 +68,8 @@ class DumpedMessage(NamedTuple):
 
 class DumpedQueueEntry(NamedTuple):
     """A slot of a queue. `state`: message, lost (pre-blank), empty, deleted (its record is older
-    than the log), or what is wrong with it. `tags_code` is what its extension entry holds, where it
-    has one, and the address of that entry where it is missing."""
+    than the log), or a fault. `tags_code` comes from its extension entry, if it has one; if that is
+    missing, it is the address of the extension entry."""
 
     topic: str
     queue_id: int
@@ -81,7 +81,7 @@ class DumpedQueueEntry(NamedTuple):
 
 
 class DumpedQueue(NamedTuple):
-    """A queue in a line. `first` and `end` are its slots, `files` how many it has."""
+    """A queue in a line. `first` and `end` are its slots, `files` is the number of its files."""
 
     topic: str
     queue_id: int
@@ -93,7 +93,7 @@ class DumpedQueue(NamedTuple):
 
 
 class DumpedEntry(NamedTuple):
-    """An entry of an index file, by its number there. `state`: entry, or what is wrong with it."""
+    """An entry of an index file, by its number there. `state`: entry, or a fault."""
 
     path: str
     number: int
@@ -118,7 +118,7 @@ class DumpedIndexFile(NamedTuple):
 
 
 class Dump:
-    """The listings of one store, which the caller has locked. Raises as `audit.verify`."""
+    """The listings of one store, which the caller has locked. Raises what `audit.verify` raises."""
 
     def __init__(
         self, settings: Settings, given: Collection[str] = (), files: Files | None = None
@@ -133,7 +133,7 @@ class Dump:
     # --- the log ----------------------------------------------------------------------------
 
     def messages(self, filters: DumpFilter) -> Iterator[DumpedMessage | Gap]:
-        """Records that are wanted, and the damaged ranges between them."""
+        """Records that the filter selects, and the damaged ranges between them."""
         start, end = self._log_range(filters)
         scan, reporter = self._store.scanner(below=end)
         shown = 0
@@ -155,7 +155,8 @@ class Dump:
             yield Gap(file.start + position, file.start + high, reason)
 
     def _log_range(self, filters: DumpFilter) -> tuple[int, int]:
-        """Where a record begins at or before all that is wanted, and where to stop."""
+        """The place where a record begins at or before all selected records, and the place to
+        stop."""
         start, end = 0, filters.log_end
         for file, following in zip_longest(self._log.files, self._log.files[1:]):
             if file.start + self._store.sizes.segment_bytes <= filters.log_start:
@@ -185,7 +186,7 @@ class Dump:
     # --- consume queues ---------------------------------------------------------------------
 
     def queues(self, filters: DumpFilter) -> Iterator[DumpedQueue]:
-        """One line for each queue."""
+        """A line for each queue."""
         for queue in self._filtered_queues(filters):
             first = queue.first_named(queue.first_offset, queue.max_offset)
             last = queue.last_named(queue.max_offset)
@@ -200,7 +201,7 @@ class Dump:
             )
 
     def queue_entries(self, filters: DumpFilter) -> Iterator[DumpedQueueEntry]:
-        """Every slot, held against the record it names."""
+        """Every slot, compared with the record that it names."""
         log_min = self._log.files[0].start if self._log.files else 0
         for queue in self._filtered_queues(filters):
             for first, data in queue.chunks():
@@ -280,7 +281,7 @@ class Dump:
 
 
 def _each(batches: Iterable[Batch]) -> Iterator[tuple[int, bytes]]:
-    """Records one by one: where each is, and its bytes."""
+    """Records one by one: the log offset and the bytes of each."""
     for batch in batches:
         shift = batch.at - log_offset_of(batch.records[0])
         for log_offset, size, *_ in batch.records:

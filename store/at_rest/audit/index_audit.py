@@ -1,10 +1,11 @@
-"""Holds the index files against the log: every key of every record, and nothing else.
+"""Compares the index files with the log: they must hold every key of every record, and nothing
+else.
 
-Entries were made in the order of the log, so the log and all entries are read side by side.
-Entries of records the log does not have any more are passed over. Within each file the entries,
-read in order, determine what every slot must hold (`index/view.py`): a page that is missing, old or
+Entries were made in the order of the log, so the log and all entries are read side by side. Entries
+of records that the log does not have any more are passed over. Within each file the entries, read
+in order, determine what every slot must hold (`index/view.py`): a page that is missing, old or
 damaged shows up as an entry that points nowhere or a slot that does not know its newest entry. Both
-together say that a look-up by a key finds its message.
+checks together show that a look-up by a key finds its message.
 """
 
 import os
@@ -30,7 +31,7 @@ Entry = tuple[int, int, int, int]
 
 
 class IndexFileAudit:
-    """One file. `entries` checks while it reads; the header is in attributes."""
+    """The audit of a file. `entries` checks while it reads; the header is in attributes."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class IndexFileAudit:
         return sane
 
     def entries(self) -> Iterator[Entry]:
-        """Those that can be right, in order; then slots and header are compared."""
+        """The entries that can be right, in order; then slots and header are compared."""
         slots = self._view.slots
         newest = no_entries(slots)
         used = 0
@@ -102,7 +103,7 @@ class IndexFileAudit:
                 used += newest[slot] == 0
                 newest[slot] = number
                 if held is not None:
-                    # One that is beyond the next, which goes on from the one before, is wrong.
+                    # An entry beyond the next one is wrong if the next goes on from the one before.
                     if held[1] > log_offset >= last_offset:
                         self._bad_entry(held[3], f"names log offset {held[1]}, out of order")
                     else:
@@ -123,11 +124,11 @@ class IndexFileAudit:
         self._check_header(first, last_offset, used)
 
     def entry_position(self, number: int) -> int:
-        """Where entry `number` is in the file."""
+        """The position of entry `number` in the file."""
         return self._view.entry_position(number)
 
     def check_end(self) -> None:
-        """Does the header know the last message's time? To be called when `last_ms` is final."""
+        """Check that the header has the last message's time. Call it when `last_ms` is final."""
         if self.last_ms and self.end_ms != self.last_ms:
             self._say(
                 "index-header",
@@ -177,7 +178,7 @@ class _Missing:
 
 
 class IndexAudit:
-    """Fed with the records of the log in order, then asked to `finish`. `gaps` may grow."""
+    """Takes the records of the log in order by `feed`, then `finish` ends it. `gaps` may grow."""
 
     def __init__(
         self,
@@ -206,14 +207,15 @@ class IndexAudit:
     # --- while the log is read --------------------------------------------------------------
 
     def start(self, log_start: int, log_limit: int) -> None:
-        """Pass over what is older than the log; entries at or above `log_limit` are nonsense."""
+        """Pass over entries that are older than the log; entries at or above `log_limit` are
+        nonsense."""
         self._log_limit = log_limit
         self._next()
         while self._ahead is not None and self._ahead[1][1] < log_start:
             self._next()
 
     def feed(self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int) -> None:
-        """The next record and the words it is to be found by."""
+        """Take in the next record and the keys by which look-ups have to find it."""
         ahead = self._ahead
         while ahead is not None and ahead[1][1] < log_offset:
             self._stray(ahead)
@@ -238,7 +240,7 @@ class IndexAudit:
                 self._say_missing()
 
     def filler(self, log_offset: int) -> None:
-        """A record that stands for lost ones: entries that name it are theirs."""
+        """Take in a record that stands for lost records: entries that name it are theirs."""
         while self._ahead is not None and self._ahead[1][1] <= log_offset:
             if self._ahead[1][1] < log_offset:
                 self._stray(self._ahead)
@@ -247,7 +249,7 @@ class IndexAudit:
     def _compare(self, found: list[int], wanted: list[int], log_offset: int) -> None:
         lacking = Counter(wanted) - Counter(found)
         if not lacking:
-            return  # some twice: the last record before a restart is indexed again by RocketMQ
+            return  # RocketMQ indexes the last record before a restart again
         missing = self._missing
         if missing is None:
             missing = self._missing = _Missing(log_offset)
@@ -258,7 +260,7 @@ class IndexAudit:
     # --- at the end -------------------------------------------------------------------------
 
     def finish(self, log_end: int) -> None:
-        """Entries that are left, keys that are missing at the end."""
+        """Report entries that are left, and keys that are missing at the end."""
         while self._ahead is not None:
             self._stray(self._ahead, log_end)
             self._next()

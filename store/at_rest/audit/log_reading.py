@@ -1,8 +1,8 @@
 """Reads the log of an audit once, from front to back, and hands each record on.
 
-To the queues go its claims to slots, in batches, to the index its keys, one by one. What can be
-said of the log alone is found here: times that go back, a CRC property that does not match, the
-damaged ranges, an end that is not where it should be.
+Its claims to slots go to the queues, in batches, its keys to the index, singly. Faults of the log
+alone are found here: times that go back, a CRC property that does not match, the damaged ranges, an
+end that is not where it should be.
 """
 
 import os
@@ -50,12 +50,13 @@ class LogAudit:
         self._files = {file.start // segment_bytes: file for file in store.log.files}
         self._findings = findings
         self._counts = counts
-        # By a gap's start: the store time before it in its segment, 0 without a record there.
+        # The store time before each gap in its segment, by the gap's start; 0 without a record
+        # there.
         self.times: dict[int, int] = {}
-        # Store time of the last record, and where its segment ends.
+        # Store time of the last record, and the end of its segment.
         self._newest_ms = 0
         self._file_end = 0
-        # Log offset behind the last file.
+        # Log offset after the last file.
         self._file_limit = max((file.start + segment_bytes for file in store.log.files), default=0)
         levels = DelayLevels(store.settings.message_delay_levels)
         # Queues by topic and queue id alone.
@@ -64,7 +65,7 @@ class LogAudit:
         )
 
     def run(self, queues: QueueAudit, index: IndexAudit, progress: Callable[[int], None]) -> None:
-        """Read it all for both; after every batch `progress` is told where."""
+        """Read all of it for both; `progress` gets the place after every batch."""
         scan, counts = self._scan, self._counts
         progress(scan.end)
         for batch in scan.batches(0):
@@ -89,7 +90,7 @@ class LogAudit:
         self.note_times()
 
     def _count_transactions(self, records: Sequence[Checked]) -> dict[int, int]:
-        """Count half messages and rollbacks; log offset and size of those that are fillers."""
+        """Count half messages and rollbacks; return log offset and size of the fillers."""
         counts = self._counts
         fillers: dict[int, int] = {}
         for log_offset, size, _, _, sys_flag, _, topic, *_ in records:
@@ -153,7 +154,7 @@ class LogAudit:
     def _further_queue(self, name: str, queue_id: int) -> tuple[str, int] | None:
         """The queue that a message of `queue_id` was multi-dispatched to under that name.
 
-        None if there is no such queue, and the settings do not say that there should be one.
+        None if there is no such queue, and the settings do not ask for it.
         """
         settings = self._store.settings
         keys = [(name, 0), (name, queue_id)] if is_light(name) else [(name, queue_id)]
@@ -165,7 +166,8 @@ class LogAudit:
     # --- when the log has been read ---------------------------------------------------------
 
     def judge(self, lost: LostByGap) -> None:
-        """Findings about gaps and about the end; `lost` says which messages entries name there."""
+        """Report findings about gaps and about the end; `lost` has the messages that entries name
+        there."""
         scan = self._scan
         misplaced = {file.start: own for file, own in self._reporter.misplaced}
         for file, own in self._reporter.misplaced:
@@ -179,7 +181,7 @@ class LogAudit:
         for gap in scan.gaps:
             self._counts.lost_bytes += gap.end - gap.start
             if gap.start in misplaced:
-                continue  # said already, of the file
+                continue  # already reported for the file
             is_short = gap.end > self._file_limit
             known = self._store.marks.knows_gap(gap.start, gap.end)
             self._say(
@@ -214,7 +216,7 @@ class LogAudit:
 
 
 def _names(named: Sequence[tuple[str, int, int]]) -> str:
-    """Which messages were there, as entries still say."""
+    """The messages that were there, by the entries that are left."""
     if not named:
         return ""
     texts = [

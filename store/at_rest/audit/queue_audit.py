@@ -1,19 +1,19 @@
-"""Holds consume queues against the log: each record in exactly its slot, each slot its record.
+"""Compares consume queues with the log: each record in exactly its slot, each slot its record.
 
 While the log is read, every record with a place in a queue is compared with the entry in its slot,
 runs of them with one read. That settles uniqueness without remembering anything: a record has one
-queue and one number, so it has one slot; an entry that named a record not its own would not compare
-equal for that record. A queue whose equal entries are as many as its entries that name something
-within the log is therefore right as a whole, and is only read through for order and holes. In the
-others each entry is asked what it points to.
+queue and one number, so it has one slot; an entry that named a record of another slot would not
+compare equal for that record. A queue whose equal entries are as many as its entries that name a
+record within the log is therefore right as a whole, and is only read through for order and holes.
+In the other queues the record of each entry is read.
 
-Reading it through finds what is out of order, holes, lost slots, and entries that point nowhere.
+Reading a queue through finds wrong order, holes, lost slots, and entries that point nowhere.
 
-What is remembered of a queue is its next number and the runs of records that were not in their
-slots, which normally are none.
+Only the next number of a queue is kept in memory, and the runs of records that were not in their
+slots, of which a sound store has none.
 
-A topic that was deleted and made again numbers its messages anew; those of before are in the log
-and in no queue. They are told from losses by the later records that took their numbers.
+A topic that was deleted and made again numbers its messages anew; the old messages are in the log
+and in no queue. The later records that took their numbers distinguish them from losses.
 """
 
 import os
@@ -41,7 +41,7 @@ from aerobee.store.queues.queue_view import (
 
 _I32_MAX = (1 << 31) - 1
 _RUNS_MOST = 10_000
-# An entry that names a record more segments than this behind the log's end is damaged.
+# An entry that names a record more segments than this beyond the log's end is damaged.
 _MISSING_MOST = 1000
 
 
@@ -60,7 +60,7 @@ Claims: TypeAlias = dict[tuple[str, int], tuple[list[int], list[bytes]]]
 
 @dataclass(slots=True)
 class _Run:
-    """Records that follow each other and are not in their slots, which are all empty or all
+    """Records that follow each other and are not in their slots. These are all empty, or all
     `taken` by entries that name something else."""
 
     first: int
@@ -71,7 +71,7 @@ class _Run:
 
     @property
     def end(self) -> int:
-        """The slot behind the last one."""
+        """The slot after the last slot."""
         return self.first + self.count
 
 
@@ -84,7 +84,7 @@ class _State:
     runs: list[_Run] = field(default_factory=list)
     runs_left_out: int = 0
     superseded: int = 0
-    # Entries whose extension entry is missing: how many, and the slot of the first.
+    # Entries whose extension entry is missing: their number, and the slot of the first.
     ext_missing: tuple[int, int] = (0, 0)
 
     def claims(self, offset: int) -> bool:
@@ -97,11 +97,11 @@ Slots = tuple[int, int]
 
 
 class LostByGap:
-    """Which messages the damaged ranges of the log held, as far as entries still name them."""
+    """The messages that the damaged ranges of the log held, as far as entries still name them."""
 
     def __init__(self, gaps: Sequence[Gap]) -> None:
         self._gaps = sorted(gaps)
-        # By the gap's start: (queue, first slot, slot behind the last), adjoining ones as one.
+        # (queue, first slot, slot after the last) by the gap's start; adjoining ranges are joined.
         self.named: dict[int, list[tuple[str, int, int]]] = {}
 
     def __bool__(self) -> bool:
@@ -112,7 +112,7 @@ class LostByGap:
         return gap_at(self._gaps, log_offset) is not None
 
     def note(self, queue: str, offset: int, log_offset: int) -> bool:
-        """Whether the entry points into a gap; its message is remembered then."""
+        """Return whether the entry points into a gap, and remember its message then."""
         gap = gap_at(self._gaps, log_offset)
         if gap is None:
             return False
@@ -125,7 +125,7 @@ class LostByGap:
 
 
 class QueuePass:
-    """One queue; `claimed` are the slots of records that are not in them, in order."""
+    """The reading of a queue; `claimed` are the slots of records that are not in them, in order."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class QueuePass:
         self._claimed = sorted(claimed)
         # Entries that name a record within the log and outside of its gaps.
         self.named = 0
-        # Entries at or above the log's end, and the first one's slot.
+        # Entries at or above the log's end, and the slot of the first.
         self.beyond = 0
         self.beyond_first = 0
         self._last_log = -1
@@ -150,7 +150,8 @@ class QueuePass:
         self._blank: Slots = (0, 0)
 
     def read(self, log_start: int, log_end: int) -> None:
-        """Order, holes, lost slots, and how many entries name something within the log."""
+        """Check order, holes and lost slots, and count the entries that name a place within the
+        log."""
         for first, data in self.queue.chunks():
             count = len(data) // ENTRY_BYTES
             if data == PRE_BLANK * count:
@@ -188,7 +189,7 @@ class QueuePass:
         self.named += named
 
     def ask(self, records: LogFiles, log_start: int, log_end: int) -> None:
-        """Ask each entry what it points to, in a queue whose count is not right."""
+        """Read the record of each entry, in a queue whose count is not right."""
         queue = self.queue
         for first, data in queue.chunks():
             for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first):
@@ -246,7 +247,7 @@ class QueuePass:
 
 
 class QueueAudit:
-    """Fed with the claims of the log in order, then asked to `finish`."""
+    """Takes the claims of the log in order by `feed`, then `finish` ends it."""
 
     def __init__(
         self,
@@ -272,7 +273,7 @@ class QueueAudit:
     # --- while the log is read --------------------------------------------------------------
 
     def feed(self, claims: Claims) -> None:
-        """The next claims of the log, by queue, each queue's in log order."""
+        """Take in the next claims of the log, by queue, those of a queue in log order."""
         for key, (offsets, entries) in claims.items():
             state = self._states.get(key)
             if state is None:
@@ -285,7 +286,7 @@ class QueueAudit:
         first, expected = run
         there = b"" if queue is None else queue.read_over_files(first, run.end)
         different = list(differences(first, expected, there))
-        # One damaged record may claim any number; a new beginning has its entries, or no queue.
+        # A damaged record may claim any number; a new beginning has its entries, or no queue.
         believed = queue is None or not different or different[0].offset > first
         if state.expected is not None and first < state.expected and believed:
             self._restarted(state, first)
@@ -295,7 +296,8 @@ class QueueAudit:
             self._differs(queue, state, Claim(offset, *ENTRY.unpack(entry)), found)
 
     def _restarted(self, state: _State, first: int) -> None:
-        """Numbers from `first` on are given out again: what claimed them before is in no queue."""
+        """Numbers from `first` on are given out again: records that claimed them before are in no
+        queue."""
         kept: list[_Run] = []
         for run in state.runs:
             if run.end <= first:
@@ -343,7 +345,7 @@ class QueueAudit:
             return
         by_levels = queue.topic == SCHEDULE_TOPIC and not self._strict_delays
         if by_levels and tags_code > _I32_MAX:
-            return  # a delivery time, by delay levels that nobody has told us
+            return  # a delivery time, by delay levels that are not known here
         queue.note(
             self._findings,
             kind,
@@ -356,8 +358,9 @@ class QueueAudit:
     # --- at the end -------------------------------------------------------------------------
 
     def named_end(self, log_end: int) -> int:
-        """Up to where the log must have gone for the entries at the ends of the queues, `log_end`
-        or more. Entries in whose slot a record of the log belongs are damaged, and do not count."""
+        """The log offset that the log must have reached for the entries at the ends of the queues,
+        `log_end` or more. An entry in a slot that a record of the log claims is damaged, and does
+        not count."""
         best = log_end
         for key, queue in self._queues.items():
             state = self._states.get(key) or _State()
@@ -375,10 +378,10 @@ class QueueAudit:
     def finish(
         self, log_start: int, log_end: int, lost: LostByGap, progress: Callable[[int, int], None]
     ) -> None:
-        """Judge what was not in its place, and read each queue through.
+        """Judge the records that were not in their slots, and read each queue through.
 
-        Entries that point into a damaged range are told to `lost`; `progress` hears how many bytes
-        are read, of how many.
+        `lost` gets the entries that point into a damaged range; `progress` gets the bytes read and
+        the bytes in all.
         """
         for key, state in self._states.items():
             if key not in self._queues and state.runs:
@@ -472,7 +475,8 @@ class QueueAudit:
         queue.note(self._findings, kind, run.first, what, run.first_log)
 
     def _judge_taken(self, queue: QueueFiles, run: _Run, where: str, names: str) -> tuple[str, str]:
-        """Judge whose the slot is: a record's that its entry names, if the record names it back."""
+        """Judge which record has the slot: the record that its entry names, if it names the slot
+        back."""
         entry = queue.entry(run.first)
         assert entry is not None
         problem = self._records.problem(queue, run.first, entry.log_offset, entry.size)

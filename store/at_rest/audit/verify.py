@@ -1,4 +1,4 @@
-"""Is a store sound? Reads everything a store at rest holds and says all that is wrong with it.
+"""Checks whether a store at rest is sound: reads all of it and reports every fault.
 
     layout    names and lengths, missing and foreign files     sizes    file sizes
     scan      sound records, gaps, the end of the log          sources  reading
@@ -7,15 +7,15 @@
     index     ... each key of each record found (I6)
     state     checkpoint, offsets, abort, lock                 config   the broker's tables
 
-Last a broker's own parts are asked whether they would start.
+At last a broker's own parts check whether they would start.
 
 It changes nothing, opens nothing for writing, and needs memory for the queues' states, one index
-file's slots and a few megabytes of the log, however long that is. It trusts no derived file, and
-none of the code that wrote them: records are checked by `protocol/message/record_check.py`,
-and everything else here.
+file's slots and a few megabytes of the log, whatever its length. It trusts no derived file, and
+none of the code that wrote it: `protocol/message/record_check.py` checks records, and all other
+checks are here.
 
-The caller has locked the store (`disk/lock.py`): what a running broker does meanwhile would look
-like damage.
+The caller has locked the store (`disk/lock.py`): the writes of a running broker would look like
+damage.
 """
 
 import os
@@ -48,9 +48,9 @@ def verify(
 ) -> Report:
     """Check the store below `settings.store_path`, which the caller has locked.
 
-    `given` names the settings that were chosen (attribute names): sizes that were not are found
-    from the files. Raises NotAStore, StoreSizeMismatch, or OSError when something cannot be read
-    for another reason than a bad disk.
+    `given` names the settings that were chosen (attribute names): other sizes are found from the
+    files. Raises NotAStore, StoreSizeMismatch, or OSError when something cannot be read for another
+    reason than a bad disk.
     """
     files = files or ReadOnlyFiles()
     clock = clock or Clock()
@@ -75,7 +75,7 @@ def verify(
 
 
 class _Audit:
-    """The parts of one audit, and the order they run in."""
+    """The parts of an audit, and the order in which they run."""
 
     def __init__(self, store: StoreFiles, progress: Progress | None) -> None:
         self.store = store
@@ -88,7 +88,7 @@ class _Audit:
         self.scan, self.files_scanned = store.scanner()
 
     def run(self) -> None:
-        """All checks."""
+        """Run all checks."""
         findings, counts, scan = self.findings, self.counts, self.scan
         check_strays(self.store.files, self.store.layout, findings)
         self._check_queue_files()
@@ -110,12 +110,12 @@ class _Audit:
             findings.add("left-open", abort, None, "the last run did not end in order")
         check_lock(self.store.files, root, findings)
         check_marks(self.store.marks, root, log_start, scan.end, findings)
-        # The newest message may be among those that are lost.
+        # The newest message may be among the lost messages.
         newest_ms = 0 if scan.gaps or self.files_scanned.tail else counts.last_store_ms
         check_checkpoint(self.store.files, root, newest_ms, findings)
 
     def _read(self, log_start: int) -> None:
-        """The log with the index beside it, then the queues, then what both say of the log."""
+        """Read the log with the index beside it, then the queues; then judge the log by both."""
         findings, counts, scan = self.findings, self.counts, self.scan
         store = self.store
         queues = QueueAudit(store, findings, counts, self._tables.topics(), self._extensions())
@@ -144,7 +144,7 @@ class _Audit:
         )
 
     def _lose_ends(self, queues: QueueAudit) -> None:
-        """Add to the gaps what is known to have been behind the end of the readable log.
+        """Add to the gaps the part of the log that is known to have followed its readable end.
 
         Records that queues name were there; only after a power cut queues may be ahead of the log.
         No crash makes a file shorter, or gives it another's name.
@@ -158,9 +158,9 @@ class _Audit:
         self._lose_up_to(marks.flushed)
 
     def _lose_up_to(self, known: int) -> None:
-        """The log is known to have gone on to `known`, behind its last file too.
+        """Add gaps up to `known`, which the log is known to have reached, after its last file too.
 
-        What is lost of the files and what is lost with missing ones are two gaps.
+        Losses within the files and losses with missing files are two gaps.
         """
         end = self._segments[-1].start + self.store.sizes.segment_bytes
         self.scan.lose_up_to(min(known, end))
@@ -178,7 +178,7 @@ class _Audit:
             )
 
     def _extensions(self) -> Extensions | None:
-        """The extension files; None in a store that has none and is to have none."""
+        """The extension files; None in a store that has no such files and needs none."""
         store = self.store
         if not store.layout.has_extensions and not store.settings.consume_queue_ext_enabled:
             return None
@@ -193,8 +193,8 @@ class _Audit:
     def say_refusal(self, clock: Clock) -> None:
         """Report what a start would refuse, if no finding explains it.
 
-        An audit looks for more than a start does, but not with the same eyes: only if a start's own
-        checks pass as well may a store be called sound.
+        An audit checks more than a start does, but in another way: a store counts as sound only if
+        a start's own checks pass as well.
         """
         if self.findings.count(Level.DAMAGE):
             return
@@ -211,9 +211,9 @@ class _Audit:
 
 
 def _start_refusal(store: StoreFiles, clock: Clock) -> str | None:
-    """Why a broker's parts would refuse to start, None if they would not. Changes nothing.
+    """The reason why a broker's parts would refuse to start, None without one. Changes nothing.
 
-    Whether this user may write is not asked: who looks is often not who runs the broker.
+    It does not check whether this user may write: the user of an audit is often not the broker's.
     """
     parts = make_parts(store.settings, store.files, clock)
     try:

@@ -1,16 +1,16 @@
-"""Holds a store at rest while one of the tools changes it: the lock, the marks, the way back.
+"""Locks a store at rest while one of the tools changes it: the lock, the marks, the way back.
 
-What the tools promise together:
+All the tools keep these promises:
 
-- Nothing is deleted. What is taken out goes to `<root>/lost+found-<time>`, a name that RocketMQ and
-  this broker leave alone, under the path it had.
+- Nothing is deleted. Files that are taken out go to `<root>/lost+found-<time>`, a name that
+  RocketMQ and this broker leave alone, under the path they had.
 - Before the first change the store says that it is not whole: `abort` is made, checkpoint and
-  offsets file are set back to where the log begins. A crash anywhere then leaves a store that the
-  next start brings in order, or that the same command, run again, does.
-- At the end the store is opened and closed once as a broker does it (`recover`): that recovery has
-  the last word, and what it leaves is a cleanly stopped store.
+  offsets file are set back to the beginning of the log. A crash anywhere then leaves a store that
+  the next start, or the same command, run again, brings in order.
+- At the end the store is opened and closed once as a broker does it (`recover`): that recovery
+  decides in the end, and it leaves a cleanly stopped store.
 
-Threads: the command's own.
+Threads: the command's.
 """
 
 import errno
@@ -45,10 +45,10 @@ Range = tuple[int, int]
 
 
 class StoreAtRest:
-    """A context manager: locks on entry. `settings` have the sizes the files have.
+    """A context manager: locks on entry. `settings` have the sizes of the files.
 
-    `reading`: only to make plans; works where nothing can be written. Entering raises NotAStore,
-    StoreInUse, StoreSizeMismatch or OSError; nothing was changed then.
+    `reading`: only to make plans; this works where nothing can be written. Entering raises
+    NotAStore, StoreInUse, StoreSizeMismatch or OSError; nothing was changed then.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class StoreAtRest:
         compiled: Compiled | None = None,
     ) -> None:
         self._reading = reading
-        # `abort` is ours from the first change on, and says nothing of the last run any more.
+        # `abort` is ours from the first change on, and says nothing about the last run any more.
         self._changing = False
         self.files = files or (ReadOnlyFiles() if reading else Files())
         self.clock = clock or Clock()
-        #: Reads plain records for a rebuild or a recovery, where there is a compiled form.
+        #: Reads plain records for a rebuild or a recovery; None without a compiled form.
         self.compiled = compiled
         self.settings = settings
         #: Names of the settings that somebody chose.
@@ -74,14 +74,14 @@ class StoreAtRest:
         self.root = settings.store_path
         self._lock = StoreLock(self.files, self.root)
         self._checkpoint = Checkpoint(self.files, os.path.join(self.root, "checkpoint"))
-        #: The files; after changes to them, `look` sees them anew. It was left open if the last
-        #: run, or a command like this one before us, did not end in order.
+        #: The files; after changes to them, `look` reads them anew. They were left open if the last
+        #: run, or an earlier command of this kind, did not end in order.
         self.store: StoreFiles
-        # Where what was taken out is; made when the first thing is.
+        # The directory of what was taken out; made with the first file.
         self.aside: str | None = None
 
     def __enter__(self) -> Self:
-        # Not a store: say so before the lock makes a directory of it.
+        # If this is not a store: say so before the lock makes a directory of it.
         survey(self.files, self.settings)
         try:
             if self._reading:
@@ -139,11 +139,11 @@ class StoreAtRest:
         self, flushed: int | None = None, without: Collection[Range] = (), *, reaches: int = 0
     ) -> None:
         """Before the first change: let abort, checkpoint and offsets file say that queues and index
-        have to be held against the whole log. Raises OSError.
+        have to be compared with the whole log. Raises OSError.
 
-        `flushed` is up to where the log is known to reach from now on, if that changes; `without`
-        are gaps it will not have any more. `reaches` is where an audit has found that the log has
-        to end: should this be broken off, whoever goes on knows it from the offsets file.
+        `flushed` is the end that the log is known to reach from now on, if that changes; `without`
+        are gaps that it will not have any more. `reaches` is the end that the log must have by an
+        audit: if this is broken off, the next command or start knows it from the offsets file.
         """
         assert not self._reading
         self._changing = True
@@ -171,14 +171,14 @@ class StoreAtRest:
 
     @contextmanager
     def changing(self, path: str, *, create: bool = False) -> Iterator[int]:
-        """A descriptor of a file to be changed; it is synced at the end. Raises OSError."""
+        """Open a file to be changed, and sync it at the end. Raises OSError."""
         with self.files.opened(path, create=create) as fd:
             yield fd
             self.files.sync(fd)
 
     def take_out(self, path: str, name: str | None = None) -> str:
-        """Move a file or directory to lost+found, where it keeps its name, or has the one that the
-        file `name` would have had there; its new path."""
+        """Move a file or directory to lost+found, where it keeps its name, or gets the name that
+        the file `name` would have had there; return its new path."""
         target = os.path.join(self._aside(), self._name_below(name or path))
         self.make_directory(os.path.dirname(target))
         while self.files.exists(target):
@@ -206,7 +206,7 @@ class StoreAtRest:
         return target
 
     def asides(self) -> list[str]:
-        """All lost+found directories there are, the newest first."""
+        """All lost+found directories, the newest first."""
         return [
             os.path.join(self.root, name)
             for name in reversed(self.files.names(self.root))
@@ -214,7 +214,7 @@ class StoreAtRest:
         ]
 
     def recover(self, progress: Progress | None = None) -> RecoveryReport:
-        """Let recovery go over the store, and close it in order. The lock is given back for it."""
+        """Open the store with a recovery, and close it in order. The lock is given back for it."""
         self._lock.release()
         parts = open_parts(self.settings, self.files, self.clock, progress, self.compiled)
         parts.close(clean=True)
@@ -234,7 +234,7 @@ class StoreAtRest:
         return self.aside
 
     def _name_below(self, path: str) -> str:
-        """The path below the store's directory; of a log elsewhere as if it were in there."""
+        """The path below the store's directory; for a log elsewhere, as if it were in there."""
         if path.startswith(self.root + os.sep):
             return os.path.relpath(path, self.root)
         return os.path.join("commitlog", os.path.basename(path))
@@ -245,7 +245,8 @@ class StoreAtRest:
             self.files.sync_directory(changed)
 
     def copy(self, path: str, target: str, start: int = 0, end: int | None = None) -> None:
-        """Copy a file's bytes, durably but for the new name, leaving out what was never written."""
+        """Copy a file's bytes, durably but for the new name, without the parts that were never
+        written."""
         with (
             self.files.opened(path, read_only=True) as source,
             self.files.opened(target, create=True) as copy,

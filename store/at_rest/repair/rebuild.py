@@ -1,15 +1,15 @@
-"""Makes consume queues and index again from the commit log, with nothing believed of the old ones.
+"""Makes consume queues and index again from the commit log, without belief in the old ones.
 
-They are built aside, below `<root>/rebuild`, by the parts a broker is made of, only with another
-directory for what is derived; so they come out as a broker would have written them. What the old
-queues know is used for two things only: to find the next sound record behind a damaged one, and to
-keep numbering: a queue never ends lower than before, the slots of lost messages become pre-blank.
+They are built aside, below `<root>/rebuild`, by a broker's own parts, with another directory for
+the derived files; so they come out as a broker would have written them. The old queues are used for
+two things only: to find the next sound record after a damaged one, and to keep the numbering: a
+queue never ends lower than before, the slots of lost messages become pre-blank.
 
-Put in place: the old directories go to lost+found, then the new ones take their names. `complete`
-in `rebuild` says that what is in there is whole. A crash before that leaves the store as it was; a
-crash later leaves directories missing, and the same command, run again, finishes the move. (A
-broker started in between rebuilds what is missing; only the numbers of messages lost at the end of
-a queue may then be given out again.)
+To put them in place, the old directories go to lost+found, then the new directories take their
+names. A file `complete` in `rebuild` says that its content is whole. A crash before that leaves the
+store as it was; a crash later leaves directories missing, and the same command, run again, finishes
+the move. (A broker started in between rebuilds what is missing; only the numbers of messages lost
+at the end of a queue may then be given out again.)
 
 Messages of topics that were deleted are still in the log; no queues are made for them.
 """
@@ -44,14 +44,14 @@ _I32_MAX = 0x7FFFFFFF
 
 @dataclass
 class RebuildReport:
-    """Counts of what was made, and where the old files are."""
+    """Counts of the new entries, and the directory of the old files."""
 
     records: int = 0
     queues: int = 0
     units: int = 0
     index_files: int = 0
     keys: int = 0
-    # Slots without a message: those of lost records, and those needed to keep numbering.
+    # Slots without a message: for lost records, and to keep the numbering.
     blanked: int = 0
     # Messages of deleted topics, which get no queue.
     deleted: int = 0
@@ -90,7 +90,7 @@ def rebuild(
 
 
 def _left_complete(rest: StoreAtRest, names: list[str]) -> bool:
-    """Whether an earlier run was broken off while it put in place what it had made."""
+    """Whether an earlier run was broken off while it put the new directories in place."""
     files, built = rest.files, os.path.join(rest.root, REBUILD)
     there = [name for name in names if files.exists(os.path.join(built, name))]
     return (
@@ -139,7 +139,8 @@ def _build(
 def _put_in_place(rest: StoreAtRest, names: list[str]) -> None:
     files, built = rest.files, os.path.join(rest.root, REBUILD)
     there = [name for name in names if files.exists(os.path.join(built, name))]
-    # The queues go last: as long as they are there, all can be made again with their numbers.
+    # The queues are moved last: as long as they are there, all can be made again with their
+    # numbers.
     for name in reversed(names):
         is_replaced = name in there or (name == _EXTENSIONS and _QUEUES in there)
         if is_replaced and files.exists(os.path.join(rest.root, name)):
@@ -156,7 +157,7 @@ def _put_in_place(rest: StoreAtRest, names: list[str]) -> None:
 
 
 class Build:
-    """One walk over the log into the new, empty `parts`."""
+    """A scan of the log into the new, empty `parts`."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class Build:
             self._keep_numbers()
 
     def _check_log(self) -> None:
-        """Refuse a log that is not there, or not as far as it was."""
+        """Refuse a log that is missing, or shorter than it was."""
         segments = self._parts.segments
         end = segments.segments[-1].end if segments.segments else 0
         if end < self._rest.store.marks.flushed or (not end and self._old.name_anything()):
@@ -246,7 +247,7 @@ class Build:
         return (None, *entry[1:])
 
     def _wanted(self, derived: Derived) -> Derived:
-        """What follows from many records, without the queues that are not to be made."""
+        """The values that follow from many records, without the queues that are not to be made."""
         claims = [
             (queue, runs)
             for queue, runs in derived.claims
@@ -255,7 +256,7 @@ class Build:
         return derived._replace(claims=claims)
 
     def _is_wanted(self, queue: ConsumeQueue, messages: int) -> bool:
-        """Whether a queue is to be made; if not, so many messages have none."""
+        """Whether a queue is to be made; if not, its `messages` are counted."""
         if self._with_queues and not self._is_deleted(queue):
             return True
         self._report.deleted += messages * self._with_queues
@@ -268,7 +269,8 @@ class Build:
         return not known and queue.topic not in SYSTEM_TOPICS
 
     def _keep_numbers(self) -> None:
-        """No queue ends lower than it did; what a power cut may take back does not count."""
+        """Let no queue end lower than it did; entries that a power cut may take back do not
+        count."""
         end = self._scan.end
         lasting = self._rest.store.marks.nothing_lost or not self._rest.store.left_open
         for key, old in self._old.queues.items():
@@ -280,7 +282,7 @@ class Build:
             except MessageIllegal:
                 continue  # a directory that no message can have led to
             if not queue.segments:
-                # None of its messages are there any more: what is left of it are its numbers.
+                # All its messages are gone: only its numbers are left.
                 first = min(old.first_at(self._parts.segments.min_offset), top - 1)
                 queue.write_entries(first, PRE_BLANK)
                 self._report.blanked += 1
@@ -290,7 +292,8 @@ class Build:
                 self._report.blanked += count
 
     def check(self) -> None:
-        """Refuse a result that lacks what the store has, for want of settings it was made with."""
+        """Refuse a result that lacks entries of the store, because settings it was made with are
+        missing."""
         if not self._with_queues:
             return
         start = self._parts.segments.min_offset
@@ -327,7 +330,7 @@ class Build:
                     )
 
     def sync(self) -> None:
-        """All of it to the disk, and the log it was made from."""
+        """Sync all of it, and the log that it was made from."""
         parts, report = self._parts, self._report
         for segment in parts.segments.segments:
             segment.sync_file()

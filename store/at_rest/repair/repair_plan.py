@@ -1,7 +1,7 @@
 """Plans a repair, step by step, from the findings of an audit. Changes nothing.
 
-The order of the steps is the order of `repair.py`'s story; each says what it keeps and what it
-loses, in offsets and messages, so that somebody can decide at night.
+The order of the steps is the order of `repair.py`'s story; each says what it keeps and loses, in
+offsets and messages, so that somebody can decide at night.
 """
 
 import os
@@ -18,13 +18,13 @@ from aerobee.store.inspect.log_files import gap_at
 from aerobee.store.inspect.sizes import FOUND
 from aerobee.store.inspect.store_layout import FoundFile
 
-# More missing segments than this are no hole: some file has a name that is not its own.
+# More missing segments than this are no hole: some file has a wrong name.
 _MISSING_MOST = 1000
 _NAMES_SHOWN = 8
 
 P = ParamSpec("P")
 
-#: Findings that a rebuild of what is derived mends.
+#: Findings that a rebuild of the queues repairs.
 QUEUES_WRONG = frozenset(
     {"queue-missing", "queue-file-size", "queue-file-missing", "unit-missing", "unit-wrong"}
     | {"unit-tags", "unit-dangling", "unit-beyond-log", "unit-order", "queue-hole"}
@@ -40,8 +40,8 @@ INDEX_WRONG = frozenset(
 class Step:
     """One thing to do, now, or without an `act` together with others at the end.
 
-    `log` says that it changes the log; what is `first` is in the way of all else, and changes
-    nothing that queues or index depend on.
+    `log` says that it changes the log. A step that is `first` clears the way for all others, and
+    changes nothing that queues or index depend on.
     """
 
     what: str
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass
 class RepairPlan:
-    """All steps in order; `impossible` says what no repair can do, and what a person can."""
+    """All steps in order; `impossible` names what no repair can do, and the way for a person."""
 
     report: Report
     steps: list[Step] = field(default_factory=list)
@@ -63,7 +63,8 @@ class RepairPlan:
     index: bool = False
     set_back: bool = False
     filled: list[tuple[int, int]] = field(default_factory=list)
-    #: Those of `filled` that get fillers or blanks, in segments that are in their places already.
+    #: The ranges of `filled` that get fillers or blanks, in segments that are in their places
+    #: already.
     overwritten: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -92,7 +93,7 @@ def _take_out(path: str, why: str, **more: Any) -> Step:
 
 
 class RepairPlanner:
-    """Turns one audit into steps."""
+    """Turns an audit into steps."""
 
     def __init__(self, rest: StoreAtRest, report: Report) -> None:
         self._rest = rest
@@ -104,7 +105,7 @@ class RepairPlanner:
         self._replaced: set[int] = set()
 
     def plan(self) -> RepairPlan:
-        """All that is to be done, in order."""
+        """Plan all steps, in order."""
         plan = self._plan
         if self._is_hopeless():
             return plan
@@ -119,7 +120,7 @@ class RepairPlanner:
         plan.queues = bool(QUEUES_WRONG & self._kinds.keys() or self._replaced or plan.filled)
         plan.steps += self._tables()
         plan.steps += self._state()
-        # Entries of lost records lead into what was filled.
+        # Entries of lost records lead into the filled ranges.
         derived = bool(self._replaced or plan.filled) and self._rest.settings.index_enabled
         plan.index = bool(INDEX_WRONG & self._kinds.keys()) or derived
         plan.set_back = "offset-beyond" in self._kinds
@@ -145,7 +146,7 @@ class RepairPlanner:
         return bool(impossible)
 
     def _check_sizes(self) -> None:
-        """No guess at the size of segments may cost messages."""
+        """Refuse if the size of segments is a guess: it could cost messages."""
         rest, size = self._rest, self._segment_bytes
         sound = [file for file in rest.store.layout.segments if not file.start % size]
         ask = "Give the broker's: --config FILE, or --set mappedFileSizeCommitLog=BYTES"
@@ -223,7 +224,7 @@ class RepairPlanner:
         self._leaving = {start for _, start, _ in misplaced} - self._arriving
 
     def _take_out_misplaced(self, path: str, start: int, own: int) -> Step:
-        """For a file with the records of a segment that is there as well."""
+        """The step for a file with the records of a segment that is there as well."""
         (other,) = [file.path for file in self._rest.store.layout.segments if file.start == own]
         same = steps.same_bytes(self._rest.files, path, other)
         what = "which is a copy of" if same else "which holds other records of the place of"
@@ -284,7 +285,8 @@ class RepairPlanner:
             )
 
     def _without_spare(self, starts: set[int]) -> Generator[Step, None, set[int]]:
-        """Segments that hold nothing are no reason to make those before them."""
+        """Take out the last segments if they are empty and do not follow the log: they are no
+        reason to make the segments before them. Returns the starts that stay."""
         spare = {start: path for path, start in self._report.log.spare}
         kept = set(starts)
         for start in sorted(spare, reverse=True):
@@ -349,7 +351,8 @@ class RepairPlanner:
         )
 
     def _claims(self) -> Iterator[Step]:
-        """Records whose head is damaged: their queue has another message in their place."""
+        """The steps for records whose head is damaged: their queue has another message in their
+        place."""
         for log_offset in self._report.log.strays:
             path = self._path(log_offset)
             start = log_offset // self._segment_bytes * self._segment_bytes
@@ -398,7 +401,7 @@ class RepairPlanner:
                 does(steps.take_out_all, (finding.path, f"{finding.path}.bak")),
                 loses="this table: a broker starts with an empty one",
             )
-        # Queues that are made again mostly get their ends back, and then nobody goes back.
+        # Queues that are made again mostly get their ends back, and then no offset is set back.
         which = ""
         if self._plan.queues:
             which = ", what is still beyond its queue when the queues are made again"

@@ -1,7 +1,7 @@
 """Single changes that a repair makes to files. `repair_plan.py` decides which, and in which order.
 
-Every function can be broken off and done again: it leaves a file that is right as it is, and what
-it overwrites it has copied to lost+found before.
+Every function can be broken off and done again: it leaves a sound file, and copies bytes to
+lost+found before it overwrites them.
 """
 
 import os
@@ -24,10 +24,10 @@ from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK, names
 
 
 def put_in_places(rest: StoreAtRest, moves: Sequence[tuple[str, int]]) -> None:
-    """Give segment files their own names: (path, start it belongs at).
+    """Give segment files their own names: (path, its right start).
 
-    All leave first, because they may hold each other's names. Broken off in between, the next
-    repair finds them in lost+found under the names they are to have.
+    All are moved out first, because they may hold each other's names. Broken off in between, the
+    next repair finds them in lost+found under the names they are to have.
     """
     waiting: list[tuple[str, str]] = []
     for path, start in moves:
@@ -38,14 +38,14 @@ def put_in_places(rest: StoreAtRest, moves: Sequence[tuple[str, int]]) -> None:
 
 
 def put_back(rest: StoreAtRest, aside: str, target: str) -> None:
-    """Bring a file from lost+found to where it belongs."""
+    """Bring a file from lost+found back to its place."""
     rest.files.rename(aside, target)
     rest.files.sync_directory(os.path.dirname(target))
     rest.files.sync_directory(os.path.dirname(aside))
 
 
 def make_blank_segment(rest: StoreAtRest, path: str) -> None:
-    """A segment that says of itself that nothing is in it, so that numbering is kept."""
+    """Make an empty segment, which begins with a blank, so that numbering is kept."""
     files, size = rest.files, rest.store.sizes.segment_bytes
     with rest.changing(path, create=not files.exists(path)) as fd:
         files.set_size(fd, size)
@@ -54,7 +54,7 @@ def make_blank_segment(rest: StoreAtRest, path: str) -> None:
 
 
 def set_length(rest: StoreAtRest, path: str) -> None:
-    """Lengthen a segment with zeros, or cut off what is too much; bytes of it are kept."""
+    """Lengthen a segment with zeros, or cut it off; the bytes cut are kept."""
     files, wanted = rest.files, rest.store.sizes.segment_bytes
     found = files.size_of(path)
     with rest.changing(path) as fd:
@@ -85,7 +85,7 @@ def blank_entries(rest: StoreAtRest, ranges: Sequence[tuple[int, int]]) -> None:
 
 def _blank_entries_of(rest: StoreAtRest, path: str, positions: Sequence[int]) -> None:
     end = positions[-1] + ENTRY_BYTES
-    # Not where the rebuild will put the whole directory.
+    # Not at the place where the rebuild will put the whole directory.
     rest.keep_bytes(path, positions[0], end, below="overwritten")
     with rest.changing(path) as fd:
         for position in positions:
@@ -95,7 +95,7 @@ def _blank_entries_of(rest: StoreAtRest, path: str, positions: Sequence[int]) ->
 def fill(rest: StoreAtRest, path: str, start: int, end: int, store_ms: int) -> None:
     """Put sound records that concern nobody over log offsets [start, end) of one segment.
 
-    At the segment's end a blank does it.
+    At the segment's end a blank is enough.
     """
     files, size = rest.files, rest.store.sizes.segment_bytes
     first = start // size * size
@@ -120,7 +120,7 @@ def can_fill(start: int, end: int, segment_bytes: int) -> bool:
 
 
 def zero(rest: StoreAtRest, path: str, position: int, high: int) -> None:
-    """Overwrite bytes behind the log's end with zeros."""
+    """Overwrite bytes above the log's end with zeros."""
     rest.keep_bytes(path, position, high)
     with rest.changing(path) as fd:
         rest.files.zero(fd, position, high)
@@ -156,7 +156,7 @@ def in_lost_and_found(rest: StoreAtRest, start: int) -> str | None:
 
 
 def head_at(files: Files, file: FoundFile, segment_bytes: int, position: int) -> RecordHead | None:
-    """The head of the record or blank there, None if there is none."""
+    """The head of the record or blank there, None without one."""
     with closing(Source(files, file.path)) as source:
         reader = reader_of(file, segment_bytes, Window(source))
         try:
@@ -166,7 +166,7 @@ def head_at(files: Files, file: FoundFile, segment_bytes: int, position: int) ->
 
 
 def holds_records_from(files: Files, file: FoundFile, position: int) -> bool:
-    """Whether a sound record begins at or behind `position`, were the segment the whole file."""
+    """Whether a sound record begins at or after `position`, if the segment were the whole file."""
     with closing(Source(files, file.path)) as source:
         reader = reader_of(file, file.size, Window(source))
         written = file.start + reader.written_end(position)
@@ -177,7 +177,7 @@ def holds_records_from(files: Files, file: FoundFile, position: int) -> bool:
 
 
 def same_bytes(files: Files, one: str, other: str) -> bool:
-    """Whether two files hold the same."""
+    """Whether two files hold the same bytes."""
     with closing(Source(files, one)) as first, closing(Source(files, other)) as second:
         return first.size == second.size and all(
             first.read(position, 4 << 20) == second.read(position, 4 << 20)
@@ -186,6 +186,6 @@ def same_bytes(files: Files, one: str, other: str) -> bool:
 
 
 def written(files: Files, path: str) -> int:
-    """How far a file holds anything but zeros."""
+    """The position after a file's last byte that is not zero."""
     with closing(Source(files, path)) as source:
         return source.last_nonzero(0, source.size)

@@ -1,8 +1,8 @@
 """Cuts the end of a store off: the log at a record's beginning, queues and index with it.
 
 It brings a store back to some moment: before a producer went mad, before a test wrote into the
-wrong broker. What is cut is kept in lost+found unless it is to be discarded, and zeroed where
-it was, so that nothing comes back to life when the log has grown past it.
+wrong broker. The bytes cut are kept in lost+found unless they are to be discarded, and zeroed in
+place, so that nothing comes back to life when the log has grown past them.
 
 The order is recovery's: groups' offsets first (read twice is better than skipped), then the mark up
 to which the log is known to reach, then the log from its end, then the queues; the index is cut by
@@ -48,12 +48,12 @@ class Cut:
     # Where each queue would end: (topic, queue id) -> next number, of those that lose something.
     queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     segments: list[str] = field(default_factory=list)
-    # Groups that stand behind that, by table: how many offsets would be set back.
+    # The number of committed offsets above that, which would be set back.
     offsets: int = 0
 
     @property
     def bytes(self) -> int:
-        """How much of the log goes."""
+        """The bytes of the log that are cut."""
         return self.log_end - self.log_offset
 
 
@@ -64,7 +64,7 @@ def plan_cut(
     after_ms: int | None = None,
     progress: Progress | None = None,
 ) -> Cut:
-    """Plan a cut at log offset `at`, or behind the last record stored up to `after_ms`.
+    """Plan a cut at log offset `at`, or after the last record stored up to `after_ms`.
 
     Changes nothing. Raises NoSuchPlace when no record begins at `at`, StoreLayoutError or
     StoreSizeMismatch when the store is not whole.
@@ -76,7 +76,7 @@ def plan_cut(
 
 
 class _Planner:
-    """Looks for the place, then counts what is behind it."""
+    """Looks for the place, then counts what follows it."""
 
     def __init__(self, files: StoreFiles, progress: Progress | None) -> None:
         self._progress = progress
@@ -99,7 +99,7 @@ class _Planner:
         """The cut at a log offset, which must be where a record begins or ends."""
         if at < self._start:
             raise NoSuchPlace(f"the log begins at {self._start}; there is nothing at {at}")
-        # Where a segment begins the last record that stays is in the one before.
+        # At a segment's beginning the last record that stays is in the segment before.
         known = min(at, max(self._files.known_end, self._start + 1))
         begin = max(self._start, (known - 1) // self._segment_bytes * self._segment_bytes)
         scan = self._files.scanner()[0]
@@ -137,7 +137,7 @@ class _Planner:
 
     def _count(self, cut: Cut) -> None:
         scan = self._files.scanner()[0]
-        # By queue: the number of the first message that goes, as its record has it.
+        # The queue offset of each queue's first message that is cut, by its record.
         numbers: dict[tuple[str, int], int] = {}
         for batch in scan.batches(cut.log_offset):
             cut.records += len(batch.records)
@@ -151,7 +151,7 @@ class _Planner:
                 done = scan.end - cut.log_offset
                 self._progress("counting what goes", done, self._files.known_end - cut.log_offset)
         cut.log_end = max(scan.end, cut.log_offset)
-        # The first one stays whatever it holds: its name is where the log goes on.
+        # The first segment stays whatever it holds: its name is where the log goes on.
         cut.segments = [
             file.path
             for file in self._segments
@@ -161,7 +161,7 @@ class _Planner:
             end = queue.first_at(cut.log_offset)
             number = numbers.get(key, end)
             if number < end and not queue.read_entries(number, 1):
-                end = number  # its file is missing, and with it what could say so
+                end = number  # its file is missing, and so is the record of it
             if end < queue.max_offset:
                 cut.queue_ends[key] = end
         cut.offsets = sum(1 for _ in self._files.tables().beyond(cut.queue_ends.get))
@@ -177,7 +177,7 @@ def truncate(
 ) -> None:
     """Carry out a cut that was planned on the same locked store, which is given back recovered.
 
-    What is cut is kept in lost+found unless `discard`. Raises OSError or StoreError.
+    The bytes cut are kept in lost+found unless `discard`. Raises OSError or StoreError.
     """
     for path, content in rest.store.tables().set_back(cut.queue_ends.get):
         save_table(path, content)
@@ -217,7 +217,7 @@ def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
             files.remove(path)
             files.sync_directory(os.path.dirname(path))
         else:
-            # Under a name that no repair takes for that of a missing segment.
+            # A name that no repair takes for the name of a missing segment.
             rest.take_out(path, f"{path}.cut")
     for segment in rest.store.layout.segments:
         position = cut.log_offset - segment.start
@@ -232,10 +232,10 @@ def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
 
 
 def _cut_queues(rest: StoreAtRest, cut: Cut) -> DerivedMarks:
-    """Cut all queues; how far they are known to follow the log then.
+    """Cut all queues; return how far they are known to follow the log then.
 
-    Not at all where files were missing, which are made as a start does it, or where the last run
-    did not end in order: the recovery at the end fills the queues from the log.
+    If files were missing (they are made as a start makes them), or the last run did not end in
+    order, nothing is known: the recovery at the end fills the queues from the log.
     """
     parts = make_parts(rest.settings, rest.files, rest.clock)
     try:

@@ -1,4 +1,4 @@
-"""Deletion: which segments and queues go, when and why, and how they leave the disk.
+"""Deletion: decides which segments and queues go, when and why, and takes them off the disk.
 
 `deletion_plan.py` and `rules.py` decide alike for the running store and for the dry run in
 `forecast.py`.

@@ -1,11 +1,11 @@
 """Plans a run of deletion: the dry run and the real run read the same plan.
 
-Segments go from the oldest on, never one in the middle, never the last one, and none of which
-anything is not yet durable, dispatched and synced in the queues: the caller passes that mark as
-`safe_end`. Whether a group still needs what goes is found out, said and counted, but does not hold
-it back: the time and the space that were set decide, as in the reference.
+Segments go from the oldest on, never one in the middle, never the last one, and only if all of it
+is durable, dispatched and synced in the queues: the caller passes that mark as `safe_end`. If a
+group still needs messages that go, that is found out, logged and counted, but does not keep them:
+the time and the space that were set decide, as in the reference.
 
-Pure, but for the times, which are asked for one segment after the other.
+It is pure, but for the times, which it asks for one segment after the other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from aerobee.store.background.retention.segment_times import LastStored, Segment
 #: Most segments one run deletes (store/FORMAT.md 10.1).
 MOST_A_RUN = 10
 
-#: Committed offsets: (topic, queue id) -> group -> next queue offset it will consume.
+#: Committed offsets: (topic, queue id) -> group -> queue offset that it will consume next.
 OffsetsByQueue: TypeAlias = Mapping[tuple[str, int], Mapping[str, int]]
 
 
@@ -33,7 +33,7 @@ class Doomed(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A group that has not consumed `messages` of what goes; the first is at `queue_offset`."""
+    """A group that has not consumed `messages` that go; the first is at `queue_offset`."""
 
     group: str
     topic: str
@@ -43,12 +43,12 @@ class Need(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """Everything that one run would delete, oldest first."""
+    """Everything that a run would delete, oldest first."""
 
     now_ms: int
     verdict: Verdict
     doomed: tuple[Doomed, ...] = ()
-    #: Why no more than that goes, for people.
+    #: The reason why no more than that goes, for people.
     stopped_by: str = ""
     needs: tuple[Need, ...] = ()
 
@@ -74,7 +74,7 @@ def choose(
 ) -> RetentionPlan:
     """The segments that go at `now_ms`, oldest first. `last_stored` may raise OSError.
 
-    `segments` is the whole log, its last one the one that is written.
+    `segments` is the whole log; the last segment is still being written.
     """
     doomed: list[Doomed] = []
 
@@ -116,5 +116,5 @@ def needs_in_queue(
 
 
 def unconsumed(committed: int, begin: int, end: int) -> int:
-    """How many messages of [begin, end) of a queue a group has not consumed."""
+    """The number of messages of [begin, end) of a queue that a group has not consumed."""
     return max(0, end - max(begin, committed))

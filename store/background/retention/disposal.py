@@ -2,12 +2,12 @@
 
 A segment that was taken out of the log cannot be found any more, but a read begun before may still
 have a view of it. So: wait a moment for the views, unmap, remove the name, sync the directory, give
-the blocks back, pause, next one. One whose views stay out is *hanged*: it, and all behind it, is
-tried again later, and after a while its name is removed although it is still read; its mapping
-lives until the last view goes, and is then closed here, not by whoever let go last.
+the blocks back, pause, next one. A segment whose views stay out is *hanged*: it, and all after it,
+is tried again later, and after a while its name is removed although it is still read. Its mapping
+lives until the last view goes, and is then closed here, not by the last reader.
 
-Strictly oldest first, each removal synced before the next: whenever the process dies, what is found
-is a run without a hole, and the store opens.
+It goes strictly oldest first, each removal synced before the next: whenever the process dies, it
+leaves a run without a hole, and the store opens.
 
 The blocks of a large file are given back in steps, after its name is gone, if nobody else has it.
 Freeing a gigabyte at once keeps the file system's journal busy, and every sync waits for it: on
@@ -31,7 +31,7 @@ log = logging.getLogger("aerobee.store.background.retention")
 # A second for views that are out to come back, before a segment counts as hanged.
 _GRACE_POLLS = 200
 _POLL_S = 0.005
-#: Freed at a time; about 5 ms of a journal's time.
+#: Bytes freed at a time; about 5 ms of a journal's time.
 STEP_BYTES = 32 << 20
 _STEP_PAUSE_S = 0.005
 
@@ -44,19 +44,19 @@ class DeletionCounts:
     segment_bytes: dict[str, int] = field(default_factory=dict)
     queue_files: int = 0
     index_files: int = 0
-    #: Messages that went before some group had consumed them, counted once for each group.
+    #: Messages deleted before some group had consumed them, counted once for each group.
     unconsumed: int = 0
     #: Removals that the system refused; they are tried again.
     failures: int = 0
 
     def segment(self, reason: str, size: int) -> None:
-        """One more segment is gone."""
+        """Count a segment that is gone."""
         self.segments[reason] = self.segments.get(reason, 0) + 1
         self.segment_bytes[reason] = self.segment_bytes.get(reason, 0) + size
 
 
 class Removal:
-    """Removes single files; `stop` ends all waiting, here and of those who `pause`."""
+    """Removes single files; `stop` ends all waiting, here and of callers of `pause`."""
 
     def __init__(self, files: Files, health: Health) -> None:
         self._files = files
@@ -69,7 +69,7 @@ class Removal:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """No more pauses."""
+        """End all pauses."""
         self._stopping.set()
 
     def pause(self, seconds: float) -> None:
@@ -97,8 +97,8 @@ class Removal:
         self.sync_directory(os.path.dirname(path))
 
     def sync_directory(self, directory: str) -> None:
-        """Make removals of names durable. Raises OSError; FileNotFoundError is the caller's to
-        understand, any other failure breaks the store, as a failed sync does everywhere."""
+        """Make removals of names durable. Raises OSError; The caller deals with FileNotFoundError;
+        any other failure breaks the store, as a failed sync does everywhere."""
         try:
             self._files.sync_directory(directory)
         except OSError as error:
@@ -109,11 +109,11 @@ class Removal:
     def _open(self, path: str) -> int:
         try:
             return self._files.open(path)
-        except OSError:  # then all blocks go at once, with the name
+        except OSError:  # then all blocks are freed at once, with the name
             return -1
 
     def _shrink(self, fd: int, path: str) -> None:
-        """Cut the file off in steps; only if nobody else has it, who would lose what it reads."""
+        """Cut the file off in steps, only if nobody else has it: a reader would lose its bytes."""
         try:
             size = self._files.size(fd)
             if size <= STEP_BYTES or not self._files.is_alone(fd):
@@ -127,7 +127,7 @@ class Removal:
 
 
 class Detached(NamedTuple):
-    """A segment that was taken out of the log, why, and when (monotonic seconds)."""
+    """A segment that was taken out of the log, the reason, and the time (monotonic seconds)."""
 
     segment: MappedFile
     reason: str
@@ -155,7 +155,7 @@ class SegmentDisposal:
         self._redelete_s = redelete_s
         self._waiting: deque[Detached] = deque()
         self._again_at = 0.0
-        # Names removed, mapping still read.
+        # Segments whose names are removed and whose mappings are still read.
         self._lingering: list[MappedFile] = []
 
     @property
@@ -165,11 +165,11 @@ class SegmentDisposal:
 
     @property
     def blocked(self) -> bool:
-        """Whether further segments would only queue up behind one that cannot be removed."""
+        """Whether further segments would only wait for a segment that cannot be removed."""
         return bool(self._waiting)
 
     def run(self, detached: Iterable[Detached]) -> int:
-        """Remove what can be removed; how many segments went."""
+        """Remove the segments that can be removed; return how many."""
         self._lingering = [one for one in self._lingering if not one.dismiss()]
         was_blocked = bool(self._waiting)
         self._waiting.extend(detached)
@@ -187,7 +187,8 @@ class SegmentDisposal:
         return removed
 
     def finish(self) -> None:
-        """At close: what is deleted goes, whoever reads it; else it would be back at the start."""
+        """Remove all deleted segments at close, even while they are read; else a start would find
+        them."""
         while self._waiting:
             one = self._waiting[0]
             if not self._remove(one, in_use=not one.segment.dismiss()):

@@ -1,13 +1,13 @@
 """Forecasts deletion in a store directory: the dry run of `aerobee store retention`.
 
-Reads only, and of messages only the first of each segment; the directory may be at rest or in use.
-It goes by the same rules as the running store (`background/retention/rules.py`,
-`background/retention/deletion_plan.py`), run after run until none would delete anything more. What
-has been written is taken to be durable and dispatched: a start sees to that before anything is
+Reads only, and only the first message of each segment; the directory may be at rest or in use. It
+goes by the same rules as the running store (`background/retention/rules.py`,
+`background/retention/deletion_plan.py`), run after run until none would delete anything more. All
+written records are taken to be durable and dispatched: a start sees to that before anything is
 deleted.
 
-In a store that is in use files come and go: one that has gone while it was looked at makes the
-whole forecast be made again, a few times at most.
+In a store that is in use files come and go: if a file goes while it is looked at, the whole
+forecast is made again, a few times at most.
 """
 
 import time
@@ -53,7 +53,7 @@ class DiskForecast(NamedTuple):
     space: DiskSpace
 
     def room_to(self, ratio: float) -> int:
-        """Bytes that can be written until the ratio is passed; negative: it is, by so many."""
+        """Bytes that can be written until the ratio is passed; negative by the bytes above it."""
         return int(ratio * (self.space.used_bytes + self.space.free_bytes) - self.space.used_bytes)
 
 
@@ -66,7 +66,7 @@ class SegmentForecast(NamedTuple):
 
 
 class GroupForecast(NamedTuple):
-    """A group in one queue that has not consumed all of it."""
+    """A group that has not consumed all of a queue."""
 
     group: str
     topic: str
@@ -74,14 +74,14 @@ class GroupForecast(NamedTuple):
     committed: int
     #: Messages from there, or from the queue's first one, to the queue's end.
     behind: int
-    #: Those among them that go now, and those that go now or at the next hour of deletion.
+    #: The number of them that go now, and the number that go now or at the next hour of deletion.
     loses_now: int
     loses_by_next_hour: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """All of it. Times in milliseconds since the epoch."""
+    """The whole forecast. Times are in milliseconds since the epoch."""
 
     now_ms: int
     rules: RetentionRules
@@ -89,7 +89,7 @@ class Forecast:
     disks: tuple[DiskForecast, ...]
     segments: tuple[SegmentForecast, ...]
     made_ahead: int
-    #: Deletion that is due now, and why.
+    #: Deletion that is due now, and its reason.
     now: RetentionPlan
     #: Deletion at an operator's request, whatever the hour.
     on_request: RetentionPlan
@@ -166,7 +166,7 @@ class _Look:
         )
 
     def _not_counted(self, clock: Clock) -> int:
-        """By how much deletion is behind the clock: see `steady_time.py`."""
+        """Milliseconds by which deletion is late against the clock: see `steady_time.py`."""
         known = OffsetsFile(self._files, self._settings.store_path).load()
         if known is None:
             return 0
@@ -183,7 +183,7 @@ class _Look:
     # --- the log ----------------------------------------------------------------------------
 
     def _written(self, places: Sequence[SegmentPlace]) -> int:
-        """How many have something in them; those behind were made ahead."""
+        """The number of segments with records; those after them were made ahead."""
         count = len(places)
         while count and not self._begins(places[count - 1]):
             count -= 1
@@ -264,7 +264,7 @@ class _Look:
 
 
 def _begin_after(wave: RetentionPlan, first_at: Callable[[int], int], begin: int) -> int:
-    """Where the queue begins after the wave."""
+    """The beginning of the queue after the wave."""
     return begin if wave.new_min is None else max(begin, first_at(wave.new_min))
 
 
@@ -276,7 +276,8 @@ def _disk_forecasts(disks: Disks) -> Iterator[DiskForecast]:
 
 
 def next_hour_ms(now_ms: int, hours: frozenset[int]) -> int | None:
-    """When the next local hour of deletion begins; now, if it is one; None if there are none."""
+    """When the next local hour of deletion begins; now, if this is such an hour; None without
+    hours."""
     if time.localtime(now_ms / 1000).tm_hour in hours:
         return now_ms
     # Clocks differ from each other, and jump twice a year, by quarters of an hour.

@@ -1,9 +1,9 @@
-"""Removes whole queues: of deleted topics, of topics nobody knows, of messages long gone.
+"""Removes whole queues: of deleted topics, of unknown topics, of messages long gone.
 
-A queue leaves in three steps. A worker notes that its entries will be missed by nobody; on the
-owner's thread the queue leaves the table and its directory is renamed, `0` to `0.removed`, so that
-the topic may be used again at once; the worker removes what was renamed. A name like that is no
-queue's, neither here nor in RocketMQ; what a crash left of it goes at the next start.
+A queue leaves in three steps. A worker notes that nobody will miss its entries; on the owner's
+thread the queue leaves the table and its directory is renamed, `0` to `0.removed`, so that the
+topic may be used again at once; the worker removes the renamed directory. Such a name is no
+queue's, neither here nor in RocketMQ; the next start removes what a crash has left of it.
 
 Expired queues (all messages gone with their segments): the reference removes their files and
 starts numbering at 0 again, so that a group which has committed 1,000 skips the next 1,000
@@ -12,7 +12,7 @@ empty, whose name keeps the numbering: no offset is ever given twice. Only queue
 any more leave wholly.
 
 Threads: the public methods run on a worker, one at a time, and reach the owner's thread through the
-call they are given.
+call that they get.
 """
 
 import logging
@@ -40,7 +40,7 @@ log = logging.getLogger("aerobee.store.background.retention")
 
 
 class Expired(NamedTuple):
-    """A queue without a message left, and where it ended when that was found out."""
+    """A queue without a message left, and its end when that was found out."""
 
     queue: ConsumeQueue
     end: int
@@ -82,10 +82,10 @@ class QueueCleaner:
         on_owner: OnOwner,
         confirm: Callable[[str], bool] = lambda _topic: True,
     ) -> int:
-        """Remove all queues of the topics; their number. Their messages stay in the log, unseen,
-        and numbering begins at 0 if a topic is used again.
+        """Remove all queues of the topics; return their number. Their messages stay in the log,
+        unseen, and numbering begins at 0 if a topic is used again.
 
-        `confirm` is asked on the owner's thread, in the step in which the queues leave. Raises
+        `confirm` is called on the owner's thread, in the step in which the queues leave. Raises
         OSError; a queue whose files could not be taken away is still there then.
         """
         wanted = frozenset(topics)
@@ -95,7 +95,8 @@ class QueueCleaner:
             return self._remove(partial(self._topics_leave, wanted, confirm), on_owner)
 
     def clean_expired(self, on_owner: OnOwner, in_use: Callable[[str, int], bool]) -> int:
-        """Free the files of all queues without a message left, but the delay queues'; how many.
+        """Free the files of all queues without a message left, but the delay queues'; return how
+        many.
 
         `in_use(topic, queue id)` says on the owner's thread whether a topic has such a queue.
         Raises OSError.
@@ -112,7 +113,7 @@ class QueueCleaner:
             return removed + self._begin_anew(used, on_owner)
 
     def close(self) -> None:
-        """Wait for what is under way; afterwards all is refused. `removal` was stopped before."""
+        """Wait for the removal under way; refuse all later ones. `removal` was stopped before."""
         with self._one_at_a_time:
             return
 
@@ -125,7 +126,7 @@ class QueueCleaner:
     # --- leaving ----------------------------------------------------------------------------
 
     def _forget(self, queues: Sequence[ConsumeQueue]) -> None:
-        """Worker: write down that so many entries are no loss, before they go."""
+        """Worker: write down, before they go, that the entries of these queues are no loss."""
         offsets = self._offsets
         offsets.leaving = sum([queue.max_offset for queue in queues])
         with ExitStack() as stack:
@@ -157,7 +158,8 @@ class QueueCleaner:
         return len(gone)
 
     def _topics_leave(self, topics: frozenset[str], confirm: Callable[[str], bool]) -> list[Left]:
-        """Owner: the queues of the topics leave the table, their files are no queue's any more."""
+        """Owner: take the queues of the topics out of the table; their files are no queue's any
+        more."""
         self._dispatch()
         confirmed = {topic for topic in topics if confirm(topic)}
         for topic in confirmed:
@@ -165,26 +167,26 @@ class QueueCleaner:
         return self._leave([queue for queue in self._store.queues if queue.topic in confirmed])
 
     def _queues_leave(self, expired: Sequence[Expired]) -> list[Left]:
-        """Owner: the same for queues that have not got a message meanwhile."""
+        """Owner: take queues out that have not got a message meanwhile."""
         return self._leave([one.queue for one in expired if self._is_idle(one)])
 
     def _leave(self, queues: Sequence[ConsumeQueue]) -> list[Left]:
         return [Left(queue, self._store.queues.take_out(queue)) for queue in queues]
 
     def _left(self) -> None:
-        """Owner: the marks count what is there now."""
+        """Owner: let the marks count the queues that are there now."""
         self._reput.count_again()
         self._offsets.leaving = 0
 
     def _remove_if_empty(self, directory: str) -> None:
-        """Owner, who alone makes directories: a topic without queues needs none."""
+        """Owner, which alone makes directories: remove the directory of a topic without queues."""
         if not self._store.files.names(directory):
             self._store.files.remove_tree(directory)
 
     # --- expired ----------------------------------------------------------------------------
 
     def _expired(self) -> list[Expired]:
-        """Worker: queues with files none of whose messages the log still has."""
+        """Worker: queues with files whose messages have all gone from the log."""
         log_min = self._log.min_offset
         found = []
         for queue in self._store.queues:
@@ -199,7 +201,7 @@ class QueueCleaner:
         return found
 
     def _is_idle(self, one: Expired) -> bool:
-        """Owner: nothing has come, or is on its way, since the queue was found expired."""
+        """Owner: whether nothing has come, or is on its way, since the queue was found expired."""
         queue, end = one
         known = self._store.queues.get(queue.topic, queue.queue_id)
         return known is queue and queue.max_offset == queue.next_offset == end
@@ -219,7 +221,8 @@ class QueueCleaner:
         return len(trims)
 
     def _begin_next_files(self, used: Sequence[Expired]) -> list[QueueTrim]:
-        """Owner: idle queues go on in their next file, which is empty; what they give up."""
+        """Owner: let idle queues go on in their next file, which is empty; return what they give
+        up."""
         trims = []
         for one in used:
             if self._is_idle(one):
@@ -239,6 +242,6 @@ class QueueCleaner:
 
 
 def _holds_a_number_only(queue: ConsumeQueue) -> bool:
-    """Whether this was done to the queue before, and nothing has come since."""
+    """Whether the queue was emptied before, and nothing has come since."""
     segments = queue.segments
     return len(segments) == 1 and segments[0].start == queue.max_offset * ENTRY_BYTES

@@ -1,16 +1,16 @@
-"""After the log lost its oldest segments: what consume queues and index still say of them goes.
+"""Trims consume queues and index after the log has lost its oldest segments.
 
 Each queue gives up the leading files whose last entries all name records below the log's beginning,
 never its last file, which holds its numbering, and then begins at its first entry that the log
-still has, or at its end if there is none (store/FORMAT.md 10.3, 5.4). The index gives up its oldest
+still has, or at its end without one (store/FORMAT.md 10.3, 5.4). The index gives up its oldest
 files that know nothing newer.
 
-With thousands of queues that is a lot of reading, so it is planned on a worker thread, applied on
-the owner's in small portions, each a few attributes, and the files are removed on the worker again.
-A crash in between leaves files too many, which the next start reads, corrects and trims again.
+With thousands of queues that is a lot of reading. So a worker thread plans it, the owner's thread
+applies it in small portions, each a few attributes, and the worker removes the files. A crash in
+between leaves files too many, which the next start reads, corrects and trims again.
 
-A file goes only if none of the last entries of it that name a record name one that is still there:
-one damaged entry must not take the others' files with it.
+A file goes only if no record that its last entries name is still there: a damaged entry must not
+take the others' files with it.
 """
 
 import logging
@@ -36,7 +36,7 @@ _LAST_ENTRIES = 64
 
 
 class QueueTrim(NamedTuple):
-    """Files that one queue gives up: its leading `files`; it begins at `min_offset` then."""
+    """Files that a queue gives up: its leading `files`; it begins at `min_offset` then."""
 
     queue: ConsumeQueue
     files: tuple[QueueFile, ...]
@@ -80,9 +80,9 @@ class QueueTrimmer:
         return planned
 
     def dispose(self, *, at_once: bool = False) -> int:
-        """Remove the files of what was applied; how many went. Never raises.
+        """Remove the files of the applied trims; return how many. Never raises.
 
-        So many a run and with pauses, or all `at_once`.
+        At most `MOST_A_RUN` with pauses, or all `at_once`.
         """
         most = len(self._queue_files) if at_once else MOST_A_RUN
         removed = 0
@@ -118,7 +118,7 @@ class QueueTrimmer:
     # --- owner ------------------------------------------------------------------------------
 
     def apply(self, trims: Sequence[QueueTrim]) -> None:
-        """Let queues begin where planned. A few microseconds each."""
+        """Let queues begin as planned. Each takes a few microseconds."""
         for trim in trims:
             queue = trim.queue
             known = self._table.get(queue.topic, queue.queue_id)
@@ -127,7 +127,8 @@ class QueueTrimmer:
                 queue.trimmed()
 
     def apply_index(self, log_min: int) -> bool:
-        """Let the index forget files without a record at or above `log_min`; whether it did."""
+        """Let the index forget files without a record at or above `log_min`; return whether it
+        did."""
         taken = () if self._index is None else self._index.take_below(log_min)
         self._index_files.extend(taken)
         return bool(taken)
@@ -152,7 +153,8 @@ def plan_queue(files: Files, queue: ConsumeQueue, log_min: int) -> QueueTrim | N
 
 
 def _begin_later(trim: QueueTrim) -> bool:
-    """False, and nothing is changed, if the files are not the queue's first ones (any more)."""
+    """Let the queue begin later. False, with nothing changed, if the files are not its first ones
+    (any more)."""
     queue, files, min_offset = trim
     count = len(files)
     if queue.segments[:count] != files or count >= len(queue.segments):
@@ -163,7 +165,7 @@ def _begin_later(trim: QueueTrim) -> bool:
 
 
 def _all_below(queue: ConsumeQueue, number: int, log_min: int) -> bool:
-    """Whether the last entries of a full file that name a record all name one below `log_min`."""
+    """Whether all records that the last entries of a full file name are below `log_min`."""
     file = queue.segments[number]
     if file.end > queue.max_offset * ENTRY_BYTES:
         return False

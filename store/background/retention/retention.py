@@ -1,19 +1,19 @@
-"""Deletes old messages: plans, takes out of the log, removes from the disk; and trims what is
-derived (store/FORMAT.md 10).
+"""Deletes old messages: plans, takes out of the log, removes from the disk; and trims the derived
+files (store/FORMAT.md 10).
 
-Three steps, so that nothing that can take long happens on the thread that serves requests:
-- `plan` on any thread: reads only. It is also the dry run: what would go, why, and which groups
-  still need it.
+It has three steps, so that nothing that can take long happens on the thread that serves requests:
+- `plan` on any thread: reads only. It is also the dry run: the segments that would go, the reason,
+  and the groups that still need them.
 - `detach` on the owner's thread: the log begins later from here on; one tuple replaces another.
 - `dispose` on a worker: waits for readers, unmaps, removes, syncs (`disposal.py`).
 Then queues and index follow in the same three steps (`queue_trim.py`). `run` does all of it, with a
 way to the owner's thread passed in.
 
 A process may die between any two steps: files that were detached and not removed are part of the
-log again at the next start, and are deleted again. A broken store deletes nothing, so that what led
-to it can be looked at.
+log again at the next start, and are deleted again. A broken store deletes nothing, so that the
+cause can be looked at.
 
-Nothing goes that is not durable, dispatched, and synced in its queue: a queue's numbering must
+Only messages go that are durable, dispatched, and synced in their queue: a queue's numbering must
 survive a power cut although the log can no longer tell it.
 """
 
@@ -71,7 +71,7 @@ _NEEDS_LOGGED = 20
 
 
 class Retention:
-    """The deletion of one open store."""
+    """The deletion of an open store."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Retention:
         # Nothing could be deleted the last time, although the disk was full.
         self._stuck = False
         self._times: dict[int, LastStored] = {}
-        #: One run, the close, or whoever else removes files, at a time.
+        #: Held by a run, by the close, or by anything else that removes files.
         self.busy = threading.Lock()
 
     @property
@@ -131,7 +131,7 @@ class Retention:
     def plan(self, groups: Callable[[], OffsetsByQueue] | None = None) -> RetentionPlan:
         """Plan what would be deleted now. Any thread; changes nothing. Raises OSError.
 
-        `groups` gives the committed offsets, and is asked only if something would go.
+        `groups` gives the committed offsets, and is called only if something would go.
         """
         store = self.store
         now_ms = self._time.now_ms()
@@ -159,7 +159,7 @@ class Retention:
         ]
 
     def dispose(self, detached: Sequence[Detached]) -> int:
-        """Remove what was detached, now or before; how many segments went. Worker thread."""
+        """Remove the segments detached now or before; return how many. Worker thread."""
         removed = self._disposal.run(detached)
         for start in [start for start in self._times if start < self.store.segments.min_offset]:
             del self._times[start]
@@ -172,7 +172,7 @@ class Retention:
     def run(
         self, on_owner: OnOwner, groups: Callable[[], OffsetsByQueue] | None = None
     ) -> RetentionPlan:
-        """One run, on a worker thread; what was planned. Raises OSError if nothing can be read."""
+        """Do a run, on a worker thread; return its plan. Raises OSError if nothing can be read."""
         with self.busy:
             plan = self.plan(groups)
             detached = on_owner(partial(self.detach, plan))
@@ -185,7 +185,7 @@ class Retention:
             return plan
 
     def arm(self) -> None:
-        """Somebody wants the expired segments gone now: the next runs do not wait for the hour."""
+        """Let the next runs not wait for the hour: somebody wants the expired segments gone now."""
         self._manual_runs = MANUAL_RUNS
         log.info("manual deletion asked for runs=%d", MANUAL_RUNS)
 
@@ -195,7 +195,7 @@ class Retention:
         return self._disposal.hanged
 
     def close(self) -> None:
-        """End a run that is under way, and remove what is still to be removed. Any thread."""
+        """End a run that is under way, and remove all detached segments. Any thread."""
         self.removal.stop()
         with self.busy:
             if self.store.health.broken is None:
@@ -257,7 +257,7 @@ class Retention:
             trimmer.dispose()
 
     def _say(self, plan: RetentionPlan) -> None:
-        """Log what goes; once, that nothing can go although the disk is full."""
+        """Log what goes; log once if nothing can go although the disk is full."""
         stuck = SPACE in plan.verdict.triggers and not plan.doomed
         if stuck and not self._stuck:
             log.warning(

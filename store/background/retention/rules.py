@@ -1,21 +1,21 @@
-"""When old messages go: the settings, and what hour, disks and an operator make of them.
+"""Decides when old messages go, by the settings, the hour, the disks and an operator.
 
 Deletion runs when one of three things holds (store/FORMAT.md 10.1):
 - *time*: the local hour is one of `delete_hours`, for the whole of it;
-- *space*: the log's disk is fuller than `max_used_ratio`, or not there; if that does not hold, the
-  same of the consume queues' disk. Of several log directories the emptiest counts;
+- *space*: the log's disk is fuller than `max_used_ratio`, or not there; otherwise the consume
+  queues' disk is. Of several log directories the emptiest counts;
 - *manual*: somebody asked for it.
 
-A run deletes what has expired. It is *forced*, and takes what has not, when the disk is fuller than
+A run deletes expired segments. It is *forced*, and takes others too, when the disk is fuller than
 `force_ratio`: the oldest messages go before their time, consumed or not, so that new ones can be
-taken (docs/reliability.md B10). Two things differ from the reference, which goes on deleting ten
-files a run until it is satisfied. Forced deletion stops as soon as what is freed brings the log's
-disk back to `force_ratio`; where the queues' disk is the full one, nobody can tell how much a
-segment frees there, so one goes a run. And a disk so full that sends are refused (`warning_ratio`)
+taken (docs/reliability.md B10). Two things differ from the reference, which deletes ten files in
+each run until it is satisfied. Forced deletion stops as soon as the freed bytes bring the log's
+disk back to `force_ratio`; if the queues' disk is full, nobody can tell how much a segment frees
+there, so each run deletes one segment. And a disk so full that sends are refused (`warning_ratio`)
 counts as the space trigger whatever `max_used_ratio` says: there, 95 % would mean sends refused
 until the hour.
 
-Pure: everything is passed in.
+It is pure: everything is passed in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ from aerobee.config.model import Settings
 from aerobee.store.disk.files import DiskSpace, Files
 
 TIME, SPACE, MANUAL = "time", "space", "manual"
-#: Why a segment goes that has not expired.
+#: The reason for a segment that goes and has not expired.
 FORCED = "forced"
 
 _HOUR_MS = 3_600_000
 
 
 class RetentionRules(NamedTuple):
-    """The settings in the entries that are computed with; ratios are shares from 0 to 1."""
+    """The settings in the units that are computed with; ratios are shares from 0 to 1."""
 
     retention_ms: int
     delete_hours: frozenset[int]
@@ -44,7 +44,7 @@ class RetentionRules(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> "RetentionRules":
-        """From checked settings."""
+        """The rules of checked settings."""
         return cls(
             settings.retention_hours * _HOUR_MS,
             parse_hours(settings.delete_hours),
@@ -79,7 +79,7 @@ class Disks(NamedTuple):
 
     @classmethod
     def ask(cls, files: Files, log_directories: Sequence[str], queue_directory: str) -> "Disks":
-        """Ask the system. A directory that cannot be asked for another reason is left out."""
+        """Ask the system. A directory that fails for another reason is left out."""
         return cls(_ask(files, log_directories), _ask(files, (queue_directory,)))
 
 
@@ -97,11 +97,11 @@ def _ask(files: Files, directories: Sequence[str]) -> dict[str, DiskSpace | None
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of a moment. `triggers` are of TIME, SPACE, MANUAL, in this order; without any
-    nothing goes."""
+    """The judgement of a moment. `triggers` are some of TIME, SPACE, MANUAL, in this order; without
+    any nothing goes."""
 
     triggers: tuple[str, ...]
-    #: Whether segments go that have not expired, and until when: see `relieved`.
+    #: Whether segments go that have not expired; `relieved` ends that.
     forced: bool = False
     #: The log's disk is above `force_limit`; else, if `forced`, the queues' disk is.
     log_forced: bool = False
@@ -139,7 +139,7 @@ def judge(rules: RetentionRules, hour: int, disks: Disks, *, manual: bool) -> Ve
 
 
 def _emptiest(disks: Mapping[str, DiskSpace | None]) -> float | None:
-    """The least ratio, -1 for a directory that is not there; None if none could be asked."""
+    """The least ratio, -1 for a directory that is not there; None if no disk could be asked."""
     return min((-1.0 if disk is None else disk.used_ratio for disk in disks.values()), default=None)
 
 

@@ -1,16 +1,16 @@
-"""When the last message of a commit log segment was stored: what its expiry is counted from.
+"""Finds when the last message of a commit log segment was stored: its expiry is counted from that.
 
 The reference counts from the file's modification time, which copying and restoring change
 (store/FORMAT.md 8.6, defect 10). Here the messages decide. Store times never go back within a
-segment, so its last one lies between the segment's first record and the next segment's, and that
-one, a cheap upper bound, is taken; the segment's own first where the clock was set back in between.
-Only where neither can be read is it the modification time.
+segment, so the time of its last record lies between those of the segment's first record and the
+next segment's. The latter, a cheap upper bound, is taken; if the clock was set back in between, the
+segment's own first. If neither can be read, the modification time is taken.
 
-A time that is still to come was given by a clock that was wrong, and set back since. Nobody can
-wait for it: a segment with the year 2040 would keep all that follow it. The log is in the order of
-time, so `dated` takes the time of the next segment whose own has come.
+A time that is still to come is from a wrong clock that was set back since. Nobody can wait for it:
+a segment with the year 2040 would keep all segments after it. The log is in the order of time, so
+`dated` takes the time of the next segment whose own time has come.
 
-Threads: any; files are read through descriptors of the reader's own, never through a mapping.
+Threads: any; files are read through the reader's own descriptors, never through a mapping.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ from aerobee.protocol.message.record_check import RECORD, check_record
 from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.disk.files import Files
 
-#: Where a time came from: a message, or the file.
+#: The origin of a time: a message, or the file.
 MESSAGE, FILE, LATER = "message", "file", "later message"
 
 
 class SegmentPlace(NamedTuple):
-    """A segment file; `end` is the log offset behind its last byte."""
+    """A segment file; `end` is the log offset after its last byte."""
 
     path: str
     start: int
@@ -35,14 +35,14 @@ class SegmentPlace(NamedTuple):
 
 
 class LastStored(NamedTuple):
-    """A time in milliseconds since the epoch, and where it is from (MESSAGE, FILE or LATER)."""
+    """A time in milliseconds since the epoch, and its origin (MESSAGE, FILE or LATER)."""
 
     time_ms: int
     source: str
 
 
 def last_stored(files: Files, segment: SegmentPlace, following: SegmentPlace) -> LastStored:
-    """When the last message of a full `segment` was stored, at the latest. Raises OSError."""
+    """The latest time at which the last message of a full `segment` was stored. Raises OSError."""
     times = [
         time_ms
         for time_ms in (begun_ms(files, segment), begun_ms(files, following))
@@ -59,9 +59,10 @@ def dated(
     now_ms: int,
     last_stored_of: Callable[[SegmentPlace, SegmentPlace], LastStored],
 ) -> LastStored:
-    """When the last message of the full segment `number` was stored, as seen at `now_ms`.
+    """The time at which the last message of the full segment `number` was stored, as seen at
+    `now_ms`.
 
-    Later than that if no segment behind it tells. `last_stored_of` may raise OSError.
+    It is above `now_ms` if no segment after it tells. `last_stored_of` may raise OSError.
     """
     own = last_stored_of(segments[number], segments[number + 1])
     if own.time_ms <= now_ms:
@@ -74,7 +75,7 @@ def dated(
 
 
 def begun_ms(files: Files, segment: SegmentPlace) -> int | None:
-    """Store time of the segment's first message; None if no sound one begins it."""
+    """Store time of the segment's first message; None if it does not begin with a sound message."""
     with files.opened(segment.path, read_only=True) as fd:
         size = int.from_bytes(files.read(fd, 0, 4), "big")
         if not BLANK_BYTES < size <= segment.end - segment.start:

@@ -1,4 +1,4 @@
-"""The scrub: reads what is stored in the background, and finds damage before a consumer does.
+"""The scrub reads a store in the background, and finds damage before a consumer does.
 
-Works in small steps beside the running store, which owns what is put right.
+Works in small steps beside the running store, which owns and repairs the files.
 """

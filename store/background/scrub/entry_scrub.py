@@ -1,14 +1,14 @@
-"""Compares the records of a segment with what the consume queues hold for them.
+"""Compares the records of a segment with the entries of the consume queues, both ways.
 
-Both ways. Each record's slot must hold its entry: slots are gathered by queue and read in runs. And
-each entry into the segment must be some record's: a record whose topic, queue or queue offset was
-changed by a flipped bit is whole but missed by its own queue, whose entry then has no record. For
-that it is enough to count; only where the count differs the entries are looked at.
+Each record's slot must hold its entry: slots are gathered by queue and read in runs. And each entry
+into the segment must belong to a record: a record whose topic, queue or queue offset was changed by
+a flipped bit is whole, but its own queue misses it, and has an entry without a record. Counting is
+enough to see that; only if the count differs the entries are looked at.
 
-What differs is handed on as it is, to be judged by the queues' owner (`queue_repair.py`), who alone
-knows what they hold now: another thread dispatches, deletes topics and trims files meanwhile.
+Differences are handed on to the queues' owner (`queue_repair.py`) to be judged: it alone knows what
+the queues hold now, because another thread dispatches, deletes topics and trims files meanwhile.
 
-Threads: the scrub's own. Queues are read through copies and descriptors of its own.
+Threads: the scrub's thread, with its own copies of queues and its own descriptors.
 """
 
 import logging
@@ -40,9 +40,10 @@ from aerobee.store.queues.snapshot import Snapshot
 
 log = logging.getLogger("aerobee.store.background.scrub")
 
-# Records gathered before their queues are read: longer runs, but each takes up to 350 bytes.
+# Records gathered before their queues are read: more of them make longer runs, but each takes up to
+# 350 bytes.
 _MOST_GATHERED = 4096
-# Copies of queues that are kept; the next one is made in some microseconds.
+# Copies of queues that are kept; a new copy is made in some microseconds.
 _MOST_COPIES = 512
 # Queue files open at a time.
 _DESCRIPTORS = 64
@@ -54,7 +55,7 @@ _RUN_BYTES = _RUN_ENTRIES * ENTRY_BYTES
 
 
 def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> bool:
-    """Whether a slot holds what its record makes it. A delayed message's delivery time may come of
+    """Whether a slot holds the entry of its record. A delayed message's delivery time may come from
     other levels than today's; an address in the extension stands for a tags code."""
     if not found.is_of_record(expected.log_offset, expected.size):
         return False
@@ -66,7 +67,7 @@ def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> boo
 
 
 class Orphan(NamedTuple):
-    """An entry for which the log has no record that says so."""
+    """An entry that no record of the log names back."""
 
     queue: ConsumeQueue
     queue_offset: int
@@ -92,13 +93,13 @@ class EntryCheck:
         self._copies: dict[ConsumeQueue, Snapshot] = {}
         self._gathered: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
         self._count = 0
-        # Slots that hold what they should, as ranges in order: first, end, first, end and so on.
+        # Slots that hold their right entries, as ranges in order: first, end, first, end and so on.
         # Plain numbers, for a segment may have messages of a hundred thousand queues.
         self._right: dict[ConsumeQueue, array[int]] = {}
-        #: Claims to slots of which some hold something else.
+        #: Claims to slots, some of which hold something else.
         self.runs: list[tuple[ConsumeQueue, Run]] = []
         self.orphans: list[Orphan] = []
-        #: Whether all could be compared, and all that differs is in `runs` and `orphans`.
+        #: Whether all could be compared, and all differences are in `runs` and `orphans`.
         self.complete = True
         self._different = 0
 
@@ -107,7 +108,7 @@ class EntryCheck:
         self._cache.close()
 
     def feed(self, records: list[Checked]) -> None:
-        """The next sound records of the segment."""
+        """Take in the next sound records of the segment."""
         for queue, (offsets, entries) in by_queue(self._derivation.entries(records)).items():
             known = self._gathered.setdefault(queue, ([], []))
             known[0].extend(offsets)
@@ -120,7 +121,7 @@ class EntryCheck:
     # --- records against entries --------------------------------------------------------------
 
     def compare(self, *, all_of_them: bool = False) -> Iterator[None]:
-        """Compare what was gathered if it is enough to be worth it; a step after each run."""
+        """Compare the gathered records if they are enough to be worth it; a step after each run."""
         if self._count < _MOST_GATHERED and not all_of_them:
             return
         gathered, self._gathered = self._gathered, {}
@@ -133,7 +134,7 @@ class EntryCheck:
 
     def _compare_run(self, queue: ConsumeQueue, run: Run) -> None:
         copy = self._copy(queue)
-        # Slots outside are of messages of a deleted topic, or of files that were trimmed. Those
+        # Slots outside belong to messages of a deleted topic, or to files that were trimmed. Slots
         # below the queue's beginning count: it may begin too late because they are damaged.
         run = run.part(copy.first_offset, copy.max_offset)
         found = self._read(copy, run.first, run.end)
@@ -177,7 +178,7 @@ class EntryCheck:
         low = max(copy.first_at(self._start), copy.min_offset)
         end = copy.first_at(self._end)
         for begin, stop in zip([*right[::2], end], [*right[1::2], end], strict=True):
-            # Slots between two ranges of right ones.
+            # Slots between two ranges of right slots.
             while low < min(begin, end):
                 yield
                 data = copy.read_entries(low, min(begin, end) - low)[:_RUN_BYTES]
@@ -191,15 +192,16 @@ class EntryCheck:
             low = max(low, stop)
 
     def _reaches_out(self, copy: ConsumeQueue, low: int, high: int) -> bool:
-        """Whether the slots on both sides of [low, high) are of other segments, or are none."""
+        """Whether the slots on both sides of [low, high) lead to other segments, or do not
+        exist."""
         before, after = copy.entry(low - 1), copy.entry(high)
         return (
             low <= copy.min_offset or (before is not None and before.log_offset < self._start)
         ) and (high >= copy.max_offset or (after is not None and after.log_offset >= self._end))
 
     def boundaries(self, reader: SegmentReader) -> Boundaries:
-        """Where records begin in the segment by what the queues name. What cannot be read of them
-        names nothing."""
+        """The places in the segment where records begin by the queues. Queue files that cannot be
+        read name no place."""
 
         def names_back(queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
             try:

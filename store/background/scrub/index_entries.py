@@ -1,16 +1,16 @@
-"""Compares the records of a segment with the entries that the index has of them.
+"""Compares the records of a segment with their entries in the index.
 
 The index has an entry for each key of each record, in the order of the log. So entries and the keys
-of the records are two sequences that should be one, and a flipped bit in an entry, or a page that
+of the records are two sequences that should agree, and a flipped bit in an entry, or a page that
 was lost, shows as a place where they part and meet again. Between two places where they agree, as
 many entries as keys are the entries of those keys, whatever they hold now; where the numbers differ
 (records were damaged, or indexed twice over a restart), an entry that is one bit from a missing key
-is that key's. Where the log has keys and the index nothing, nothing is wrong: it may have been
-turned off, and expires by files of its own.
+belongs to that key. Where the log has keys and the index nothing, nothing is wrong: it may have
+been turned off, and its files expire on their own.
 
-What differs is handed on, and repaired by the owner of the index (`queue_repair.py`).
+Differences are handed on, and repaired by the owner of the index (`queue_repair.py`).
 
-Threads: the scrub's own. Files are read through descriptors of its own.
+Threads: the scrub's thread, which reads files through its own descriptors.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _MOST_GATHERED = 4096
 _WINDOW = 512
 # Entries compared in one step.
 _STEP_ENTRIES = 256
-# Entries of the segment before that are looked at as well.
+# Entries before the segment's that are looked at as well.
 _BEFORE = 4
-# More wrong entries of a segment than this are a file that has to be made again.
+# With more wrong entries of a segment than this the file has to be made again.
 _MOST_DIFFERENT = 65_536
 
 _HASH_AND_OFFSET = struct.Struct(">iq")
@@ -71,14 +71,14 @@ class IndexEntryCheck:
         self._hashes = KeyHashes()
         # Keys of the records that no entry was compared with yet.
         self._expected: list[IndexKey] = []
-        # Entries that were read and not compared yet, and the place of the next one.
+        # Entries that were read and not compared yet, and the place of the next entry.
         self._found: list[_Entry] = []
         self._next: tuple[int, int] | None = None
-        # Whether the last entry and the last key that were compared were the same.
+        # Whether the last entry and the last key that were compared agree.
         self._agrees = False
-        # The last entry that was the same, and whether its time was.
+        # The last entry that agreed with its key, and whether its time agreed.
         self._last: tuple[_Entry, bool] | None = None
-        #: Entries that are not what their keys make them.
+        #: Entries that do not fit their keys.
         self.wrong: list[WrongEntry] = []
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class IndexEntryCheck:
             self._expected += [(key_hash, log_offset, store_ms) for key_hash in hashes]
 
     def compare(self, *, all_of_them: bool = False) -> Iterator[None]:
-        """Compare what was gathered if it is enough to be worth it, in steps."""
+        """Compare the gathered keys if they are enough to be worth it, in steps."""
         try:
             yield from self._compare(all_of_them=all_of_them)
         except OSError as error:
@@ -126,7 +126,7 @@ class IndexEntryCheck:
     # --- the two sequences ----------------------------------------------------------------------
 
     def _count_same(self) -> int:
-        """Take out what is the same at the front of both, a step's worth; how much it was."""
+        """Take out the equal parts at the front of both, at most a step's; return how many."""
         same = 0
         pairs = zip(self._expected[:_STEP_ENTRIES], self._found[:_STEP_ENTRIES], strict=False)
         for expected, entry in pairs:
@@ -141,10 +141,10 @@ class IndexEntryCheck:
         return same
 
     def _is_in_order(self, following: int, entry: _Entry, key: IndexKey) -> bool:
-        """Whether an entry whose time is not that of its record may have it, by the entries beside
-        it. They have to have the times of theirs, or it is the file's begin that is wrong. And
-        nothing guards the store time of a record: if it fits worse than the entry's, the record is
-        damaged, or a clock was set back, and the entry stays as it is."""
+        """Whether the entry may be given the time of its record, which differs from its own, by the
+        entries beside it. Those have to have the times of their records, or the file's begin is
+        wrong. And nothing guards the store time of a record: if it fits worse than the entry's, the
+        record is damaged, or a clock was set back, and the entry stays as it is."""
         seconds, beside = entry.file.seconds_of(key[2]), 0
         if self._last is not None and self._last[0].file is entry.file:
             before, is_right = self._last
@@ -161,7 +161,7 @@ class IndexEntryCheck:
         return beside > 0
 
     def _pass_difference(self) -> None:
-        """Go to the place where both meet again, and judge what lies before it."""
+        """Go to the place where both meet again, and judge the entries and keys before it."""
         places: dict[EntryKey, int] = {}
         for place, expected in enumerate(self._expected[:_WINDOW]):
             places.setdefault(expected[:2], place)
@@ -173,7 +173,7 @@ class IndexEntryCheck:
         self._judge(_WINDOW, 0 if self._is_behind() else _WINDOW, are_between=False)
 
     def _is_behind(self) -> bool:
-        """Whether the entries are of records before those whose keys are looked for."""
+        """Whether the entries belong to records before those whose keys are looked for."""
         offsets = sorted([entry.key[1] for entry in self._found[:_WINDOW]])
         return offsets[len(offsets) // 2] < self._expected[0][1]
 
@@ -197,7 +197,7 @@ class IndexEntryCheck:
     # --- reading --------------------------------------------------------------------------------
 
     def _begin(self) -> tuple[int, int]:
-        """The place of the first entry of the segment, or some before it."""
+        """The place of the first entry of the segment, or of some entry before it."""
         file = self._index_files[0]
         low, high = 1, file.count
         while low < high:
@@ -226,7 +226,7 @@ class IndexEntryCheck:
             yield
 
     def _fields(self, file: IndexFile, number: int, most: int) -> list[tuple[int, int, int, int]]:
-        """Those of up to `most` entries from `number` on."""
+        """The fields of up to `most` entries from `number` on."""
         if file not in self._fds:
             self._fds[file] = self._files.open(file.path, read_only=True)
         view = IndexView(partial(self._files.read, self._fds[file]), file.slots)

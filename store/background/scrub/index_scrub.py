@@ -1,14 +1,14 @@
 """Compares the entries of an index file with its slots, for the scrub.
 
 A flipped bit in a link or a slot shows as an entry or slot that leads elsewhere; its key finds
-nothing then (`index/view.py`). What an entry says of its record is compared with the log
-(`index_entries.py`); what was found wrong there, and is repaired a moment later, is `known` here,
-or each chain through it would look wrong as well. Where every entry belongs follows from the
-entries alone, so links and slots can be repaired, whether or not an entry's record is still there:
-one whose hash is wrong leads nowhere in any case. What is added meanwhile lies behind the entries
-counted at first.
+nothing then (`index/view.py`). An entry's fields about its record are compared with the log
+(`index_entries.py`); entries found wrong there, and repaired a moment later, are `known` here, or
+each chain through them would look wrong as well. Where every entry belongs follows from the entries
+alone, so links and slots can be repaired, whether or not an entry's record is still there: an entry
+whose hash is wrong leads nowhere in any case. Entries that are added meanwhile come after the
+entries counted at first.
 
-Threads: the scrub's own, on a descriptor of its own.
+Threads: the scrub's thread, on its own descriptor.
 """
 
 from array import array
@@ -25,8 +25,8 @@ _NOTHING_KNOWN: Mapping[int, EntryKey] = {}
 
 
 class IndexFileCheck:
-    """One file; `close` it. Raises OSError. `known`: by their numbers, what entries that were found
-    to be wrong should have for hash and log offset."""
+    """One file; `close` it. Raises OSError. `known` has, by number, the right hash and log offset
+    of each entry that was found to be wrong."""
 
     def __init__(
         self, files: Files, path: str, slots: int, known: Mapping[int, EntryKey] = _NOTHING_KNOWN
@@ -39,7 +39,7 @@ class IndexFileCheck:
         self.bytes_read = 0
         #: Entries and slots that do not agree with the others.
         self.wrong = 0
-        #: Those of them that can be repaired.
+        #: The links among them that can be repaired.
         self.links: list[WrongLink] = []
         self.slots: list[WrongSlot] = []
 
@@ -48,7 +48,7 @@ class IndexFileCheck:
         self._files.close(self._fd)
 
     def run(self) -> Iterator[None]:
-        """Look at all of it; a step after each portion."""
+        """Check the whole file; a step after each portion."""
         slots = self._view.slots
         newest = array("i")
         for first in range(0, slots, _STEP_SLOTS):
@@ -80,7 +80,7 @@ class IndexFileCheck:
             header = self._view.header() if wrong else None
             for slot, stored, expected in wrong:
                 self.wrong += stored < count
-                # Between the two counts it is one that was added meanwhile; above both it may be.
+                # Between the two counts the entry was added meanwhile; above both it may have been.
                 if stored < count or (header is not None and stored >= header.next_number):
                     self.slots.append(WrongSlot(slot, expected, count))
 

@@ -1,20 +1,20 @@
-"""The owner of the consume queues judges and repairs what the scrub found to differ.
+"""Judges and repairs the differences that the scrub found, for the owner of the consume queues.
 
 An entry is repaired only if it names no record that names it back, and the record that claims its
 slot lies between those of the nearest sound entries on both sides. So a record of a topic that was
-deleted and used again gets no slot of the new numbering, nor does one whose queue offset a flipped
-bit has changed. Where a queue begins there is no neighbour before, and an old numbering may fit as
-well: a claim there waits until a whole pass has shown who else claims the slot. The last in the log
-wins.
+deleted and used again gets no slot of the new numbering, nor does a record whose queue offset a
+flipped bit has changed. Where a queue begins there is no neighbour before, and an old numbering may
+fit as well: a claim there waits until a whole pass has shown which other records claim the slot.
+The last claim in the log wins.
 
 Wrong places of the index are repaired here too: its entries, links and slots follow from the log
-and from each other, and each is written only while it is what was found.
+and from each other, and each is written only while it is still as it was found.
 
-When all that differed in a segment is repaired, or turned out to be in order, and no record in it
+When all differences in a segment are repaired, or turned out to be in order, and no record in it
 was damaged, its reads need no check any more.
 
-Threads: findings come in on the scrub's; the rest is the store's caller's, a few milliseconds at a
-time.
+Threads: findings come in on the scrub's thread; the store's caller does the rest, a few
+milliseconds at a time.
 """
 
 import logging
@@ -41,7 +41,7 @@ log = logging.getLogger("aerobee.store.background.scrub")
 
 # One call's share of the caller's time.
 _TURN_S = 0.003
-# How far a sound neighbour is looked for: a damaged page holds 205 entries.
+# Slots in which a sound neighbour is looked for: a damaged page holds 205 entries.
 _NEIGHBOURS = 512
 _MOST_HELD = 65_536
 
@@ -50,7 +50,7 @@ _MOST_HELD = 65_536
 class Findings:
     """Differences and damage in a segment that had this `unchecked_below`.
 
-    `complete`: all of it could be compared. `in_pass`: the other segments are looked at as well.
+    `complete`: all of it could be compared. `in_pass`: the other segments are read as well.
     """
 
     segment: MappedFile
@@ -72,8 +72,8 @@ class IndexFindings(NamedTuple):
 class QueueRepair:
     """Repairs the entries that findings show to be wrong, and reports those that it may not repair.
 
-    Records in the gaps that `offsets` knows are not believed. `flusher` has the files of repaired
-    entries synced: no start after a kill would do that.
+    Records in the gaps that `offsets` knows are not believed. `flusher` syncs the files of repaired
+    entries: no start after a kill would do that.
     """
 
     def __init__(
@@ -100,19 +100,19 @@ class QueueRepair:
         self._findings: deque[Findings | IndexFindings | None] = deque()
         self._work: Iterator[None] | None = None
         self._held: dict[tuple[ConsumeQueue, int], Run] = {}
-        # The last result of `_after`: for slots of a queue from one up to another.
+        # The last result of `_after`: a queue, the range of slots it holds for, and the result.
         self._last_after: tuple[ConsumeQueue | None, int, int, int | None] = (None, 0, 0, None)
         self._requests = requests
 
     def take(self, findings: Findings | IndexFindings | None) -> None:
-        """Any thread: resolve this at one of the next turns; None when a whole pass has ended."""
+        """Resolve this at one of the next turns; None: a whole pass has ended. Any thread."""
         self._findings.append(findings)
 
     def repair(self) -> int:
-        """Resolve what was found, for a few milliseconds at most; how many entries were repaired.
+        """Resolve findings, for a few milliseconds at most; return how many entries were repaired.
 
-        To be called again and again by the store's caller. Cheap when there is nothing to do. Does
-        not raise: a queue that cannot be written breaks the store, as when dispatching.
+        The store's caller calls it again and again. It is cheap when there is nothing to do, and
+        does not raise: a queue that cannot be written breaks the store, as when dispatching.
         """
         if self._work is None and not self._findings:
             return 0
@@ -180,9 +180,9 @@ class QueueRepair:
         return resolved
 
     def _is_other_numbering(self, queue: ConsumeQueue, run: Run) -> bool:
-        """Whether the slots are those of later messages, after the topic was deleted.
+        """Whether the slots belong to later messages, after the topic was deleted.
 
-        A look at both ends, because there may be millions of such slots.
+        It looks at both ends only, because there may be millions of such slots.
         """
         first, last = run.first, run.end - 1
         begins, ends = queue.entry(first), queue.entry(last)
@@ -196,7 +196,7 @@ class QueueRepair:
         )
 
     def _resolve_claim(self, queue: ConsumeQueue, claim: Run) -> bool:
-        """Repair the slot if it has to be and may be; whether it is in order now."""
+        """Repair the slot if it has to be and may be; return whether it is in order now."""
         slot, log_offset = claim.first, claim.log_offset
         found = queue.read_entries(slot, 1)
         if not self._is_wrong(queue, claim, found):
@@ -209,7 +209,7 @@ class QueueRepair:
         if (before is not None and before > log_offset) or (
             after is not None and after < log_offset
         ):
-            return True  # of an old numbering, or changed itself
+            return True  # the record is of an old numbering, or damaged itself
         self._damage.note(verdict, (queue.topic, queue.queue_id, slot))
         if before is None and not _is_alike(found, claim.entries):
             self._hold(queue, claim)
@@ -236,14 +236,14 @@ class QueueRepair:
         )
 
     def _before(self, queue: ConsumeQueue, slot: int) -> int | None:
-        """Log offset of the nearest sound entry before the slot, None if there is none near."""
+        """Log offset of the nearest sound entry before the slot, None without one near."""
         if (queue, slot - 1) in self._held:
             return None
         slots = range(slot - 1, slot - _NEIGHBOURS, -1)
         return nearest_sound(queue, slots, self._judge.is_sound)[1]
 
     def _after(self, queue: ConsumeQueue, slot: int) -> int | None:
-        """Log offset of the nearest sound entry behind the slot. It is looked for once for many
+        """Log offset of the nearest sound entry after the slot. It is looked for once for many
         slots that follow each other."""
         known, first, last, log_offset = self._last_after
         if known is queue and first <= slot < last:
@@ -251,7 +251,7 @@ class QueueRepair:
         slots = range(slot + 1, slot + _NEIGHBOURS)
         last, log_offset = nearest_sound(queue, slots, self._judge.is_sound)
         if log_offset is None:
-            last -= _NEIGHBOURS // 2  # from there on another one may be near
+            last -= _NEIGHBOURS // 2  # from there on another sound entry may be near
         self._last_after = (queue, slot, last, log_offset)
         return log_offset
 
@@ -263,7 +263,7 @@ class QueueRepair:
         self._stats.repaired_entries += 1
 
     def _report_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
-        """Report an entry whose record is not there, or says that it is another's; False if so."""
+        """Report an entry whose record is not there or does not name it back; False if so."""
         queue, slot, _ = orphan
         if self._queues.get(queue.topic, queue.queue_id) is not queue:
             return True
@@ -301,7 +301,7 @@ class QueueRepair:
         for queue, slot in sorted(held, key=lambda key: (key[0].directory, key[1])):
             claim, found = held[queue, slot], queue.read_entries(slot, 1)
             after = self._after(queue, slot)
-            # A blank alone is where the queue's own message was lost.
+            # A single blank is the place where the queue's own message was lost.
             lonely = found == PRE_BLANK and (queue, slot + 1) not in held
             if (
                 self._is_wrong(queue, claim, found)

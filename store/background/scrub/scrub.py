@@ -1,19 +1,20 @@
-"""The scrub: reads what is stored in the background and finds damage before a consumer does.
+"""The scrub: reads a store in the background and finds damage before a consumer does.
 
 A start reads the log from where the last run ended, so damage before that is not known. The scrub
 reads it, oldest segment first, and again every `scrub_interval_hours`; a segment that a read has
 found damage in comes first. It verifies records (`log/scan/log_scanner.py`) and compares them with
 the consume queues (`background/scrub/entry_scrub.py`); a pass ends with the index files
-(`background/scrub/index_scrub.py`). A segment in which all is in order needs no checks when it is
-read (`MappedFile.unchecked_below`); where it is not, records are reported and remembered as gaps,
-and what differs in the queues goes to their owner (`queue_repair.py`).
+(`background/scrub/index_scrub.py`). A segment in order needs no checks when it is read
+(`MappedFile.unchecked_below`). In other segments damaged records are reported and remembered as
+gaps, and differences of the queues go to their owner (`queue_repair.py`).
 
-Only what is durable and dispatched is read. The bytes come by pread on descriptors of its own, and
-nothing is held while waiting: a segment may be deleted meanwhile, its topic too.
+It reads only bytes that are durable and dispatched, by pread on its own descriptors, and holds
+nothing while it waits: a segment may be deleted meanwhile, its topic too.
 
-The work comes in steps of well under a millisecond, between which the thread waits, as long as the
-rates of bytes and of processor time ask for and at least a little: the interpreter is not kept from
-the event loop for longer than one step. `stats.scrub_steps` tells how long they were.
+The work comes in steps of well under a millisecond. Between two steps the thread waits as long as
+the rates of bytes and of processor time ask for, and at least a little: it never keeps the
+interpreter from the event loop for longer than a step. `stats.scrub_steps` tells how long they
+were.
 """
 
 import logging
@@ -46,17 +47,17 @@ _IDLE_S = 1.0
 # Work between two waits, and the least such wait: enough for others to take the interpreter.
 _STEP_NS = 300_000
 _LEAST_WAIT_S = 0.0002
-# A changed rate is seen after so long.
+# A changed rate is seen after this wait at the latest.
 _LONGEST_WAIT_S = 1.0
-# Bytes of the log read at a time, and those of records checked in one step: the smallest records
-# (91 bytes) of so many take half a millisecond.
+# Bytes of the log that are read at a time, and checked in one step: the smallest records (91 bytes)
+# in them take half a millisecond.
 _PIECE_BYTES = 64 << 10
 _STEP_BYTES = 32 << 10
-# Pages of segments that old are given back as they are read: they were not in memory before.
+# Pages of old segments are given back each time this much was read: they were not in memory before.
 _FORGET_BYTES = 16 << 20
-# Wrong links and slots of an index file that are repaired: one with more has to be made again.
+# Wrong links and slots of an index file that are repaired: a file with more has to be made again.
 _MOST_REPAIRED = 4096
-# Wrong index entries of a segment that are named one by one.
+# Wrong index entries of a segment that are named singly.
 _MOST_NAMED = 100
 
 
@@ -92,10 +93,10 @@ class Scrub:
         # Segments of the pass under way.
         self._pass: deque[MappedFile] | None = None
         self._pass_damaged = 0
-        # What was said of segments, by their beginnings.
+        # The damage that was reported of segments, by their beginnings.
         self._reported: dict[int, list[tuple[int, int]]] = {}
-        # Index files whose links and slots were found wrong, by path, and their wrong entries: all
-        # that were counted, and those of the pass under way with what they should be.
+        # Index files with wrong links and slots, by path, and their wrong entries: all that were
+        # counted, and those of the pass under way with their right fields.
         self._wrong_index: dict[str, int] = {}
         self._counted_entries: set[tuple[str, int]] = set()
         self._known_entries: dict[str, dict[int, EntryKey]] = {}
@@ -131,7 +132,7 @@ class Scrub:
                     continue
                 self.requests.wait(_IDLE_S)
         except Exception:
-            # The top of the thread: the store goes on, its reads are checked as before.
+            # The top of the thread. The store goes on, and checks its reads as before.
             log.exception("scrub ended by a bug")
 
     def _next(self) -> MappedFile | None:
@@ -221,7 +222,7 @@ class Scrub:
         return True
 
     def _take_wrong_entries(self, wrong: Sequence[WrongEntry]) -> None:
-        """Say which entries of index files are wrong, and have them repaired."""
+        """Report which entries of index files are wrong, and have them repaired."""
         for file in dict.fromkeys([one.file for one in wrong]):
             of_file = [one for one in wrong if one.file is file]
             known = self._known_entries.setdefault(file.path, {})
@@ -307,15 +308,15 @@ class Scrub:
             )
             self._conclude(findings, source)
             if keys is not None and entries.complete:
-                # Nothing guards a record's topic and keys. One that its own queue does not know is
-                # damaged itself, and says nothing of the index.
+                # Nothing guards a record's topic and keys. A record that its own queue does not
+                # know is damaged itself, and says nothing about the index.
                 doubtful = {orphan.entry.log_offset for orphan in entries.orphans}
                 self._take_wrong_entries([one for one in keys.wrong if one.key[1] not in doubtful])
 
     def _work(
         self, scan: LogScanner, entries: EntryCheck, keys: IndexEntryCheck | None
     ) -> Iterator[None]:
-        """All that is to be done for one segment, in steps."""
+        """Do all work for a segment, in steps."""
         for batch in scan.steps(scan.end):
             yield
             if batch is None:
@@ -353,8 +354,8 @@ class Scrub:
         return True
 
     def _wait(self, fresh: int, spent_ns: int) -> bool:
-        """Wait as long as the rates ask for after a step that read so many bytes and took so much
-        processor time; whether the store is being closed."""
+        """Wait as long as the rates ask for after a step that read `fresh` bytes and took
+        `spent_ns` of processor time; return whether the store is being closed."""
         self._stats.scrub_steps.add(spent_ns)
         now = self._clock.monotonic()
         due = self._due_s(fresh, spent_ns)
@@ -365,7 +366,7 @@ class Scrub:
             now = self._clock.monotonic()
             if self._free_at <= now:
                 return False
-            # The rates may be changed meanwhile: what is left to wait is for this step at those.
+            # The rates may be changed meanwhile: the rest of the wait is counted by the new rates.
             changed = self._due_s(fresh, spent_ns)
             self._free_at = now + (self._free_at - now) * changed / due
             due = changed

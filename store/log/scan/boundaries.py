@@ -1,7 +1,8 @@
-"""Where records are known to begin: consume queues name them, and they name the queue's slot back.
+"""Places where records are known to begin: consume queues name them, and the records name the
+queue's slot back.
 
 Neither a queue nor the log is believed alone: an entry may be wrong, and a message body may hold a
-forged record. Where both agree a record begins, though its content may be damaged.
+forged record. Where both agree, a record begins, though its content may be damaged.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -14,7 +15,7 @@ from aerobee.store.log.scan.segment_reader import SegmentReader
 from aerobee.store.queues.queue_view import NamedRecord, QueueView
 from aerobee.store.queues.slots import names_slot
 
-#: Whether a record is at a log offset with that size and is that queue's message of that queue
+#: Says whether a record is at a log offset with that size and is that queue's message of that queue
 #: offset: (queue, queue offset, log offset, size).
 NamesBack = Callable[[QueueView, int, int, int], bool]
 
@@ -50,20 +51,20 @@ def named_back(
 
 
 class Boundaries:
-    """Those that `queues` name. Asked with growing log offsets, as a scan does, it looks at each
-    queue once in a while only."""
+    """The boundaries that `queues` name. If a scan asks with growing log offsets, it seldom looks
+    at each queue."""
 
     def __init__(self, queues: Callable[[], Iterable[QueueView]], names_back: NamesBack) -> None:
         self._queues = queues
         self._names_back = names_back
-        # The next entry of each queue behind what was asked for last that names a record, nearest
-        # first: (log offset, number of the queue, queue offset, size).
+        # The next entry of each queue that names a record after the last question, nearest first:
+        # (log offset, number of the queue, queue offset, size).
         self._ahead: list[tuple[int, int, int, int]] | None = None
         self._in_order: list[QueueView] = []
         self._asked = 0
 
     def after(self, log_offset: int, limit: int) -> Generator[None, None, int]:
-        """The next boundary in (log_offset, limit), `limit` if there is none; in small steps.
+        """The next boundary in (log_offset, limit), `limit` without one; in small steps.
 
         Raises OSError.
         """
@@ -98,11 +99,12 @@ class Boundaries:
 def last_boundary(
     queues: Iterable[QueueView], names_back: NamesBack, least: int
 ) -> tuple[int, tuple[QueueView, int] | None]:
-    """(log offset behind the last record that an entry names and that names it back, that entry's
-    queue and queue offset); `least` and None if there is none behind that. Raises OSError."""
+    """(log offset after the last record that an entry names and that names it back, that entry's
+    queue and queue offset); `least` and None if no such record ends above `least`. Raises
+    OSError."""
     last = [(one, queue) for queue in queues if (one := queue.last_named(queue.max_offset))]
     best, entry = least, None
-    # Youngest first: the first one that is named back mostly decides.
+    # Youngest first: the first entry that is named back mostly decides.
     for newest, queue in sorted(last, key=lambda item: -item[0].log_offset):
         named: NamedRecord | None = newest
         while named is not None and named.log_offset >= best:

@@ -1,12 +1,12 @@
-"""Reads the commit log from a place to its end, sound records, damage and the tail told apart.
+"""Reads the commit log from a place to its end; tells sound records, damage and the tail apart.
 
 One scanner, many reporters: recovery, dispatch of what was not dispatched, the scrub, audit, dump,
 rebuild and truncation all read through it, over mapped segments or over files that the disk may
-refuse to give. It finds what is sound and what is not; what that means for the store, its reporter
-(`Reporter`) and its caller decide.
+refuse to give. It finds the sound records and the damage; its reporter (`Reporter`) and its caller
+decide what that means for the store.
 
-Below the `floor` sound records are known to have been, so a bad one there is damage, and the scan
-goes on behind it (`resynchronise.py`). At or above the floor `tail` says what a bad record is.
+Below the `floor` there were sound records once, so a bad record there is damage, and the scan goes
+on after it (`resynchronise.py`). At or above the floor `tail` says how a bad record is taken.
 """
 
 import enum
@@ -27,7 +27,8 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 class Batch(NamedTuple):
     """Sound records side by side, and the bytes they are in: the first begins at `at`.
 
-    Of those that a compiled form took there is only what follows from them, `derived`.
+    Of records that a compiled form took, there are only the values that follow from them,
+    `derived`.
     """
 
     records: list[Checked]
@@ -37,20 +38,20 @@ class Batch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many records it is of."""
+        """The number of its records."""
         return len(self.records) if self.derived is None else self.derived.records
 
     @property
     def last_store_ms(self) -> int:
-        """Store time of the last of them."""
+        """Store time of its last record."""
         return store_ms_of(self.records[-1]) if self.derived is None else self.derived.store_ms
 
 
 class Tail(enum.Enum):
     """Ways to take a bad record at or above the floor.
 
-    A part of a last record, left by a crash, in any case; unless a sound one stands where its own
-    lengths lead; unless there is anything sound behind it.
+    It is a part of the last record, left by a crash: always; unless a sound record stands where its
+    own lengths lead; unless there is any sound record after it.
     """
 
     TORN = enum.auto()
@@ -63,14 +64,16 @@ class Segments(Protocol):
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Where the first segment begins and the last one ends; zeros without any."""
+        """The places where the first segment begins and the last one ends; zeros without
+        segments."""
 
     def readers(self, start: int) -> Iterator[SegmentReader]:
-        """Readers of the segments that end behind `start`, in order, each until the next one."""
+        """Readers of the segments that end above `start`, in order; each is valid until the next
+        one."""
 
 
 class MappedSegments:
-    """The segments of a loaded queue of them."""
+    """The segments of a loaded queue of segments."""
 
     def __init__(self, segments: MappedFileQueue) -> None:
         self._segments = segments
@@ -87,7 +90,7 @@ class MappedSegments:
 
 
 class OneSegment:
-    """A single segment, whose reader is somebody else's to close."""
+    """A single segment, whose reader the caller closes."""
 
     def __init__(self, reader: SegmentReader) -> None:
         self._reader = reader
@@ -105,7 +108,7 @@ class Reporter:
         return False
 
     def gap(self, gap: Gap) -> None:
-        """No usable record is there, and something sound behind it."""
+        """The scan has met a gap: no usable record is there, but something sound after it."""
 
     def blank(self) -> None:
         """A segment ended with a blank."""
@@ -114,16 +117,16 @@ class Reporter:
         """A segment's last record goes up to its end."""
 
     def nothing_behind(self, reader: SegmentReader, log_offset: int) -> None:
-        """Nothing sound was found in the segment from `log_offset` on."""
+        """The scan has found nothing sound in the segment from `log_offset` on."""
 
 
 class LogScanner:
     """One reading of `segments`.
 
-    With `to_the_last` segments are missing perhaps, and all are read, whatever is in those before;
-    without, the first bad record above the floor is where the log ends. Nothing from `until` on is
-    looked at; a batch holds records of `step_bytes` at most. `take` is a compiled form's: what it
-    takes is not read here.
+    With `to_the_last` segments may be missing, and all are read, whatever the ones before hold;
+    without it the log ends at the first bad record above the floor. Nothing from `until` on is
+    read; a batch holds records of `step_bytes` at most. `take` belongs to a compiled form: records
+    that it takes are not read here.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class LogScanner:
         self._reporter = reporter or Reporter()
         self._take = take
         self.gaps: list[Gap] = []
-        # The end of what was read so far and is sound, or known as a gap; at last the log's end.
+        # The end of the part read so far, which is sound or known as a gap; at last the log's end.
         self.end = segments.bounds[0]
         # Why nothing sound was found at `end`, None as long as nobody has looked there.
         self.end_reason: str | None = None
@@ -220,7 +223,7 @@ class LogScanner:
                 reader.done()
                 return False
             assert least < head.size
-            least = head.size  # it was not at hand as a whole
+            least = head.size  # the buffer did not hold all of it
         if self._until >= reader.end:
             self.end = reader.end
             self._reporter.not_closed(reader)
@@ -255,7 +258,7 @@ class LogScanner:
         self.end_reason = None
 
     def lose_up_to(self, log_offset: int) -> None:
-        """When all is read: the log is known to have gone on to `log_offset`."""
+        """Note, when all is read, that the log once went on to `log_offset`."""
         if log_offset > self.end:
             self._sound_from(log_offset)
             self.end = log_offset

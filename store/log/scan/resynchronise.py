@@ -1,13 +1,14 @@
-"""Where the log goes on behind a record that does not check out: the one place that knows.
+"""Finds where the log goes on after a record that does not check out; nothing else does.
 
-Up to some log offset, the floor, sound records are known to have been. A bad record below it is
-damage, and what stands behind it must not be lost with it, as it is in the reference
-(docs/reliability.md B1). The next record is found (docs/reliability.md 4, step 4)
+Up to some log offset, the floor, there were sound records once. A bad record below it is damage,
+and the records after it must not be lost with it, as they are in the reference (docs/reliability.md
+B1). The next record is found (docs/reliability.md 4, step 4)
 
-(a) where the bad one ends by its own lengths, if all that it says of itself agrees: then its
+(a) where the bad record ends by its own lengths, if all that it says of itself agrees: then its
     content is damaged and nothing else. If not, where one of its lengths, the field or the sum of
-    its parts, leads to the beginning of another record, not over (b), and the nearer one if both
-    do: one flipped bit leaves one of them right, and the other may lead further by chance;
+    its parts, leads to the beginning of another record, no further than (b), and to the nearer
+    record if both do: one flipped bit leaves one of them right, and the other may lead further by
+    chance;
 (b) else at the next boundary (`boundaries.py`), or at the end of the segment: every segment begins
     with a record;
 (c) and in between, for records that no entry names (half messages; all, if the queues are gone): by
@@ -16,11 +17,11 @@ damage, and what stands behind it must not be lost with it, as it is in the refe
     known boundary it cannot hold.
 
 At or above the floor nothing is known to follow, and a crash may have left a part of the last
-record. There only what is sound counts: a sound record by (a), and for who wants to know what could
-still be read, whatever the reason, a chain of sound ones that ends with what was written, with the
+record. There only sound records count: a sound record by (a), and, for a caller that asks which
+records could still be read, a chain of sound records that ends with the written bytes or with the
 segment, or is long.
 
-All of it runs in small steps, for a scrub that must not keep others from the interpreter.
+All of it runs in small steps, because a scrub must not keep others from the interpreter.
 """
 
 from collections.abc import Generator
@@ -36,7 +37,8 @@ _LONG_CHAIN = 16
 
 
 class Resynchroniser(NamedTuple):
-    """In one segment. `long_chain` sound records in a row are believed whatever they lead to."""
+    """The search in one segment. A chain of `long_chain` sound records is believed whatever it
+    leads to."""
 
     reader: SegmentReader
     boundaries: Boundaries
@@ -44,7 +46,8 @@ class Resynchroniser(NamedTuple):
     long_chain: int = _LONG_CHAIN
 
     def below_floor(self, bad: int, limit: int) -> Generator[None, None, int]:
-        """Where it goes on behind `bad`, at `limit` at most: the floor, or the segment's end."""
+        """The place where the log goes on after `bad`, at most `limit`: the floor, or the segment's
+        end."""
         claimed = self.reader.claimed_sizes(bad, limit)
         if claimed.agree:
             return bad + claimed.by_field
@@ -59,14 +62,14 @@ class Resynchroniser(NamedTuple):
         return known
 
     def sound_follower(self, bad: int) -> int | None:
-        """(a) for what may be a torn tail: a sound record stands behind the one at `bad`."""
+        """(a) for a possible torn tail: the place of a sound record after the one at `bad`."""
         for end in _claimed_ends(bad, self.reader.claimed_sizes(bad, self.reader.end)):
             if self._is_sound(end):
                 return end
         return None
 
     def anything_sound(self, bad: int) -> int | None:
-        """Where a chain of sound records begins that leads to nothing known."""
+        """The place where a chain of sound records begins that need not lead to a known place."""
         written = self.reader.start + self.reader.written_end(bad - self.reader.start)
         failed: set[int] = set()
         for candidate in self.reader.magics(bad + 1, written):
@@ -75,12 +78,12 @@ class Resynchroniser(NamedTuple):
         return None
 
     def _behind_itself(self, bad: int, limit: int) -> int | None:
-        """(a): where the record at `bad` ends, damaged as it is."""
+        """(a): the place where the record at `bad` ends, damaged as it is."""
         claimed = self.reader.claimed_sizes(bad, limit)
         if claimed.agree:
             return bad + claimed.by_field
         ends = _claimed_ends(bad, claimed)
-        # Where a record begins is better than the limit, where nothing has to.
+        # A place where a record begins is better than the limit, where none has to begin.
         for end in ends:
             if end < limit and self._begins(end, limit):
                 return end
@@ -126,6 +129,6 @@ class Resynchroniser(NamedTuple):
 
 
 def _claimed_ends(bad: int, claimed: ClaimedSizes) -> list[int]:
-    """Where the record at `bad` may end, the nearer place first: a damaged length may lead to a
-    later record by chance, over all those in between."""
+    """The places where the record at `bad` may end, the nearer first: a damaged length may lead to
+    a later record by chance, over all those in between."""
     return sorted([bad + size for size in (claimed.by_field, claimed.by_parts) if size])

@@ -1,10 +1,10 @@
 """Reads the records of one segment, whatever state it is in, through one of two kinds of bytes.
 
-A mapped segment is all there at once (`MappedReader`: recovery, rebuild). A file is read a window
-at a time, past places that the disk refuses (`FileReader`: audit, scrub, tools). Everything above
-asks a `SegmentReader` and does not know which one it has.
+A mapped segment is read at any place (`MappedReader`: recovery, rebuild). A file is read a window
+at a time, past places that the disk refuses (`FileReader`: audit, scrub, tools). All callers ask a
+`SegmentReader` and do not know which kind they have.
 
-Places are log offsets here, but for `at` and what it gives: positions in the segment.
+Places are log offsets here, except for `at` and its results: positions in the segment.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,13 +39,13 @@ Buffer: TypeAlias = bytes | memoryview
 _HEAD_BYTES = HEADS[0x30].size
 # A record larger than this must have two lengths that fit each other before it is read as a whole.
 _LARGE = 16 << 20
-# A mapped segment is read ahead by so much while so much before it is being looked at.
+# A mapped segment is read ahead by these bytes while the same number before them is scanned.
 _AHEAD_BYTES = 8 << 20
 
 
 class ClaimedSizes(NamedTuple):
-    """The claims of a record that does not check out: its size in bytes by its own
-    field and by its parts, 0 where that is no size, and whether magic and own place are right."""
+    """The claims of a record that does not check out: its size in bytes by its own field and by its
+    parts, 0 where that is not a size, and whether magic and own place are right."""
 
     by_field: int
     by_parts: int
@@ -76,28 +76,29 @@ class SegmentReader:
     # --- the two kinds of bytes -------------------------------------------------------------
 
     def at(self, position: int, least: int) -> tuple[Buffer, int]:
-        """A buffer, and where in it `position` is: `least` bytes follow, fewer only at the end."""
+        """A buffer, and the index of `position` in it: `least` bytes follow, fewer only at the
+        end."""
         raise NotImplementedError
 
     def find(self, wanted: bytes, position: int, end: int) -> tuple[int | None, int]:
-        """(where `wanted` stands next before `end`, None if not as far as was looked; where to
-        look on)."""
+        """(where `wanted` stands next before `end`, None if it was not found so far; where to look
+        on)."""
         raise NotImplementedError
 
     def written_end(self, position: int) -> int:
-        """Position behind the last byte that is not zero, at least `position`."""
+        """Position after the last byte that is not zero, at least `position`."""
         raise NotImplementedError
 
     def reading_at(self, position: int) -> None:
-        """A scan has come to `position` and will go on behind it."""
+        """Take note that a scan has come to `position` and will go on from there."""
 
     def done(self) -> None:
-        """A scan has read the segment to its end."""
+        """Take note that a scan has read the segment to its end."""
 
     # --- records ----------------------------------------------------------------------------
 
     def head(self, log_offset: int, check_crc: int) -> RecordHead:
-        """The record or blank there; CorruptRecord, with the reason, if there is none."""
+        """The record or blank there. Raises CorruptRecord, with the reason, without one."""
         position = log_offset - self.start
         room = self.limit - position
         if room < BLANK_BYTES:
@@ -118,7 +119,7 @@ class SegmentReader:
         return check_record(buffer, index, log_offset, limit, check_crc)
 
     def _check_large(self, position: int, size: int) -> None:
-        """For a damaged size nobody reads a gigabyte."""
+        """Refuse a damaged size, so that nobody reads a gigabyte for it."""
         if size > self._large:
             buffer, index = self.at(position, _HEAD_BYTES)
             if announced_size(buffer, index) != size:
@@ -137,8 +138,8 @@ class SegmentReader:
     def scan(
         self, log_offset: int, end: int, check_crc: int, least: int = MIN_RECORD_BYTES
     ) -> tuple[list[Checked], Buffer, int]:
-        """Sound records from `log_offset` on that end at or before `end`, as many as lie in what is
-        at hand; the buffer they are in, and where in it the first begins."""
+        """Sound records from `log_offset` on that end at or before `end`, as many as the buffer at
+        hand holds; that buffer, and the index in it at which the first begins."""
         position = log_offset - self.start
         room = min(end - self.start, self.limit) - position
         buffer, index = self.at(position, min(least, self.limit - position))
@@ -153,7 +154,8 @@ class SegmentReader:
         return take(buffer, index, log_offset, min(len(buffer), index + room))
 
     def record_bytes(self, log_offset: int, size: int) -> tuple[Buffer, int]:
-        """A buffer with `size` bytes from `log_offset` on, and where in it they begin."""
+        """A buffer with `size` bytes from `log_offset` on, and the index in it at which they
+        begin."""
         return self.at(log_offset - self.start, size)
 
     def claimed_sizes(self, log_offset: int, end: int) -> ClaimedSizes:
@@ -185,7 +187,8 @@ class SegmentReader:
         return int.from_bytes(buffer[index : index + size], "big")
 
     def own_place(self, log_offset: int) -> int | None:
-        """The log offset that the record there claims, None if so much is not there."""
+        """The log offset that the record there claims, None if the segment ends before that
+        field."""
         position = log_offset - self.start + LOG_OFFSET_POSITION
         if position + 8 > self.limit:
             return None
@@ -195,7 +198,7 @@ class SegmentReader:
     def magics(self, start: int, end: int) -> Iterator[int | None]:
         """Log offsets in [start, end) with `magic_bytes` in the magic's place, in order.
 
-        None now and then, where much was looked at and nothing found.
+        None now and then, when a long stretch has been read without a find.
         """
         position = start - self.start + MAGIC_POSITION
         stop = min(end - self.start + MAGIC_POSITION, self.limit)
@@ -257,7 +260,7 @@ class FileReader(SegmentReader):
         found = window.buffer.find(wanted, index, stop)
         if found >= 0:
             return window.start + found, window.start + found + 1
-        # It may lie across the end of the window.
+        # The bytes may lie across the end of the window.
         return None, max(position + 1, window.start + stop - len(wanted) + 1)
 
     def written_end(self, position: int) -> int:

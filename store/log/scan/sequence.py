@@ -1,22 +1,22 @@
-"""Which slot a record read from the log may have: a judgement, because nothing guards its number.
+"""Judges which slot a record read from the log may have, because nothing guards its number.
 
 The CRC covers a record's body only. A flipped bit in its topic, queue id or queue offset leaves a
 record that looks sound and claims a slot that is not its own; believing it would displace a good
 message, or fill a disk with slots up to a number that never was. But numbers of a queue follow each
 other in the log, so a claim is believed when it is in sequence, when the queue's own entry agrees
-with it, when it goes on from entries that name records behind those it displaces (a new numbering
+with it, when it goes on from entries that name records after those it displaces (a new numbering
 whose first records are damaged), when the records known to be lost explain what is missing, or when
 the next record of the queue follows on from it. A single claim that none of this supports is set
 aside: reported as damage, its slot kept free.
 
 Numbers that begin anew, as they do when a topic was deleted and used again, come in sequence too,
-and the old numbering gives way to them. Where it is known from which log offset on they may
+and the old numbering gives way to them. Where the log offset is known from which on this may happen
 (`renumbered`), lost records explain a first number there that is not 0.
 
 A queue whose end lies before the place where reading began misses entries that were not read;
-`Lagging` says from where to read again. So does a queue without any file, whose first number would
-be 0, unless all queues that there were are known to be there (`complete`). With `read_from` None
-everything is believed: the records are our own of a moment ago (a reput that fell behind).
+`Lagging` says from where to read again. A queue without any file, whose first number would be 0,
+misses them too, unless all former queues are known to be there (`complete`). With `read_from` None
+everything is believed: this process has written the records a moment ago (a reput that is late).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,9 +28,9 @@ from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 
-# Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
+# Slots that may be missing for a reason that nobody noticed, a flipped transaction bit for example.
 _SLACK = 16
-# How far from an entry a sound one is looked for.
+# The distance from an entry up to which a sound entry is looked for.
 _NEIGHBOURS = 5
 
 
@@ -47,22 +47,22 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The slot behind the last one claimed."""
+        """The slot after the last claimed slot."""
         return self.first + self.length
 
     @property
     def entry(self) -> QueueEntry:
-        """Of the first record."""
+        """The entry of the first record."""
         return QueueEntry.parse(self.entries)
 
     @property
     def log_offset(self) -> int:
-        """Of the first record."""
+        """The log offset of the first record."""
         return self.entry.log_offset
 
     @property
     def log_end(self) -> int:
-        """Log offset behind the last record."""
+        """Log offset after the last record."""
         return QueueEntry.parse(self.entries, len(self.entries) - ENTRY_BYTES).end
 
     def part(self, low: int, high: int) -> "Run":
@@ -72,7 +72,7 @@ class Run(NamedTuple):
         return Run(low, self.entries[begin * ENTRY_BYTES : end * ENTRY_BYTES])
 
     def parts(self, most: int) -> "Iterator[Run]":
-        """All of it, at most so many claims at a time."""
+        """All of it, in parts of at most `most` claims."""
         for low in range(self.first, self.end, most):
             yield self.part(low, low + most)
 
@@ -124,7 +124,7 @@ Owner = Callable[[ConsumeQueue, int], bool]
 def nearest_sound(queue: ConsumeQueue, slots: range, sound: Sound) -> tuple[int, int | None]:
     """(slot where the search through `slots` ended, log offset that its sound entry names).
 
-    None if none has one; the search does not go beyond the queue.
+    The log offset is None if no slot has a sound entry; the search does not leave the queue.
     """
     for slot in slots:
         if not queue.first_offset <= slot < queue.max_offset:
@@ -136,16 +136,16 @@ def nearest_sound(queue: ConsumeQueue, slots: range, sound: Sound) -> tuple[int,
 
 
 def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _entry: QueueEntry) -> bool:
-    """For readers of records that need no judgement."""
+    """Call no entry sound, for readers of records that need no judgement."""
     return False
 
 
 @dataclass(slots=True)
 class _State:
-    """One queue in one walk: whether it had nothing before the walk, the number expected next, a
-    claim waiting for its successor, the slot and log offset of the last entry that was met with a
-    later record than the one that claims its slot, and the log offset behind the last record that
-    was believed."""
+    """The state of a queue in a scan: whether it had nothing before the scan, the number expected
+    next, a claim that waits for its successor, the slot and log offset of the last entry whose
+    record is later than the record that claims its slot, and the log offset after the last record
+    that was believed."""
 
     rebuilt: bool
     expected: int | None = None
@@ -155,7 +155,7 @@ class _State:
 
 
 class Sequences:
-    """Gives the records of one walk their slots. `sound` judges entries that stand in the way;
+    """Gives the records of one scan their slots. `sound` judges entries that stand in the way;
     `renumbered` are topics whose queues were taken out, and where the log ended then."""
 
     def __init__(
@@ -175,7 +175,7 @@ class Sequences:
         self._complete = complete
         self._renumbered = renumbered
         self._states: dict[ConsumeQueue, _State] = {}
-        # Records that are known to be missing so far; the walk's gaps are added by its owner.
+        # Records that are known to be missing so far; the owner of the scan adds its gaps.
         self.lost = 0
         self.strays: list[Gap] = []
         # Claims to further queues that are not believed; their records stay what they are.
@@ -196,7 +196,7 @@ class Sequences:
             self._run(queue, state, run)
 
     def finish(self) -> None:
-        """End of the walk: decide on claims that nothing followed. Raises OSError or Lagging."""
+        """End the scan: decide on claims that nothing followed. Raises OSError or Lagging."""
         for queue, state in self._states.items():
             claim = state.suspect
             if claim is None:
@@ -210,8 +210,8 @@ class Sequences:
 
     def _run(self, queue: ConsumeQueue, state: _State, run: Run) -> None:
         if run.first > run.log_offset // MIN_RECORD_BYTES:
-            # So many records do not fit into the log before it. Two that are damaged alike follow
-            # each other, and slots up to their number would fill the disk.
+            # The log before it has no room for that number of records. Two that are damaged alike
+            # follow each other, and slots up to their number would fill the disk.
             for one in run.parts(1):
                 self._set_aside(queue, one)
             return
@@ -240,7 +240,7 @@ class Sequences:
         """Whether the first claim of a queue made anew is to be believed because of the next one.
 
         There is no number to expect it by: the beginning of the log may have been deleted. But the
-        next one goes on from it, if lost records explain what is missing in between.
+        next claim goes on from it, if lost records explain the missing numbers in between.
         """
         if not state.rebuilt or state.expected is not None:
             return False
@@ -250,7 +250,7 @@ class Sequences:
         """The run without the first records that the queue's own entries name in other slots.
 
         Neighbours that are damaged alike, by a bit that is stuck somewhere on their way, follow
-        each other as a new numbering does. But a new numbering's entries name its records.
+        each other in the way of a new numbering. But a new numbering's entries name its records.
         """
         while self._read_from is not None and run.entries and self._is_displaced(queue, run):
             self._set_aside(queue, run)
@@ -283,8 +283,9 @@ class Sequences:
         """Whether the first claim is to a slot just given, and the next goes on with the sequence.
 
         Of two claims to one slot the first is kept, unless the queue's own entry names the second.
-        For slot 0 it is a new beginning instead, of a topic that had one message; and for another
-        one of a topic taken out, if lost records explain what is missing.
+        For slot 0 it is a new beginning instead, of a topic that had one message. For another slot
+        it is a new beginning if the topic was taken out and lost records explain the missing
+        numbers.
         """
         if run.length < 2 or self._read_from is None or run.first == 0:
             return False
@@ -319,8 +320,8 @@ class Sequences:
         """Whether to believe a single claim that nothing followed."""
         offset = claim.first
         if offset == 0 and (state.rebuilt or state.expected == queue.max_offset):
-            # The first again, after its topic was deleted: the walk has been past all entries there
-            # are, which may be those that a recovery broken off has made.
+            # It is the first again, after its topic was deleted: the scan has passed all entries of
+            # the queue, which a recovery that was broken off may have made.
             return True
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 < offset - expected <= self.lost + _SLACK:
@@ -332,7 +333,7 @@ class Sequences:
         return not queue.segments and self._read_from == self._log_min > 0
 
     def _set_aside(self, queue: ConsumeQueue, claim: Run) -> None:
-        """The first claim of `claim` is not believed."""
+        """Do not believe the first claim of `claim`."""
         self.lost += 1
         if not self._owns(queue, claim.log_offset):
             self.further_strays += 1
@@ -349,7 +350,8 @@ class Sequences:
     def _accept(self, queue: ConsumeQueue, state: _State, run: Run) -> None:
         self._check_lag(queue, run.first)
         if state.expected is not None and run.first < state.expected:
-            # Numbering began anew: whatever the queue has from there on belongs to the old one.
+            # Numbering began anew: all that the queue has from there on belongs to the old
+            # numbering.
             self.conflicts += 1
             queue.restart_at(run.first)
         self._write(queue, run)
@@ -371,7 +373,7 @@ class Sequences:
             raise Lagging(self._log_min)
 
     def _write(self, queue: ConsumeQueue, run: Run) -> None:
-        """Write what is not there already."""
+        """Write the entries of the run that are not there already."""
         first, data = run
         there = b""
         if first >= queue.first_offset:
@@ -384,7 +386,7 @@ class Sequences:
             self._replace(queue, offset, wanted, present)
 
     def _replace(self, queue: ConsumeQueue, offset: int, wanted: bytes, present: bytes) -> None:
-        """Put an entry where another one is, unless that names a later record, soundly."""
+        """Replace an entry by another, unless it soundly names a later record."""
         entry = QueueEntry.parse(present)
         if 0 < entry.size < PRE_BLANK_SIZE:
             self.conflicts += 1
@@ -398,7 +400,7 @@ class Sequences:
 
 
 class Difference(NamedTuple):
-    """A queue offset whose entry is not the `expected` one; `found` is empty behind the end."""
+    """A queue offset whose entry is not the `expected` one; `found` is empty above the end."""
 
     offset: int
     expected: bytes
@@ -406,7 +408,7 @@ class Difference(NamedTuple):
 
 
 def differences(first: int, expected: bytes, found: bytes) -> Iterator[Difference]:
-    """Those of the entries from the queue offset `first` on."""
+    """The differences of the entries from the queue offset `first` on."""
     if expected == found:
         return
     for position in range(0, len(expected), ENTRY_BYTES):

@@ -1,9 +1,9 @@
 """Reads files with pread, in pieces, and past places that the disk refuses.
 
 Mappings are faster, but a bad sector, or a file that shrinks, kills a process that touches them
-(signal 7), and a page that is not in memory is fetched with the interpreter lock held. So whoever
-reads where the disk is in doubt, or much in the background, reads through a source. What the disk
-refuses reads as zeros, which is no record, and is remembered block by block.
+(signal 7), and a page that is not in memory is fetched with the interpreter lock held. So readers
+that doubt the disk, or read much in the background, read through a source. Blocks that the disk
+refuses read as zeros, which are no record, and are remembered.
 
 Threads: each source has one reader.
 """
@@ -25,8 +25,8 @@ WINDOW_BYTES = 4 << 20
 class Source:
     """One open file of `size` bytes.
 
-    `size` is given where the file has that length for certain and its reader has to go on, whatever
-    happens: what is missing of it, and what cannot be read for any reason, counts as refused.
+    `size` is given if the file surely has that length and its reader has to go on, whatever
+    happens: bytes that are missing, or cannot be read for any reason, count as refused.
     """
 
     def __init__(self, files: Files, path: str, size: int | None = None) -> None:
@@ -42,7 +42,7 @@ class Source:
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes at `position`; fewer only at the end of the file.
 
-        Raises OSError for anything but a block the disk refuses.
+        Raises OSError for anything but a block that the disk refuses.
         """
         if self._goes_on:
             size = min(size, self.size - position)
@@ -68,7 +68,7 @@ class Source:
         return self._goes_on or error.errno == errno.EIO
 
     def _read_around(self, position: int, size: int) -> bytes:
-        """Block by block, with zeros for those that cannot be read."""
+        """Read block by block, with zeros for blocks that cannot be read."""
         parts: list[bytes] = []
         end = position + max(0, size)
         while position < end:
@@ -84,7 +84,7 @@ class Source:
         return b"".join(parts)
 
     def last_nonzero(self, start: int, end: int) -> int:
-        """Position behind the last byte of [start, end) that is not zero; `start` if all are.
+        """Position after the last byte of [start, end) that is not zero; `start` if all are zero.
 
         `end` when the disk refuses to say.
         """
@@ -98,7 +98,8 @@ class Source:
             return end
 
     def forget_cached(self) -> None:
-        """Let the kernel drop pages of this file that nobody has mapped: we shall not be back."""
+        """Let the kernel drop pages of this file that nobody has mapped: they are not read
+        again."""
         self._files.forget_cached(self._fd)
 
     def close(self) -> None:
@@ -118,7 +119,7 @@ class Window:
         self.start = 0
 
     def locate(self, position: int, size: int) -> int:
-        """The index in `buffer` of the byte at `position`, with `size` bytes there behind it.
+        """The index in `buffer` of the byte at `position`, with `size` bytes from there on.
 
         Fewer only at the end of the file. Forgets earlier bytes when it has to read on.
         """
@@ -155,7 +156,7 @@ class Sources:
         return Source(self._files, path)
 
     def give_back(self, source: Source) -> None:
-        """Take a source of `own` back."""
+        """Take back a source that `own` gave."""
         self._close(source)
 
     def close(self) -> None:
@@ -183,7 +184,7 @@ class Sources:
 
 
 def ranges_of(blocks: Iterable[int]) -> list[tuple[int, int]]:
-    """The ranges [start, end) of bytes that blocks of these numbers are."""
+    """The ranges [start, end) of bytes that the blocks of these numbers cover."""
     found: list[tuple[int, int]] = []
     for block in sorted(blocks):
         start = block * _BLOCK
