@@ -190,7 +190,7 @@ class BrokerCore:
 
     def _topic_at(self, log_offset: int) -> str | None:
         """The topic to which the message at a place of the log was sent; None without a message."""
-        record = self.store.record_at(log_offset)
+        record = self.store.reader.record_at(log_offset)
         if record is None:
             return None
         message = decode_record(record)
@@ -260,7 +260,7 @@ class BrokerCore:
         self._deleted_saver = self._saver("deleted topics", self.deleted_topics, _DELETED_SAVED_S)
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
         self.retries = RetriesWaiting(
-            self.store.delays, self.store.record_at, self.deleted_topics.offset_of
+            self.store.delays, self.store.reader.record_at, self.deleted_topics.offset_of
         )
 
     def _build_filters(self) -> None:

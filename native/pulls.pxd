@@ -21,7 +21,7 @@ cdef class Pulls:
     cdef dict routes
     # Bytes that these take, at most.
     cdef Py_ssize_t route_bytes
-    cdef object log, marks, store, owner, pull, offsets
+    cdef object log, reader, marks, owner, pull, offsets
     cdef list json_parts, binary_parts
     cdef int64_t memory_bytes, recent_bytes, recent_count, old_bytes, old_count
     cdef int most_messages, least_entries, reply_bytes

@@ -98,8 +98,8 @@ cdef class Pulls:
         `json_parts`, `binary_parts`: the answer's header, cut at its variable parts (`PullReply`).
         `recent` and `old`: bytes and messages that an answer holds.
         """
-        self.log = store.commit_log
-        self.store, self.marks = store, self.log.marks
+        self.log, self.reader = store.log, store.reader
+        self.marks = self.log.marks
         self.owner, self.pull, self.offsets = owner, pull, offsets
         self.forget_routes()
         self.json_parts, self.binary_parts = json_parts, binary_parts
@@ -229,7 +229,7 @@ cdef class Pulls:
         try:
             memory = segment.view
             limit = min(base + segment.wrote, base + memory.shape[0])
-            begin(scan, room, &memory[0], base, max(base, self.store.checked_below(segment)), limit)
+            begin(scan, room, &memory[0], base, max(base, self.reader.checked_below(segment)), limit)
             at = look(scan, at, end, route.codes)
             if not scan.count or (at != end and not scan.full):
                 return False

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
 from aerobee.store.background.retention.queue_cleaning import QueueCleaner
-from aerobee.store.background.retention.retention import Retention, StoreSide
+from aerobee.store.background.retention.retention import Retention
 from aerobee.store.background.retention.rules import RetentionRules
 from aerobee.store.background.scrub.queue_repair import QueueRepair
 from aerobee.store.background.scrub.scrub import Scrub
@@ -32,11 +32,12 @@ from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import here
 from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.disk.store_health import Breaking, Health
 from aerobee.store.disk.store_place import PlaceWatch
 from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
-from aerobee.store.errors import StoreError
+from aerobee.store.errors import StoreBroken, StoreError
 from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
@@ -50,15 +51,18 @@ from aerobee.store.log.compiled import Compiled
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.log.marks import Marks, PooledMarks, StoreListener
 from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.reading.damage import DamageKind, DamageReports, Judge, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
 from aerobee.store.reading.lookup import EntryLookup
-from aerobee.store.reading.queue_reader import CHECKED_BELOW, QueueReader, ReadLimits
+from aerobee.store.reading.queue_reader import QueueReader
+from aerobee.store.reading.scrub_requests import ScrubRequests
 from aerobee.store.reading.search import Search
 from aerobee.store.reading.timer_queues import TimerQueues
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.opening import StoreParts, open_parts
 from aerobee.store.recovery.recovery_report import Progress
+from aerobee.store.segments.allocate import AllocateMappedFileService
 from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.store_stats import StoreStatsService
@@ -66,6 +70,33 @@ from aerobee.store.store_stats import StoreStatsService
 log = logging.getLogger("aerobee.store")
 
 _RETRY_S = 1.0
+
+
+class _StoreBreaking(Breaking):
+    """A sync or write has failed: stop reading at what is durable, and note it on the disk."""
+
+    def __init__(
+        self, root: str, marks: Marks, offsets: OffsetsKeeper, listener: StoreListener
+    ) -> None:
+        self._root = root
+        self._marks = marks
+        self._offsets = offsets
+        self._listener = listener
+
+    def begins(self, *, gone: bool) -> None:
+        self._marks.freeze()
+        if not gone:
+            self.note()
+
+    def ended(self, error: StoreBroken) -> None:
+        self._listener.broken(error)
+
+    def note(self) -> None:
+        """Have the next start check what this one believes to have written."""
+        try:
+            self._offsets.save(poisoned=True)
+        except OSError as error:
+            log.error("cannot note that the store is broken path=%s %s", self._root, error)
 
 
 class MessageStore:
@@ -78,19 +109,20 @@ class MessageStore:
         compiled: Compiled | None = None,
         listener: StoreListener | None = None,
     ) -> None:
-        self._settings = settings
         self._parts = parts
-        self._listener = listener or StoreListener()
-        #: The marks, which tell how far the log has got.
-        self.marks = (Marks if parts.pool is None else PooledMarks)(
-            settings, parts.recovery.log_end, parts.last_store_ms, self._listener
-        )
         self._compiled = compiled
-        self._clock = parts.clock
-        #: Takes filters from the part that knows them; None if no bit maps are made.
+        listener = listener or StoreListener()
+        #: How far the log has got.
+        self.marks = (Marks if parts.pool is None else PooledMarks)(
+            settings,
+            parts.recovery.log_end,
+            parts.last_store_ms,
+            listener,
+            parts.queues.entries(),
+        )
+        #: Hears of filters from whoever knows them; None where no bit maps are made.
         self.bit_maps = parts.maps
         self._queues = parts.queues
-        self._health = parts.health
         self._retried_at = 0.0
         self._kept_arrivals: list[Arrival] = []
         # The result of `close`, None before it.
@@ -99,38 +131,14 @@ class MessageStore:
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
         self.log_directories = parts.segments.paths.writable
         self.queue_directory = parts.queues.directory
-        self._disk = DiskWatch(
-            parts.files,
-            parts.clock,
-            self._health,
-            self.log_directories,
-            self.queue_directory,
-            settings.disk_warning_ratio,
-        )
-        self._place = self._watch_place()
-        self._log = self.commit_log = self._make_log(settings)
-        self._reput = self._make_reput(settings)
-        self._build_flushing(settings)
-        self._build_reading(settings)
-        self._build_deletion(settings)
-        # Methods of the parts, for which the store is only the door.
-        self.put, self.put_batch = self._log.put, self._log.put_batch
-        self.prepare_batch, self.put_prepared = self._log.prepare_batch, self._log.put_prepared
-        self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
-        self.wait_durable = self._sync.wait
-        reader, search = self._reader, self._search
-        #: For the compiled form, which reads plain records itself (`aerobee/native`).
-        self.known_queue, self.checked_below = self._log.known_queue, reader.checked_below
-        self.read_limits = reader.limits
-        self.get, self.get_steps = reader.get, reader.get_steps
-        self.get_judged, self.properties_at = reader.get_judged, reader.properties_at
-        self.is_in_memory = reader.is_in_memory
-        self.record_at, self.records_from = reader.record_at, reader.records_from
-        self.query, self.query_steps = search.query, search.query_steps
-        self.offset_by_time = search.offset_by_time
-        self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
-        self.queue_entries, self.has_queue = search.entries, search.has_queue
-        self._health.watch(self._before_breaking, self._listener.broken, self._place.look)
+        self._build_core(settings, listener)
+        self._allocator = self._make_allocator()
+        #: Appends: `put`, `put_batch`, and what the compiled form writes.
+        self.log = self._make_log()
+        self._reput = self._make_reput()
+        self._build_flushing()
+        self._build_reading()
+        self._build_deletion()
 
     @classmethod
     def open(
@@ -162,40 +170,9 @@ class MessageStore:
 
     # --- building ---------------------------------------------------------------------------
 
-    def _watch_place(self) -> PlaceWatch:
-        parts = self._parts
-        directories = parts.root, *self.log_directories, self.queue_directory
-        return PlaceWatch(parts.files, self._health, directories, self._open_files)
-
-    def _make_log(self, settings: Settings) -> CommitLog:
-        parts = self._parts
-        return (MultiDispatchLog if settings.multi_dispatch else CommitLog)(
-            self.marks,
-            parts.segments,
-            parts.allocator,
-            parts.queues,
-            parts.levels,
-            self._health,
-            parts.stats,
-            parts.clock,
-            settings,
-            self._try_again,
-            None if self._compiled is None else self._compiled.place,
-        )
-
-    def _build_flushing(self, settings: Settings) -> None:
-        """Build the parts that move the committed and the durable mark, and the keeper of the
-        offsets file."""
+    def _build_core(self, settings: Settings, listener: StoreListener) -> None:
+        """The offsets file, the health, and the core, which the other parts are given."""
         parts, marks = self._parts, self.marks
-        self._sync = CommitLogSync(
-            marks, parts.segments, parts.checkpoint, self._health, parts.stats
-        )
-        self._flusher = self._make_flusher(settings)
-        self._commits = None
-        if isinstance(marks, PooledMarks):
-            self._commits = CommitRealTimeService(
-                settings, marks, parts.segments, self._health, self._clock, self._flusher
-            )
         assert parts.offsets is not None
         self._time = SteadyTime(
             parts.clock,
@@ -209,146 +186,117 @@ class MessageStore:
             index=parts.index,
             marks=marks,
             checkpoint=parts.checkpoint,
-            reput=self._reput,
             time=self._time,
             segments=parts.segments,
             queues=parts.queues,
         )
-        self._queue_flusher = self._make_queue_flusher(settings)
-
-    def _make_reput(self, settings: Settings) -> Reput:
-        parts = self._parts
-        given = (
-            self._log,
-            parts.dispatcher,
-            parts.index,
-            self._health,
-            self.stats,
-            self._queues.entries,
+        directories = parts.root, *self.log_directories, self.queue_directory
+        self._breaking = _StoreBreaking(parts.root, marks, self._offsets, listener)
+        self._health = Health(self._breaking, PlaceWatch(parts.files, directories, parts))
+        self._core = StoreCore(
+            settings=settings,
+            files=parts.files,
+            clock=parts.clock,
+            stats=parts.stats,
+            health=self._health,
+            checkpoint=parts.checkpoint,
+            levels=parts.levels,
+            segments=parts.segments,
+            queues=parts.queues,
+            marks=marks,
         )
-        if settings.consume_queue_ext_enabled:
+
+    def _make_allocator(self) -> AllocateMappedFileService:
+        parts = self._parts
+        return AllocateMappedFileService(
+            files=parts.files,
+            clock=parts.clock,
+            segment_bytes=parts.segments.segment_bytes,
+            path_for=parts.segments.paths.path_for,
+            make=parts.make_segment,
+            health=self._health,
+        )
+
+    def _make_log(self) -> CommitLog:
+        kind = MultiDispatchLog if self._core.settings.multi_dispatch else CommitLog
+        place = None if self._compiled is None else self._compiled.place
+        return kind(self._core, self._allocator, self._try_again, place)
+
+    def _make_reput(self) -> Reput:
+        parts = self._parts
+        given = self._core, self.log, parts.dispatcher, parts.index
+        if self._core.settings.consume_queue_ext_enabled:
             return ExtendedReput(*given, parts.maps)
         return Reput(*given, self._compiled)
 
-    def _make_flusher(self, settings: Settings) -> FlushRealTimeService:
+    def _build_flushing(self) -> None:
+        """The services that move the committed and the durable mark, and the watch of the disks."""
+        self._sync = CommitLogSync(self._core)
+        self._flusher = self._make_flusher()
+        self._commits = None
+        if isinstance(self.marks, PooledMarks):
+            self._commits = CommitRealTimeService(self._core, self.marks, self._flusher)
+        self._disk = DiskWatch(
+            files=self._parts.files,
+            clock=self._parts.clock,
+            health=self._health,
+            log_directories=self.log_directories,
+            queue_directory=self.queue_directory,
+            warning_ratio=self._core.settings.disk_warning_ratio,
+        )
+        self._queue_flusher = self._make_queue_flusher()
+
+    def _make_flusher(self) -> FlushRealTimeService:
+        settings = self._core.settings
         kind = GroupCommitService if settings.sync_flush else FlushRealTimeService
-        return kind(settings, self._sync, self._clock)
+        return kind(settings, self._sync, self._parts.clock)
 
-    def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
-        return ConsumeQueueFlushService(
-            settings,
-            self._queues,
-            self._parts.index,
-            self._parts.checkpoint,
-            self._offsets,
-            self._health,
-            self.stats,
-            self._clock,
-            self.marks,
-            self._disk,
-        )
+    def _make_queue_flusher(self) -> ConsumeQueueFlushService:
+        return ConsumeQueueFlushService(self._core, self._parts.index, self._offsets, self._disk)
 
-    def _build_reading(self, settings: Settings) -> None:
-        """Build the parts that read and that look for damage."""
-        parts = self._parts
-        limits = ReadLimits.of(settings)
-        self._crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
-        judge = Judge(parts.segments, parts.queues, self._crc_check)
-        lookup = EntryLookup(
-            parts.segments,
-            parts.queues,
-            parts.levels,
-            judge.is_sound,
-            self._health,
-            parts.stats,
-            self.marks,
-            self._offsets,
-        )
+    def _build_reading(self) -> None:
+        """The readers, and the scrub, which looks for damage."""
+        parts, core, settings = self._parts, self._core, self._core.settings
+        crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
+        judge = Judge(parts.segments, parts.queues, crc_check)
+        lookup = EntryLookup(core, judge.is_sound, self._offsets)
+        requests = ScrubRequests(parts.segments)
         scrubs = settings.scrub_bytes_per_second > 0
         self._damage = DamageReports(
-            judge,
-            lookup,
-            parts.segments,
-            parts.stats,
-            self._offsets.add_gap,
-            self._scrub_segment if scrubs else None,
+            core, judge, lookup, self._offsets, requests if scrubs else None
         )
-        self._reader = QueueReader(
-            self.marks,
-            parts.segments,
-            parts.queues,
-            parts.stats,
-            limits,
-            self._crc_check,
-            self._damage,
-            lookup,
-            CHECKED_BELOW[settings.check_reads],
-            0 if parts.maps is None else parts.maps.map_bytes,
-            self._compiled,
-        )
-        self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
-        self.delays = DelayQueues(self._queues, self._reader, parts.levels)
-        self.timers = TimerQueues(self._queues, self._reader)
+        map_bytes = 0 if parts.maps is None else parts.maps.map_bytes
+        #: Reads messages of a queue and records of the log.
+        self.reader = QueueReader(core, self._damage, lookup, map_bytes, self._compiled)
+        #: Finds by key and by time.
+        self.search = Search(self._queues, parts.index, self.reader, settings.query_max_messages)
+        self.delays = DelayQueues(self._queues, self.reader, parts.levels)
+        self.timers = TimerQueues(self._queues, self.reader)
         self._queue_repair = QueueRepair(
-            parts.segments,
-            parts.queues,
-            parts.index,
-            self._damage,
-            self._health,
-            parts.stats,
-            parts.clock,
-            self._offsets,
-            self._queue_flusher,
-            self._scrub_segment,
-            self._scrub_all,
+            core=core,
+            index=parts.index,
+            damage=self._damage,
+            offsets=self._offsets,
+            flusher=self._queue_flusher,
+            requests=requests,
         )
         # Close and repair may come from two threads.
         self._repair_lock = threading.Lock()
         self._repairs = True
-        self._scrub = self._make_scrub(settings, limits) if scrubs else None
+        self._scrub = None
+        if scrubs:
+            self._scrub = Scrub(core, parts.index, self._damage, self._queue_repair, requests)
 
-    def _make_scrub(self, settings: Settings, limits: ReadLimits) -> Scrub:
-        parts = self._parts
-        return Scrub(
-            parts.files,
-            parts.clock,
-            parts.segments,
-            parts.queues,
-            parts.levels,
-            self._damage,
-            self._queue_repair,
-            self._health,
-            parts.stats,
-            self.marks,
-            limits.memory_bytes,
-            self._crc_check,
-            settings,
-            parts.index,
-        )
-
-    def _build_deletion(self, settings: Settings) -> None:
-        parts = self._parts
+    def _build_deletion(self) -> None:
         self.retention = Retention(
-            settings,
-            StoreSide(
-                parts.files,
-                parts.clock,
-                self._time,
-                self._health,
-                parts.segments,
-                parts.queues,
-                parts.index,
-                self.marks,
-                self._offsets,
-                self._disk,
-            ),
+            self._core, self._parts.index, self._time, self._offsets, self._disk
         )
         self.cleaning = QueueCleaner(
-            self.retention, self._log, self._offsets, self._dispatch_now, self._reput.count_again
+            self.retention, self.log, self._offsets, self._reput, self._dispatch_now
         )
 
     def _start(self) -> None:
-        error = self._log.prepare()
+        error = self.log.prepare()
         if error is not None:
             log.error("the last segment cannot be written now reason=%s", error)
         self._disk.look()
@@ -384,11 +332,16 @@ class MessageStore:
     @property
     def min_log_offset(self) -> int:
         """First log offset of the log."""
-        return self._log.min_offset
+        return self.log.min_offset
 
     def request_flush(self) -> None:
         """Have an append committed, or synced, as soon as the settings say."""
         (self._commits or self._flusher).wake()
+
+    def wait_durable(self, log_offset: int, timeout_s: float) -> bool:
+        """Wait until the durable mark has reached `log_offset`; False after the time-out or a
+        failure. Any thread."""
+        return self._sync.wait(log_offset, timeout_s)
 
     def sync_soon(self) -> None:
         """Sync without waiting for the interval: somebody waits for the bytes in the files now."""
@@ -420,7 +373,7 @@ class MessageStore:
 
     def _try_again(self) -> None:
         """Try again before a put is refused: perhaps the disk has room again."""
-        now = self._clock.monotonic()
+        now = self._parts.clock.monotonic()
         if self._health.refused_for_now and now - self._retried_at >= _RETRY_S:
             self._retried_at = now
             self._disk.look(at_once=True)
@@ -466,7 +419,8 @@ class MessageStore:
         logged, counted, and from now on one of `known_gaps`."""
         segments = self._parts.segments
         boundaries = CrossCheck(segments, self._queues).boundaries
-        scan = LogScanner(MappedSegments(segments), self.written, boundaries, self._crc_check)
+        crc_check = self._damage.judge.crc_check
+        scan = LogScanner(MappedSegments(segments), self.written, boundaries, crc_check)
         for _ in scan.batches(log_offset):
             pass
         known = self.known_gaps
@@ -488,39 +442,25 @@ class MessageStore:
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
         """Log offsets [start, end) that are known to hold no usable record, found now or before."""
-        first = self._log.min_offset
+        first = self.log.min_offset
         return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
-
-    def _scrub_segment(self, log_offset: int) -> None:
-        assert self._scrub is not None
-        self._scrub.ask(log_offset)
-
-    def _scrub_all(self) -> None:
-        assert self._scrub is not None
-        self._scrub.ask_pass()
 
     # --- state ------------------------------------------------------------------------------
 
     def look_whether_there(self) -> None:
         """Stop if the directory was taken away or replaced. Call it some times a second, from any
         thread."""
-        self._place.look()
+        self._health.look_whether_there()
 
     def check_there(self) -> None:
-        """Raise OSError if nothing of this store may be written any more. Any thread."""
-        self._place.look()
+        """Raises OSError where nothing of this store may be written any more. Any thread."""
+        self._health.look_whether_there()
         if (gone := self._health.gone) is not None:
             raise FileNotFoundError(f"the store is gone: {gone}")
 
     def gone_error(self) -> StoreError | None:
         """The error that refuses a put if the store was taken away, None as far as is known."""
         return None if self._health.gone is None else self._health.error()
-
-    def _open_files(self) -> Iterator[tuple[str, int]]:
-        yield self._parts.lock.file
-        last = self._parts.segments.last
-        if last is not None:
-            yield last.path, last.descriptor
 
     @property
     def free_buffers(self) -> int:
@@ -530,7 +470,7 @@ class MessageStore:
 
     def not_writable_reason(self) -> str | None:
         """The reason why puts are refused now, None when they are not."""
-        return self._health.reason() or self._log.problem
+        return self._health.reason() or self.log.problem
 
     def threads_alive(self) -> bool:
         """Whether the flush threads run as they should; a broken store has stopped its own."""
@@ -538,21 +478,6 @@ class MessageStore:
         return self._health.broken is not None or all(
             service is None or service.alive for service in services
         )
-
-    def _before_breaking(self) -> None:
-        """Stop reading at the durable mark after a failed sync or write, and note it on the
-        disk."""
-        self.marks.freeze()
-        self._note_broken()
-
-    def _note_broken(self) -> None:
-        """Have the next start check the bytes that this run believes to have written."""
-        if self._health.gone is not None:
-            return
-        try:
-            self._offsets.save(poisoned=True)
-        except OSError as error:
-            log.error("cannot note that the store is broken path=%s %s", self._parts.root, error)
 
     # --- closing ----------------------------------------------------------------------------
 
@@ -581,13 +506,23 @@ class MessageStore:
         clean = self._seal()
         if before_release is not None:
             before_release()
-        self._parts.close(clean=clean)
+        allocator_closed = self._close_allocator()
+        self._parts.close(clean=clean and allocator_closed)
         self._closed = clean
         return clean
 
+    def _close_allocator(self) -> bool:
+        try:
+            self._allocator.close()
+        except OSError as error:
+            log.error("closing the store path=%s error=%s", self._parts.root, error)
+            return False
+        return True
+
     def _seal(self) -> bool:
         if self._health.broken is not None:
-            self._note_broken()
+            if self._health.gone is None:
+                self._breaking.note()
             return False
         parts = self._parts
         try:

@@ -474,6 +474,25 @@ def test_the_store_knows_no_event_loop() -> None:
     assert wrong == []
 
 
+#: Where the rule below holds.
+KEYWORD_ONLY_FOLDERS = ("protocol", "config", "store", "client", "pipeline", "cli")
+MOST_POSITIONAL = 5
+
+
+def test_constructors_of_many_arguments_take_them_by_name() -> None:
+    """A call with more than five values in a row says nothing about what each of them is."""
+    wrong = [
+        f"{name_of(path)}:{method.lineno} {node.name}"
+        for path in modules(*KEYWORD_ONLY_FOLDERS)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        if len(method.args.posonlyargs) + len(method.args.args) - 1 > MOST_POSITIONAL
+    ]
+    assert wrong == []
+
+
 def test_functions_fit_a_screen() -> None:
     lengths = {
         f"{name_of(path)} {node.name}": _code_lines(node)

@@ -397,7 +397,7 @@ def _by_properties(
     left = _DEAR if len(arrived) <= _MOST_ARRIVED else 0
     properties: list[bytes | None] = []
     for queue_offset, _ in reversed(arrived if left else []):
-        properties.append(store.properties_at(*key, queue_offset))
+        properties.append(store.reader.properties_at(*key, queue_offset))
         left -= _LOOK_COST
         if len(properties) % _LOOKS == 0:
             yield

@@ -89,7 +89,7 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         super().__init__(loop, appending.clock_ms, progress, log, "delayed")
         self._second_step = second_step
         self._retries = retries
-        self._store = appending.store
+        self._commit_log = appending.store.log
         self._queues = appending.store.delays
         self._stats = appending.stats
         self._reput = appending.reput
@@ -110,8 +110,8 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         """
         waiting = waiting_form(message, self._queues.levels.highest)
         if waiting is None:
-            return self._store.put(message)
-        result = self._store.put(waiting)
+            return self._commit_log.put(message)
+        result = self._commit_log.put(waiting)
         self._stats.stored(
             self._stats.topic(SCHEDULE_TOPIC, MESSAGE_DELAY), 1, result.size, waiting.queue_id
         )
@@ -247,7 +247,7 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         that can never be stored, or not any more."""
         message = due.message
         try:
-            result = self._second_step.put(DELAYED, message, due.log_offset, self._store.put)
+            result = self._second_step.put(DELAYED, message, due.log_offset, self._commit_log.put)
         except (MessageIllegal, PropertiesTooLarge) as error:
             level.passed_over += 1
             log.error(

@@ -21,7 +21,7 @@ class DelayedWaiting(WaitingRecords):
     kind = DELAYED
 
     def __init__(self, delays: ScheduleMessageService, store: MessageStore) -> None:
-        super().__init__(store.record_at)
+        super().__init__(store.reader.record_at)
         self._delays = delays
         self._queues = store.delays
 
@@ -47,7 +47,7 @@ class TimedWaiting(WaitingRecords):
     kind = TIMED
 
     def __init__(self, timer: TimerService, store: MessageStore) -> None:
-        super().__init__(store.record_at)
+        super().__init__(store.reader.record_at)
         self._timer = timer
         self._queues = store.timers
 

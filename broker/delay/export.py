@@ -217,7 +217,7 @@ class TimerExport:
     def _put(self, message: StoreMessage) -> None:
         if self._dry_run:
             return
-        self._store.put(message)
+        self._store.log.put(message)
         self._stored += 1
         if not self._stored % _DISPATCH_EVERY:
             self._store.dispatch()

@@ -232,7 +232,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
 
     def _put(self, waiting: StoreMessage) -> PutResult:
         """Store a record in the timer's topic."""
-        result = self._store.put(waiting)
+        result = self._store.log.put(waiting)
         hidden, action_ms = self._hidden, waiting.tags_code
         while hidden and hidden[-1][1] >= action_ms:
             hidden.pop()
@@ -521,7 +521,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
 
     def _put_due(self, message: Message) -> PutResult | None:
         due = delivered_form(message)
-        result = self._second_step.put(TIMED, due, message.log_offset, self._store.put)
+        result = self._second_step.put(TIMED, due, message.log_offset, self._store.log.put)
         if result is None:
             return None
         self.counts.delivered += 1

@@ -327,7 +327,7 @@ class Daemon:
             ),
         )
         self._supervision.end_recovery()
-        store.make_segment_ahead()
+        store.log.make_ahead()
         return store
 
     def _build_core(

@@ -89,7 +89,7 @@ class CompiledRequests:
         self._topics = tables.topics
         self._stats = appending.stats
         self._reput = appending.reput
-        self._log = store.commit_log
+        self._log = store.log
         self._changes = self._now()
         self._sends: Sends | None = None
         if sends_are_plain(appending.settings, appending.identity):
@@ -115,7 +115,7 @@ class CompiledRequests:
         )
 
     def _made_pulls(self, offsets: ConsumerOffsets) -> Pulls:
-        limits = self._store.read_limits
+        limits = self._store.reader.limits
         return self._form.pulls(
             self._store,
             self,

@@ -185,7 +185,7 @@ class PullProcessor:
         try:
             header = PullMessageHeader.from_ext(ext)
             group = self._check(header)
-            queue = self._store.known_queue(header.topic, header.queue_id)
+            queue = self._store.log.known_queue(header.topic, header.queue_id)
             if queue is None:
                 return None
             broker_ids = (0, 0)
@@ -270,7 +270,7 @@ class PullProcessor:
         """Read many messages, each some hundred a step."""
         started = perf_counter()
         most = min(header.max_msg_nums, limits.transfer_count_memory)
-        result = yield from self._store.get_steps(
+        result = yield from self._store.reader.get_steps(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -410,7 +410,7 @@ class PullProcessor:
         self, header: PullMessageHeader, wanted: MessageFilter
     ) -> Generator[asyncio.Future[Any] | None, None, GetResult]:
         started = perf_counter()
-        reading = self._store.get_judged(
+        reading = self._store.reader.get_judged(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -557,7 +557,7 @@ class PullProcessor:
 
     def _get(self, header: PullMessageHeader, codes: frozenset[int] | None) -> GetResult:
         started = perf_counter()
-        result = self._store.get(
+        result = self._store.reader.get(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -685,7 +685,7 @@ class PullProcessor:
         store_host = self._identity.store_host
         message = offset_moved_message(header, new_offset, self._broker_name, store_host)
         try:
-            self._store.put(message)
+            self._store.log.put(message)
         except StoreError as error:
             log.warning("offset moved event not stored why=%s", error)
             return

@@ -41,7 +41,7 @@ class QueryProcessor:
         limit = header.max_num
         if command.ext.get(UNIQUE_KEY_QUERY, "").lower() == "true":
             limit = self._unique_max_messages
-        search = self._store.query_steps(
+        search = self._store.search.query_steps(
             header.topic,
             header.key,
             max(0, min(limit, self._max_messages)),
@@ -74,7 +74,7 @@ class QueryProcessor:
     def view(self, _connection: Connection, command: Command) -> bytes:
         """The message at a log offset; SYSTEM_ERROR when no message starts there."""
         header = ViewMessageHeader.from_ext(command.ext)
-        record = self._store.record_at(header.offset)
+        record = self._store.reader.record_at(header.offset)
         if record is None:
             raise BadRequest.system_error(f"can not find message by the offset, {header.offset}")
         return encode_success(command, record, {})

@@ -124,7 +124,7 @@ class RetryProcessor:
             )
         if group.retry_queue_nums <= 0:
             return encode_success(command)
-        record = self._store.record_at(header.offset)
+        record = self._store.reader.record_at(header.offset)
         if record is None:
             raise BadRequest.system_error(f"look message by offset failed, {header.offset}")
         message = decode_record(record)

@@ -287,7 +287,7 @@ class SendProcessor:
         elif destination is not None and destination.half:
             result = self._transactions.prepare(message)
         else:
-            result = self._store.put(message)
+            result = self._store.log.put(message)
             kind = MESSAGE_FIFO if ORDER in demands else MESSAGE_NORMAL
             self._stats.stored(
                 self._stats.topic(topic_name, kind), 1, result.size, message.queue_id
@@ -331,7 +331,7 @@ class SendProcessor:
             raise BadRequest.illegal_message("the batch holds no message")
         if len(messages) == _LARGE_BATCH:
             return self._large_batch(connection, command, header, shared, chain(messages, made))
-        result = self._store.put_batch(messages)
+        result = self._store.log.put_batch(messages)
         self._stats.stored(self._stats.topic(header.topic), result.count, result.size, queue_id)
         prefix = self._msg_id_prefix
         msg_ids = ",".join([f"{prefix}{offset:016X}" for offset in result.log_offsets])
@@ -353,7 +353,7 @@ class SendProcessor:
         try:
             yield from self._large_batches.enter()
             try:
-                batch = self._store.prepare_batch()
+                batch = self._store.log.prepare_batch()
                 for number, message in enumerate(messages, 1):
                     batch.add(message)
                     if not number % _STEP_MESSAGES:
@@ -366,7 +366,7 @@ class SendProcessor:
                     )
                 # Its topic may have become smaller, too.
                 self.choose_queue(topic, batch.first.queue_id)
-                result = self._store.put_prepared(batch)
+                result = self._store.log.put_prepared(batch)
             finally:
                 self._large_batches.leave()
         except Exception:

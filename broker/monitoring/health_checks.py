@@ -28,7 +28,7 @@ from aerobee.broker.monitoring.http import Request, Response, Route, json_respon
 from aerobee.remoting.turns import Turns
 from aerobee.store.disk.disk_watch import full_directories, refusal_text
 from aerobee.store.disk.files import DiskSpace, Files
-from aerobee.store.disk.store_health import GONE
+from aerobee.store.disk.store_place import GONE
 
 if TYPE_CHECKING:
     from aerobee.broker.registration.registration import Registrar

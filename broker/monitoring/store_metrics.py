@@ -240,7 +240,7 @@ async def lag(
 
 def _oldest_ms(store: MessageStore, topic: str, unread: list[QueueLag]) -> int | None:
     """Store time of the oldest unread message; 0 when all is read, None when it is unknown."""
-    times = [store.store_time(topic, queue.queue_id, queue.begin) for queue in unread]
+    times = [store.search.store_time(topic, queue.queue_id, queue.begin) for queue in unread]
     known = [stored_ms for stored_ms in times if stored_ms >= 0]
     return min(known, default=None if unread else 0)
 

@@ -367,7 +367,9 @@ class Publisher:
         if is_delayed(rows[0]) and self._delays is not None:
             result = self._delays.put(rows[0])
         else:
-            result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
+            result = (
+                self._store.log.put_batch(rows) if len(rows) > 1 else self._store.log.put(rows[0])
+            )
         self.published_rows += len(rows)
         first = rows[0]
         self._stats.stored(self._stats.topic(first.topic), len(rows), result.size, first.queue_id)
@@ -384,7 +386,7 @@ class Publisher:
         return None if chunk is None else chunk.messages
 
     def _read(self, place: Chunk) -> _OpenChunk | None:
-        record = self._store.record_at(place.log_offset)
+        record = self._store.reader.record_at(place.log_offset)
         if record is None:
             return None
         try:
@@ -461,7 +463,9 @@ def count_published(
         for stage in stages:
             _count_last_slice(store, stage, load)
         return
-    there = Counter(_place_of(decode_record(record)) for record in store.records_from(begin, gaps))
+    there = Counter(
+        _place_of(decode_record(record)) for record in store.reader.records_from(begin, gaps)
+    )
     found = [_own_rows(stage, there, load, queue_now) for stage in stages]
     # Records that are left are in other queues than their rows were staged for.
     elsewhere: Counter[int] = Counter()
@@ -489,7 +493,7 @@ def _count_last_slice(store: MessageStore, stage: Stage, load: Load) -> None:
     start = slice_.first - first
     expected = [_identity(message) for message in messages[start : start + slice_.rows]]
     done = 0
-    for record in store.records_from(slice_.behind, ()):
+    for record in store.reader.records_from(slice_.behind, ()):
         if done == len(expected) or _identity_of(decode_record(record)) != expected[done]:
             break
         done += 1

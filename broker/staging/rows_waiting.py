@@ -23,7 +23,7 @@ class StagedWaiting:
 
     def __init__(self, table: StageTable, store: MessageStore) -> None:
         self._table = table
-        self._record_at = store.record_at
+        self._record_at = store.reader.record_at
 
     def oldest(self) -> Iterator[int | None]:
         """See `Waits.oldest`."""

@@ -157,7 +157,7 @@ class StageLog:
     def _put(
         self, properties: dict[str, str], body: bytes, born_ms: int = 0, peer: bytes = b""
     ) -> PutResult:
-        return self._store.put(
+        return self._store.log.put(
             StoreMessage(
                 STAGE_TOPIC,
                 _QUEUE,
@@ -229,7 +229,7 @@ class StageLog:
         store = self._store
         offset = max(start, store.min_offset(STAGE_TOPIC, _QUEUE))
         while offset < self.end:
-            with store.get(STAGE_TOPIC, _QUEUE, offset, _AT_ONCE) as result:
+            with store.reader.get(STAGE_TOPIC, _QUEUE, offset, _AT_ONCE) as result:
                 events = list(_events_in(result))
             yield from events
             if result.next_offset <= offset and not result.pending:

@@ -232,7 +232,9 @@ class ConsumerLag:
         store = self._store
         if store.min_offset(topic, queue_id) > 0:
             return False
-        return store.max_offset(topic, queue_id) <= 0 or store.is_in_memory(topic, queue_id, 0)
+        return store.max_offset(topic, queue_id) <= 0 or store.reader.is_in_memory(
+            topic, queue_id, 0
+        )
 
     def note_asked(self, connection: Connection, group: str, topic: str, queue_id: int) -> None:
         """A group is about to be told that it has no offset in a queue, and begins where it

@@ -20,7 +20,7 @@ class TransactionsWaiting(WaitingRecords):
     kind = HALF
 
     def __init__(self, table: TransactionTable, store: MessageStore) -> None:
-        super().__init__(store.record_at)
+        super().__init__(store.reader.record_at)
         self._table = table
         self._store = store
 
@@ -29,7 +29,7 @@ class TransactionsWaiting(WaitingRecords):
         pending = self._table.get(self._table.first_pending)
         yield None if pending is None else pending.log_offset
         first = self._store.min_offset(CHECK_MAX_TIME_TOPIC, QUEUE)
-        with self._store.get(CHECK_MAX_TIME_TOPIC, QUEUE, first, 1) as result:
+        with self._store.reader.get(CHECK_MAX_TIME_TOPIC, QUEUE, first, 1) as result:
             yield log_offset_at(result.views[0]) if result.views else None
 
     def places(self) -> Iterator[int]:

@@ -144,7 +144,7 @@ class TransactionLog:
         """Deliver a message; `half` is the copy that the decision names, `pending_at` the queue
         offset of the newest. `drop_if_deleted` was asked before."""
         final = final_form(half)
-        result = self._second_step.put(HALF, final, half.message.log_offset, self._store.put)
+        result = self._second_step.put(HALF, final, half.message.log_offset, self._store.log.put)
         assert result is not None, half.topic
         stats = self._stats
         stats.stored(stats.topic(half.topic, MESSAGE_TRANSACTION), 1, result.size)
@@ -217,11 +217,11 @@ class TransactionLog:
         self._table.op_owed(op.half_offset)
 
     def _put_op(self, op: _Op) -> None:
-        self._store.put(op_form(*op, self._host, self._clock_ms()))
+        self._store.log.put(op_form(*op, self._host, self._clock_ms()))
         self._table.op_stored(op.half_offset)
 
     def _put(self, message: StoreMessage) -> PutResult:
-        result = self._store.put(message)
+        result = self._store.log.put(message)
         stats = self._stats
         stats.stored(stats.topic(message.topic, MESSAGE_TRANSACTION), 1, result.size)
         return result
@@ -231,7 +231,7 @@ class TransactionLog:
     def read(self, log_offset: int) -> Half | None:
         """The half message there, in force or put aside; None if there is no message. Raises
         CorruptRecord for any other message."""
-        record = self._store.record_at(log_offset)
+        record = self._store.reader.record_at(log_offset)
         return None if record is None else Half.read(record)
 
     def load(self, half_offset: int | None, op_offset: int | None) -> None:
@@ -261,7 +261,7 @@ class TransactionLog:
             if decided.has(offset):
                 offset += 1
                 continue
-            with self._store.get(HALF_TOPIC, QUEUE, offset, 1) as result:
+            with self._store.reader.get(HALF_TOPIC, QUEUE, offset, 1) as result:
                 found = _decode(result.views)
                 next_offset = max(offset + 1, result.next_offset)
             if found:
@@ -360,7 +360,7 @@ class TransactionLog:
         """Those of a queue from `start` to its end, without those that cannot be read."""
         store, offset = self._store, start
         while offset < store.max_offset(topic, queue_id):
-            with store.get(topic, queue_id, offset, _AT_ONCE) as result:
+            with store.reader.get(topic, queue_id, offset, _AT_ONCE) as result:
                 messages = _decode(result.views)
             yield from messages
             if result.next_offset <= offset and not result.pending:

@@ -338,9 +338,9 @@ OTHERS: Final[Containers] = {
         "IndexEntryCheck._found IndexEntryCheck.wrong",
         "store/background/scrub/queue_repair.py": "Findings.gaps Findings.orphans Findings.runs "
         "QueueRepair._findings QueueRepair._held",
-        "store/background/scrub/scrub.py": "Scrub._asked Scrub._counted_entries "
-        "Scrub._known_entries "
+        "store/background/scrub/scrub.py": "Scrub._counted_entries Scrub._known_entries "
         "Scrub._pass Scrub._reported Scrub._wrong_index",
+        "store/reading/scrub_requests.py": "ScrubRequests._asked",
     },
     "buffers of the transient pool, by configuration": {
         "store/segments/transient_pool.py": "TransientStorePool._free TransientStorePool._memories",

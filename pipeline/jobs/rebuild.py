@@ -258,8 +258,15 @@ def index_writer(output: str, sizes: Sizes) -> _Work:
         with _aside(output, "index") as directory:
             files, clock = Files(), _RecordClock()
             checkpoint = Checkpoint(files, f"{directory}.checkpoint")
-            shape = (directory, sizes.index_slots, sizes.index_entries)
-            index = IndexService(files, clock, StoreStats(), checkpoint, *shape)
+            index = IndexService(
+                files=files,
+                clock=clock,
+                stats=StoreStats(),
+                checkpoint=checkpoint,
+                directory=directory,
+                slots=sizes.index_slots,
+                entries=sizes.index_entries,
+            )
             try:
                 for batch in batches:
                     _put_keys(index, clock, batch)

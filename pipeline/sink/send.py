@@ -177,6 +177,7 @@ class StagedSender(TaskSender[str]):
         client: StageClient,
         thread: LoopThread,
         options: SinkOptions,
+        *,
         key: tuple[str, int],
         partition: int,
         capabilities: Mapping[str, StageCapability],

@@ -58,8 +58,14 @@ def write_partition(
         if plan.staged is None:
             sender = PlainSender(client, thread, options)
         else:
-            key = (query, batch)
-            sender = StagedSender(client, thread, options, key, partition, plan.staged)
+            sender = StagedSender(
+                client,
+                thread,
+                options,
+                key=(query, batch),
+                partition=partition,
+                capabilities=plan.staged,
+            )
         ids = make_unique_ids(client.local_ip)
         maker = RowMaker(plan.columns, options.topic, task, partition, queues_of, ids)
         try:

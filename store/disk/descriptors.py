@@ -79,7 +79,7 @@ class DescriptorCache:
     def __init__(
         self, files: Files, capacity: int | None = None, *, read_only: bool = False
     ) -> None:
-        self._files = files
+        self.files = files
         self._read_only = read_only
         self._capacity = capacity or default_capacity()
         self._open: OrderedDict[QueueFile, None] = OrderedDict()
@@ -140,7 +140,7 @@ class DescriptorCache:
             file.syncing += 1
             fd, writes, high = file.fd, file.writes, file.high
         try:
-            self._files.data_sync(fd)
+            self.files.data_sync(fd)
         finally:
             with self._lock:
                 file.syncing -= 1
@@ -184,9 +184,9 @@ class DescriptorCache:
         while len(self._open) >= self._capacity and self._evict():
             pass
         if new_bytes is None:
-            fd = self._files.open(file.path, read_only=self._read_only)
+            fd = self.files.open(file.path, read_only=self._read_only)
         else:
-            fd = self._files.create(file.path, new_bytes)
+            fd = self.files.create(file.path, new_bytes)
         with self._lock:
             file.fd = fd
             file.unlinked = False
@@ -239,6 +239,6 @@ class DescriptorCache:
 
     def _close(self, file: QueueFile) -> None:
         if file.fd >= 0:
-            self._files.close(file.fd)
+            self.files.close(file.fd)
             file.fd = -1
             self._open.pop(file, None)

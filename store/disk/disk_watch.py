@@ -26,6 +26,7 @@ class DiskWatch:
 
     def __init__(
         self,
+        *,
         files: Files,
         clock: Clock,
         health: Health,

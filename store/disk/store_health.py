@@ -11,25 +11,35 @@ Threads: any may set and clear; the lock guards the table, readers look at `refu
 without it.
 """
 
-import errno
 import logging
 import threading
-from collections.abc import Callable
 
+from aerobee.store.disk.store_place import GONE, PlaceWatch
 from aerobee.store.errors import StoreBroken, StoreClosed, StoreError, StoreNotWritable
 
 log = logging.getLogger("aerobee.store")
 
-#: With any of these a path names nothing that was ours; another error says nothing about that.
-GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP))
 #: The kind of refusal while queues or index cannot be written for want of room, or descriptors.
 DISK_FULL = "disk full"
 
 
-class Health:
-    """The state of one store."""
+class Breaking:
+    """Reacts when a store breaks, on the thread that saw the failure. This one does nothing."""
 
-    def __init__(self) -> None:
+    def begins(self, *, gone: bool) -> None:
+        """Called before anybody can see it; may write to the disk, unless the store is `gone`."""
+
+    def ended(self, error: StoreBroken) -> None:
+        """Called when all can see it."""
+
+
+class Health:
+    """The state of one store, which has its files in `place` and reacts by `breaking`."""
+
+    def __init__(self, breaking: Breaking | None = None, place: PlaceWatch | None = None) -> None:
+        self._on_breaking = breaking or Breaking()
+        self._place = place
+        self._looking = threading.Lock()
         self._lock = threading.Lock()
         # Held while the store breaks: whoever meets a second failure waits until it is broken.
         self._breaking = threading.Lock()
@@ -39,25 +49,16 @@ class Health:
         self.closed = False
         #: Why the paths of the store are no longer its own; nothing may be written to them then.
         self.gone: str | None = None
-        # See `watch`; while the store is being opened there is nobody yet.
-        self._breaking_watcher: Callable[[], None] | None = None
-        self._broken_watcher: Callable[[StoreBroken], None] | None = None
-        self._place_watcher: Callable[[], None] | None = None
 
-    def watch(
-        self,
-        breaking: Callable[[], None],
-        broken: Callable[[StoreBroken], None],
-        look_whether_there: Callable[[], None] | None = None,
-    ) -> None:
-        """Name the store's own reactions to its breaking, all on the thread that saw the failure.
-
-        `breaking` is called before anybody can see it, and may write to the disk; `broken` after.
-        `look_whether_there` is called first where a file was not found: it calls `lose` if all of
-        the store is gone, which is what the reason is then.
-        """
-        self._breaking_watcher, self._broken_watcher = breaking, broken
-        self._place_watcher = look_whether_there
+    def look_whether_there(self) -> None:
+        """Stop the store if its place is gone. Two looks at once do no harm."""
+        if self._place is None:
+            return
+        with self._looking:
+            problem = None if self.closed else self._place.problem()
+            # While a store closes its descriptors are those of anybody.
+            if problem is not None and not self.closed:
+                self.lose(problem)
 
     def poison(self, what: str, error: OSError) -> None:
         """A sync or write failed: no more writes until a restart.
@@ -65,13 +66,12 @@ class Health:
         Noted on the disk before anybody can see it. A process that is killed the moment it refuses
         must not leave a store whose next start believes that nothing was lost.
         """
-        if error.errno in GONE and self._place_watcher is not None:
-            self._place_watcher()
+        if error.errno in GONE:
+            self.look_whether_there()
         with self._breaking:
             if self.broken is not None:
                 return
-            if self._breaking_watcher is not None:
-                self._breaking_watcher()
+            self._on_breaking.begins(gone=self.gone is not None)
             broken = StoreBroken(
                 f"{what} failed: {error}. The store has stopped, because what it holds in memory "
                 "may differ from the disk; check the disk, then restart."
@@ -80,8 +80,7 @@ class Health:
                 self.broken = broken
                 self.refusing = True
         log.critical("store broken what=%s error=%s", what, error)
-        if self._broken_watcher is not None:
-            self._broken_watcher(broken)
+        self._on_breaking.ended(broken)
 
     def lose(self, problem: str) -> None:
         """The store is no longer where it was opened: no more writes, and no note of it either."""

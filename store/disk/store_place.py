@@ -9,49 +9,46 @@ whatever stands there now is somebody else's. Until then nothing is begun anew t
 running store makes it makes below directories that have to be there (`Files.make_directories`), and
 a file that is not found has the place looked at, at once (`Health.poison`).
 
-Threads: any; two looks at once do no harm.
+Threads: any, one at a time (`Health.look_whether_there`).
 """
 
+import errno
 import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from aerobee.store.disk.files import Files
-from aerobee.store.disk.store_health import GONE, Health
 
-#: Paths of open files, with their descriptors.
-OpenFiles = Callable[[], Iterable[tuple[str, int]]]
+#: With any of these a path names nothing that was ours; another error says nothing about that.
+GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP))
+
+
+class HasOpenFiles(Protocol):
+    """Knows files of the store that are open."""
+
+    def open_files(self) -> Iterable[tuple[str, int]]:
+        """Their paths, with their descriptors."""
 
 
 class PlaceWatch:
-    """Watches `directories`, as they are at the first look, and `open_files`."""
+    """Compares `directories`, as they are at the first look, and the open files of `store`."""
 
-    def __init__(
-        self, files: Files, health: Health, directories: Sequence[str], open_files: OpenFiles
-    ) -> None:
+    def __init__(self, files: Files, directories: Sequence[str], store: HasOpenFiles) -> None:
         self._files = files
-        self._health = health
-        self._open_files = open_files
+        self._store = store
         self._paths = tuple(directories)
         self._directories: list[tuple[str, tuple[int, int]]] | None = None
-        self._looking = threading.Lock()
 
-    def look(self) -> None:
-        """Compare, and stop the store if it is gone."""
-        with self._looking:
-            problem = None if self._health.closed else self._problem()
-            # While a store closes its descriptors are those of anybody.
-            if problem is not None and not self._health.closed:
-                self._health.lose(problem)
-
-    def _problem(self) -> str | None:
+    def problem(self) -> str | None:
+        """Says which path names something else than was opened; None if none does. One caller at a
+        time."""
         if self._directories is None:
             there = [path for path in self._paths if self._files.is_directory(path)]
             self._directories = [(path, self._files.node(path)) for path in there]
         for path, node in self._directories:
             if (problem := self._differs(path, node)) is not None:
                 return problem
-        for path, descriptor in self._open_files():
+        for path, descriptor in self._store.open_files():
             if descriptor >= 0:
                 node = self._files.node_of(descriptor)
                 if (problem := self._differs(path, node)) is not None:

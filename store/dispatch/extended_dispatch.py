@@ -13,22 +13,21 @@ Bit maps of filters go into the extension entries where they are made (`bit_maps
 give the same bytes as far as the same filters are known.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from aerobee.store.disk.store_health import Health
 from aerobee.store.dispatch.bit_maps import FilterBitMaps
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.dispatch.reput import ROUND_MOST, Reput, Touched
 from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.log.scan.sequence import Lagging, Sequences
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.extended_queue import ExtendedQueue
 from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.segments.results import Arrival
-from aerobee.store.store_stats import StoreStats
 
 _pack_entry = ENTRY.pack
 
@@ -38,15 +37,13 @@ class ExtendedReput(Reput):
 
     def __init__(
         self,
+        core: StoreCore,
         log: CommitLog,
         dispatcher: Dispatcher,
         index: IndexService | None,
-        health: Health,
-        stats: StoreStats,
-        queue_ends: Callable[[], int],
         maps: FilterBitMaps | None,
     ) -> None:
-        super().__init__(log, dispatcher, index, health, stats, queue_ends)
+        super().__init__(core, log, dispatcher, index)
         self._maps = maps
 
     def dispatch(self, limit: int, tell: bool = True) -> list[Arrival]:

@@ -13,15 +13,14 @@ the keys (which cannot fail), then moves `dispatched`. So another try after a fu
 changes: the store refuses puts, remembers that it is late, and tries again. Any other failure
 poisons it: a queue that cannot be written must not be served in part.
 
-Threads: the store's caller only; `mark` is read by the flush thread.
+Threads: the store's caller only.
 """
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.files import is_full, is_passing
-from aerobee.store.disk.store_health import DISK_FULL, Health
+from aerobee.store.disk.store_health import DISK_FULL
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
@@ -29,10 +28,10 @@ from aerobee.store.log.compiled import Compiled
 from aerobee.store.log.scan.boundaries import Boundaries
 from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.log.scan.sequence import Sequences, nothing_is_sound
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.segments.results import Arrival
-from aerobee.store.store_stats import StoreStats
 
 #: Messages of a round: some milliseconds.
 ROUND_MOST = 1024
@@ -48,23 +47,19 @@ class Reput:
 
     def __init__(
         self,
+        core: StoreCore,
         log: CommitLog,
         dispatcher: Dispatcher,
         index: IndexService | None,
-        health: Health,
-        stats: StoreStats,
-        queue_ends: Callable[[], int],
         compiled: Compiled | None = None,
     ) -> None:
         self._log = log
         self._dispatcher = dispatcher
         self._index = index
-        self._health = health
-        self._stats = stats
-        self._marks = log.marks
-        # `dispatched` with the sum of all queues' ends at it; moved after `dispatched`.
-        self.mark = (log.marks.dispatched, queue_ends())
-        self._queue_ends = queue_ends
+        self._health = core.health
+        self._stats = core.stats
+        self._marks = core.marks
+        self._queues = core.queues
         self._compiled = compiled
         # Messages of the next round.
         self._round_most = ROUND_MOST
@@ -105,7 +100,7 @@ class Reput:
             index.finish()
         self._done(entries)
         # Numbering goes on by one with each message that has a queue.
-        self.mark = (self._marks.dispatched, self.mark[1] + count)
+        self._marks.count(self._marks.counted[1] + count)
         return arrivals
 
     def _write_entries(self, entries: list[Appended], tell: bool) -> tuple[list[Arrival], int]:
@@ -135,7 +130,7 @@ class Reput:
 
     def count_again(self) -> None:
         """Count the queues' ends again, which have changed otherwise than by dispatch."""
-        self.mark = (self._marks.dispatched, self._queue_ends())
+        self._marks.count(self._queues.entries())
 
     def _done(self, entries: list[Appended]) -> None:
         last = entries[-1]

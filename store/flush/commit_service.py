@@ -16,12 +16,10 @@ buffer, sends are refused meanwhile.
 
 import logging
 
-from aerobee.config.model import Settings
-from aerobee.store.disk.files import Clock, is_full
-from aerobee.store.disk.store_health import Health
+from aerobee.store.disk.files import is_full
 from aerobee.store.flush.services import FlushRealTimeService, FlushService
 from aerobee.store.log.marks import PooledMarks
-from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+from aerobee.store.log.store_core import StoreCore
 
 log = logging.getLogger("aerobee.store.pool")
 
@@ -35,19 +33,14 @@ class CommitRealTimeService(FlushService):
 
     name = "aerobee-commit-log"
 
-    def __init__(
-        self,
-        settings: Settings,
-        marks: PooledMarks,
-        segments: MappedFileQueue,
-        health: Health,
-        clock: Clock,
-        flusher: FlushRealTimeService,
-    ) -> None:
-        super().__init__(clock, settings.commit_interval_ms, settings.commit_thorough_interval_ms)
+    def __init__(self, core: StoreCore, marks: PooledMarks, flusher: FlushRealTimeService) -> None:
+        settings = core.settings
+        super().__init__(
+            core.clock, settings.commit_interval_ms, settings.commit_thorough_interval_ms
+        )
         self._marks = marks
-        self._segments = segments
-        self._health = health
+        self._segments = core.segments
+        self._health = core.health
         self._least_pages = settings.commit_least_pages
         self._flusher = flusher
 

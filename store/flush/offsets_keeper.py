@@ -21,7 +21,6 @@ from aerobee.store.disk.offsets_file import (
     OffsetsFile,
 )
 from aerobee.store.disk.steady_time import SteadyTime
-from aerobee.store.dispatch.reput import Reput
 from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.marks import Marks
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -40,7 +39,6 @@ class OffsetsKeeper:
         index: IndexService | None,
         marks: Marks,
         checkpoint: Checkpoint,
-        reput: Reput,
         time: SteadyTime,
         segments: MappedFileQueue,
         queues: ConsumeQueueTable,
@@ -50,7 +48,6 @@ class OffsetsKeeper:
         self._index = index
         self._marks = marks
         self._checkpoint = checkpoint
-        self._reput = reput
         self._time = time
         self._segments = segments
         self._queues = queues
@@ -69,13 +66,18 @@ class OffsetsKeeper:
         return self._current.synced.log_offset
 
     @property
+    def safe_end(self) -> int:
+        """Log offset below which all is durable, dispatched and synced in the queues."""
+        return min(self._marks.settled, self.synced_to)
+
+    @property
     def behind_bytes(self) -> int:
         """The bytes by which the saved flushed mark could be moved on."""
         return self._marks.durable - self._current.flushed
 
     def take(self) -> DerivedMarks:
         """The dispatched mark with its sums. Call it before a sync of all queues and the index."""
-        return DerivedMarks(*self._reput.mark)
+        return DerivedMarks(*self._marks.counted)
 
     def _durable(self) -> tuple[int, int]:
         """The durable mark, and the store time of the last synced record, in ms."""
@@ -135,7 +137,7 @@ class OffsetsKeeper:
         older marks that stay are still right."""
         with self._lock:
             flushed, last_store_ms = self._durable()
-            log_offset, entries = self._reput.mark
+            log_offset, entries = self._marks.counted
             self._change(
                 flushed=flushed,
                 last_store_ms=last_store_ms or self._current.last_store_ms,

@@ -24,16 +24,11 @@ import time
 from abc import ABC, abstractmethod
 
 from aerobee.config.model import Settings
-from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, is_out_of_descriptors
-from aerobee.store.disk.store_health import Health
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.index.index_service import IndexService
-from aerobee.store.log.marks import Marks
-from aerobee.store.queues.queue_table import ConsumeQueueTable
-from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.store_stats import StoreStats
+from aerobee.store.log.store_core import StoreCore
 
 log = logging.getLogger("aerobee.store")
 
@@ -48,19 +43,12 @@ _BEHIND_BYTES = 16 << 20
 class CommitLogSync:
     """Syncs the commit log's segments and moves the durable mark."""
 
-    def __init__(
-        self,
-        marks: Marks,
-        segments: MappedFileQueue,
-        checkpoint: Checkpoint,
-        health: Health,
-        stats: StoreStats,
-    ) -> None:
-        self._marks = marks
-        self._segments = segments
-        self._checkpoint = checkpoint
-        self._health = health
-        self._stats = stats
+    def __init__(self, core: StoreCore) -> None:
+        self._marks = core.marks
+        self._segments = core.segments
+        self._checkpoint = core.checkpoint
+        self._health = core.health
+        self._stats = core.stats
         self._progress = threading.Condition()
 
     def sync(self, least_pages: int = 0) -> bool:
@@ -242,29 +230,24 @@ class ConsumeQueueFlushService(FlushService):
 
     def __init__(
         self,
-        settings: Settings,
-        queues: ConsumeQueueTable,
+        core: StoreCore,
         index: IndexService | None,
-        checkpoint: Checkpoint,
         offsets: OffsetsKeeper,
-        health: Health,
-        stats: StoreStats,
-        clock: Clock,
-        marks: Marks,
         disk: DiskWatch,
     ) -> None:
+        settings = core.settings
         super().__init__(
-            clock,
+            core.clock,
             settings.consume_queue_flush_interval_ms,
             settings.consume_queue_flush_thorough_interval_ms,
         )
-        self._queues = queues
+        self._queues = core.queues
         self._index = index
-        self._checkpoint = checkpoint
+        self._checkpoint = core.checkpoint
         self._offsets = offsets
-        self._health = health
-        self._stats = stats
-        self._marks = marks
+        self._health = core.health
+        self._stats = core.stats
+        self._marks = core.marks
         self._disk = disk
         self._least_pages = settings.consume_queue_flush_least_pages
         self._round = threading.Lock()

@@ -111,6 +111,7 @@ class IndexService:
 
     def __init__(
         self,
+        *,
         files: Files,
         clock: Clock,
         stats: StoreStats,

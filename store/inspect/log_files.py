@@ -25,7 +25,13 @@ _NARROW_BYTES = 512
 
 def reader_of(file: FoundFile, segment_bytes: int, window: Window) -> FileReader:
     """The file as a segment of that length."""
-    return FileReader(file.path, file.start, segment_bytes, file.size, window)
+    return FileReader(
+        path=file.path,
+        start=file.start,
+        size=segment_bytes,
+        file_bytes=file.size,
+        window=window,
+    )
 
 
 def gap_at(gaps: Sequence[Gap], log_offset: int) -> Gap | None:

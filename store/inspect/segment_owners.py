@@ -77,7 +77,13 @@ def _explains(sources: Sources, reader: FileReader, start: int, other: FoundFile
         return False
     source = sources.own(other.path)
     try:
-        there = FileReader(other.path, start, reader.size, other.size, Window(source))
+        there = FileReader(
+            path=other.path,
+            start=start,
+            size=reader.size,
+            file_bytes=other.size,
+            window=Window(source),
+        )
         head = _head(there, 0)
         if head is None:
             return True

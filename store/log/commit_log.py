@@ -27,7 +27,6 @@ from functools import partial
 from itertools import accumulate, repeat
 from typing import TypeAlias
 
-from aerobee.config.model import Settings
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, encode_blank
 from aerobee.protocol.message.record_layout import (
@@ -36,21 +35,15 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
-from aerobee.store.disk.files import Clock
-from aerobee.store.disk.store_health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.log.collector import collector_paused
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
-from aerobee.store.log.marks import Marks
 from aerobee.store.log.prepared_batch import Place, PreparedBatch
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.segments.allocate import AllocateMappedFileService, refusal
 from aerobee.store.segments.mapped_file import MappedFile
-from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.results import PutResult
-from aerobee.store.store_stats import StoreStats
 
 #: The values of an append that dispatch needs: queue (None: no entry), queue offset, log offset,
 #: size, tags code, keys, store time, topic.
@@ -62,37 +55,31 @@ _BUSY_MOST_NS = 10_000_000 * 1_000_000
 
 
 class CommitLog:
-    """Appends to `segments` and moves the mark `written`; everything it needs is passed in."""
+    """Appends to the segments and moves the mark `written`."""
 
     def __init__(
         self,
-        marks: Marks,
-        segments: MappedFileQueue,
+        core: StoreCore,
         allocator: AllocateMappedFileService,
-        queues: ConsumeQueueTable,
-        levels: DelayLevels,
-        health: Health,
-        stats: StoreStats,
-        clock: Clock,
-        settings: Settings,
         before_refusal: Callable[[], None],
         place: Place | None = None,
     ) -> None:
         """`place` is the compiled form of `PreparedBatch.placed` and the segment's `append`."""
-        self.marks = marks
-        self.segments = segments
-        last = segments.last
+        settings, stats = core.settings, core.stats
+        self.marks = marks = core.marks
+        self.segments = core.segments
+        last = core.segments.last
         if last is not None and last.wrote < last.size:
             last.last_store_ms = marks.written_ms
         self._place = place
         self._allocator = allocator
-        self._queues = queues
-        self._queue_of = queues.queues
-        self._levels = levels
-        self._health = health
+        self._queues = core.queues
+        self._queue_of = core.queues.queues
+        self._levels = core.levels
+        self._health = core.health
         self._stats = stats
         self._times = stats.append_times
-        self._now_ns = clock.now_ns
+        self._now_ns = core.clock.now_ns
         self._encoding = SEALED if settings.append_property_crc else PLAIN
         self._encode = self._encoding.encode
         self._safe_properties = self._encoding.safe_properties

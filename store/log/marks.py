@@ -49,6 +49,7 @@ class Marks:
         "answers_wait",
         "committed",
         "committed_ms",
+        "counted",
         "dispatch_waits",
         "dispatched",
         "dispatched_ms",
@@ -58,10 +59,20 @@ class Marks:
         "written_ms",
     )
 
-    def __init__(self, settings: Settings, end: int, store_ms: int, listener: StoreListener):
-        """The log ends at `end`, with a record of the time `store_ms` (0: it has none)."""
+    def __init__(
+        self,
+        settings: Settings,
+        end: int,
+        store_ms: int,
+        listener: StoreListener,
+        queue_entries: int = 0,
+    ) -> None:
+        """The log ends at `end`, with a record of the time `store_ms` (0: it has none); the ends of
+        all queues add up to `queue_entries`."""
         self.written = self.committed = self.durable = self.dispatched = end
         self.written_ms = self.committed_ms = self.dispatched_ms = store_ms
+        #: `dispatched` with the sum of all queues' ends, which belong together; moved after it.
+        self.counted = (end, queue_entries)
         self._listener = listener
         self._sync_flush = settings.sync_flush
         #: Whether an answer of success has to wait for a mark behind `written`.
@@ -87,6 +98,10 @@ class Marks:
         """Queues and index have what lies below `end`, whose newest record is of `store_ms`."""
         self.dispatched = end
         self.dispatched_ms = store_ms
+
+    def count(self, queue_entries: int) -> None:
+        """With `dispatched` where it is, the ends of all queues add up to `queue_entries`."""
+        self.counted = (self.dispatched, queue_entries)
 
     def freeze(self) -> None:
         """The store is breaking: nothing that is not durable is read any more."""

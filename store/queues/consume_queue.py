@@ -15,7 +15,6 @@ from types import MappingProxyType
 
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
-from aerobee.store.disk.files import Files
 from aerobee.store.disk.segment_names import is_segment_name
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.queues.kept_ends import KeptEnds
@@ -60,7 +59,6 @@ class ConsumeQueue(QueueView):
 
     def __init__(
         self,
-        files: Files,
         cache: DescriptorCache,
         directory: str,
         topic: str,
@@ -68,7 +66,7 @@ class ConsumeQueue(QueueView):
         segment_bytes: int,
     ) -> None:
         assert segment_bytes % ENTRY_BYTES == 0
-        self._files = files
+        self._files = cache.files
         self._cache = cache
         self._tail: QueueFile | None = None
         # The first and the last entries while a start judges them.

@@ -6,7 +6,6 @@ Built in the place of the plain ones when the option is on, so that without it n
 from collections.abc import Sequence
 
 from aerobee.store.disk.descriptors import DescriptorCache
-from aerobee.store.disk.files import Files
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt, ExtEntry, is_address
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
@@ -23,15 +22,15 @@ class ExtendedQueue(ConsumeQueue):
 
     def __init__(
         self,
-        files: Files,
         cache: DescriptorCache,
         directory: str,
         topic: str,
         queue_id: int,
         segment_bytes: int,
+        *,
         ext: ConsumeQueueExt,
     ) -> None:
-        super().__init__(files, cache, directory, topic, queue_id, segment_bytes)
+        super().__init__(cache, directory, topic, queue_id, segment_bytes)
         self.ext = ext
 
     def read_coded(self, first: int, count: int) -> bytes:

@@ -302,14 +302,14 @@ class ConsumeQueueTable:
         self.cache.close()
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        files, place = self._files, os.path.join(topic, str(queue_id))
+        place = os.path.join(topic, str(queue_id))
         directory = os.path.join(self.directory, place)
-        parts = (files, self.cache, directory, topic, queue_id, self._segment_bytes)
+        parts = (self.cache, directory, topic, queue_id, self._segment_bytes)
         if self._ext_segment_bytes is None:
             return ConsumeQueue(*parts)
         directory = os.path.join(self.ext_directory, place)
-        ext = ConsumeQueueExt(files, self.cache, directory, self._ext_segment_bytes)
-        return ExtendedQueue(*parts, ext)
+        ext = ConsumeQueueExt(self._files, self.cache, directory, self._ext_segment_bytes)
+        return ExtendedQueue(*parts, ext=ext)
 
 
 def check_topic(topic: str) -> None:

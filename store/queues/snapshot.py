@@ -22,15 +22,12 @@ class Snapshot(ConsumeQueue):
 
     def __init__(
         self,
-        files: Files,
         cache: DescriptorCache,
         queue: ConsumeQueue,
         failed: Callable[[ConsumeQueue, OSError], None] | None = None,
     ) -> None:
         """Reads through `cache`, which is read-only and the caller's to close."""
-        super().__init__(
-            files, cache, queue.directory, queue.topic, queue.queue_id, queue.segment_bytes
-        )
+        super().__init__(cache, queue.directory, queue.topic, queue.queue_id, queue.segment_bytes)
         self._failed = failed
         # The end first: files are added before it moves.
         self.max_offset = queue.max_offset
@@ -54,6 +51,6 @@ def snapshot(files: Files, queue: ConsumeQueue) -> Iterator[ConsumeQueue]:
     """The queue for reading only, for a while."""
     cache = DescriptorCache(files, read_only=True)
     try:
-        yield Snapshot(files, cache, queue)
+        yield Snapshot(cache, queue)
     finally:
         cache.close()

@@ -17,23 +17,24 @@ Threads: `met` on the store's caller's; `note` and `forget` on any, guarded by a
 import enum
 import logging
 import threading
-from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record_check import RECORD, RecordHead, check_record
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.log.scan.boundaries import named_back
 from aerobee.store.log.scan.segment_reader import MappedReader
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import QueueEntry
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.reading.lookup import EntryLookup, Outcome
+from aerobee.store.reading.scrub_requests import ScrubRequests
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.store_stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 
@@ -67,7 +68,7 @@ class Judge:
     ) -> None:
         self._segments = segments
         self._queues = queues
-        self._crc_check = crc_check
+        self.crc_check = crc_check
 
     def is_sound(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:
         """Whether the record that an entry names checks out whole and names the entry back."""
@@ -79,7 +80,7 @@ class Judge:
         if segment.unreadable and _touches(segment.unreadable, position, size):
             return False
         try:
-            named_back(MappedReader(segment), queue, offset, log_offset, size, self._crc_check)
+            named_back(MappedReader(segment), queue, offset, log_offset, size, self.crc_check)
         except CorruptRecord:
             return False
         return True
@@ -99,7 +100,7 @@ class Judge:
                 DamageKind.RECORD, log_offset, log_offset + size, "the disk cannot read it"
             )
         try:
-            head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
+            head = check_record(segment.view, position, log_offset, segment.wrote, self.crc_check)
         except CorruptRecord as error:
             if self._stands_there(segment, entry):
                 return Verdict(DamageKind.RECORD, log_offset, log_offset + size, str(error))
@@ -122,7 +123,7 @@ class Judge:
             return True
         position = log_offset - segment.start
         try:
-            head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
+            head = check_record(segment.view, position, log_offset, segment.wrote, self.crc_check)
         except CorruptRecord:
             return True
         return head.kind != RECORD or is_filler(head.topic, head.sys_flag)
@@ -152,7 +153,7 @@ class Judge:
         found, magic = SIZE_AND_MAGIC.unpack_from(segment.view, log_offset - segment.start)
         if (found == size) + (magic == MESSAGE_MAGIC) + (own == log_offset) >= 2:
             return True
-        return reader.is_sound(log_offset + size, self._crc_check)
+        return reader.is_sound(log_offset + size, self.crc_check)
 
     def _named_elsewhere(
         self, queue: ConsumeQueue, offset: int, entry: QueueEntry, head: RecordHead
@@ -196,25 +197,24 @@ class DamageReports:
     """Reports each damage once, counts it, has it remembered and looked into. `lookup` finds the
     messages of wrong entries.
 
-    `add_gap(start, end)` remembers a place without a usable record; `ask_scrub(log_offset)`, None
-    without a scrub, has the segment there read as a whole.
+    `offsets` remembers a place without a usable record; `scrub`, None where a store has no scrub,
+    has the segment there read as a whole.
     """
 
     def __init__(
         self,
+        core: StoreCore,
         judge: Judge,
         lookup: EntryLookup,
-        segments: MappedFileQueue,
-        stats: StoreStats,
-        add_gap: Callable[[int, int], None],
-        ask_scrub: Callable[[int], None] | None,
+        offsets: OffsetsKeeper,
+        scrub: ScrubRequests | None,
     ) -> None:
         self.judge = judge
         self._lookup = lookup
-        self._segments = segments
-        self._stats = stats
-        self._add_gap = add_gap
-        self._ask_scrub = ask_scrub
+        self._segments = core.segments
+        self._stats = core.stats
+        self._offsets = offsets
+        self._scrub = scrub
         self._reported: set[tuple[str, int, int] | int] = set()
         # Entries that reads have come to and passed over.
         self._passed_over: set[tuple[ConsumeQueue, int, QueueEntry]] = set()
@@ -243,8 +243,8 @@ class DamageReports:
             if len(self._passed_over) < _MOST_REPORTED:
                 self._passed_over.add(place)
         slot = (queue.topic, queue.queue_id, offset)
-        if self.note(verdict, slot) and self._ask_scrub is not None:
-            self._ask_scrub(verdict.start)
+        if self.note(verdict, slot) and self._scrub is not None:
+            self._scrub.ask(verdict.start)
         if outcome is Outcome.REPAIRED:
             self.forget(slot)
         return outcome
@@ -270,10 +270,10 @@ class DamageReports:
         if full:
             log.error("too much damage to name each place, reads that meet it are counted")
         if kind is DamageKind.RECORD:
-            self._add_gap(start, end)
+            self._offsets.add_gap(start, end)
             self._check_reads_of(start)
         topic, queue_id, offset = slot or ("?", -1, -1)
-        advice = _BY_HAND if self._ask_scrub is None else _BY_SCRUB
+        advice = _BY_HAND if self._scrub is None else _BY_SCRUB
         log.error(
             "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
             _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],

@@ -27,21 +27,17 @@ from collections.abc import Callable, Iterator
 from aerobee.protocol.message.record_check import CHECK_NOTHING, Checked
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.files import is_full
-from aerobee.store.disk.store_health import Health
 from aerobee.store.dispatch.derived import Derivation
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
-from aerobee.store.log.marks import Marks
 from aerobee.store.log.scan.boundaries import Boundaries
 from aerobee.store.log.scan.log_scanner import Batch, LogScanner, MappedSegments
 from aerobee.store.log.scan.segment_reader import MappedReader, SegmentReader
 from aerobee.store.log.scan.sequence import Sound, nearest_sound
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.queues.slots import OFFSETS_MARK
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.store_stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 
@@ -163,24 +159,14 @@ class _Search:
 class EntryLookup:
     """Searches the log of one store. Records in the gaps that `offsets` knows are not believed."""
 
-    def __init__(
-        self,
-        segments: MappedFileQueue,
-        queues: ConsumeQueueTable,
-        levels: DelayLevels,
-        is_sound: Sound,
-        health: Health,
-        stats: StoreStats,
-        marks: Marks,
-        offsets: OffsetsKeeper,
-    ) -> None:
-        self._segments = segments
-        self._queues = queues
-        self._levels = levels
+    def __init__(self, core: StoreCore, is_sound: Sound, offsets: OffsetsKeeper) -> None:
+        self._segments = core.segments
+        self._queues = core.queues
+        self._levels = core.levels
         self._is_sound = is_sound
-        self._health = health
-        self._stats = stats
-        self._marks = marks
+        self._health = core.health
+        self._stats = core.stats
+        self._marks = core.marks
         self._offsets = offsets
         self._searches: dict[ConsumeQueue, _Search] = {}
         # The ranges of slots whose messages were looked for in vain, by queue.

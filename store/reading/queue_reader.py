@@ -36,18 +36,15 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import is_light
 from aerobee.store.log.compiled import Compiled
-from aerobee.store.log.marks import Marks
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
-from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.reading.damage import DamageReports
 from aerobee.store.reading.judging import WANTED, Judging
 from aerobee.store.reading.lookup import EntryLookup, Outcome
 from aerobee.store.segments.mapped_file import MappedFile
-from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.results import GetResult, GetStatus
-from aerobee.store.store_stats import StoreStats
 
 _I32_BITS = 0xFFFFFFFF
 _I32_SIGN = 0x80000000
@@ -123,30 +120,25 @@ class QueueReader:
 
     def __init__(
         self,
-        marks: Marks,
-        segments: MappedFileQueue,
-        queues: ConsumeQueueTable,
-        stats: StoreStats,
-        limits: ReadLimits,
-        crc_check: int,
+        core: StoreCore,
         damage: DamageReports,
         lookup: EntryLookup,
-        checked_below: Callable[[MappedFile], int],
         map_bytes: int,
         compiled: Compiled | None = None,
     ) -> None:
-        self._marks = marks
-        self._segments = segments
-        self._queues = queues
-        self._stats = stats
-        self.limits = limits
-        # The extent of a check of a record's CRC, one of check_record's CHECK_ values.
-        self._crc_check = crc_check
-        self._is_sound = damage.judge.is_sound
+        self._marks = core.marks
+        self._segments = core.segments
+        self._queues = core.queues
+        self._stats = core.stats
+        self.limits = ReadLimits.of(core.settings)
+        self._crc_check = damage.judge.crc_check
         self._damage = damage
         self._lookup = lookup
-        self.checked_below = checked_below
-        self._judging = Judging(segments, damage.judge.is_sound, checked_below, stats, map_bytes)
+        #: The log offset in a segment below which each record is checked.
+        self.checked_below = CHECKED_BELOW[core.settings.check_reads]
+        self._judging = Judging(
+            core.segments, damage.judge.is_sound, self.checked_below, core.stats, map_bytes
+        )
         self._compiled = compiled
 
     # --- messages of a queue ----------------------------------------------------------------
@@ -266,7 +258,7 @@ class QueueReader:
 
     def _stands(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> bool:
         """Whether the record that an entry of these fields names is there and names it back."""
-        return self._is_sound(queue, queue_offset, QueueEntry._make(fields))
+        return self._damage.judge.is_sound(queue, queue_offset, QueueEntry._make(fields))
 
     def _met(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> Outcome:
         """Deal with an entry of these fields that gives a pull no message."""

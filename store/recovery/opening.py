@@ -9,6 +9,7 @@ mark is made before the first change. Delay levels are parsed before queues are 
 import errno
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aerobee.config.model import Settings
@@ -18,7 +19,6 @@ from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files, is_full, is_refused
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.disk.offsets_file import Offsets, OffsetsFile
-from aerobee.store.disk.store_health import Health
 from aerobee.store.dispatch.bit_maps import FilterBitMaps
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.dispatch.extended_dispatch import ExtendedDispatcher
@@ -31,7 +31,7 @@ from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.recovery.recovery import Recovery
 from aerobee.store.recovery.recovery_report import Progress, RecoveryReport
-from aerobee.store.segments.allocate import AllocateMappedFileService, MakeSegment, mapped_maker
+from aerobee.store.segments.allocate import MakeSegment, mapped_maker
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.paths import LogPaths
 from aerobee.store.segments.transient_pool import TransientStorePool, pooled_maker
@@ -43,7 +43,7 @@ log = logging.getLogger("aerobee.store")
 LOG_SIZE_KEYS = "commit_log_segment_bytes (mappedFileSizeCommitLog)"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StoreParts:
     """The parts of a store below its commit log; `recovery` has the findings of the opening."""
 
@@ -51,7 +51,6 @@ class StoreParts:
     clock: Clock
     root: str
     stats: StoreStats
-    health: Health
     levels: DelayLevels
     checkpoint: Checkpoint
     offsets_file: OffsetsFile
@@ -59,7 +58,7 @@ class StoreParts:
     queues: ConsumeQueueTable
     index: IndexService | None
     pool: TransientStorePool | None
-    allocator: AllocateMappedFileService
+    make_segment: MakeSegment
     dispatcher: Dispatcher
     maps: FilterBitMaps | None
     lock: StoreLock
@@ -85,14 +84,14 @@ class StoreParts:
     def make_recovery(self, settings: Settings, progress: Progress | None = None) -> Recovery:
         """The recovery of the loaded files, before anything was changed."""
         return Recovery(
-            self.files,
-            self.clock,
-            self.segments,
-            self.queues,
-            self.index,
-            self.checkpoint,
-            self.offsets_file,
-            self.dispatcher,
+            files=self.files,
+            clock=self.clock,
+            segments=self.segments,
+            queues=self.queues,
+            index=self.index,
+            checkpoint=self.checkpoint,
+            offsets_file=self.offsets_file,
+            dispatcher=self.dispatcher,
             clean_stop=not self.lock.was_left_open(),
             same_boot=self.lock.was_left_this_boot(),
             check_crc=crc_checks(
@@ -101,6 +100,13 @@ class StoreParts:
             ),
             progress=progress,
         )
+
+    def open_files(self) -> Iterator[tuple[str, int]]:
+        """The files that show whether the directory is still the store's, with descriptors."""
+        yield self.lock.file
+        last = self.segments.last
+        if last is not None:
+            yield last.path, last.descriptor
 
     def open_pool(self) -> None:
         """Get the memory of the transient pool, which only a store that appends needs.
@@ -117,7 +123,6 @@ class StoreParts:
     def close(self, *, clean: bool) -> None:
         """Give everything back, the lock last; `clean` lets the next start trust the files."""
         try:
-            self.allocator.close()
             if clean:
                 self.lock.mark_clean()
         except OSError as error:
@@ -166,7 +171,6 @@ def make_parts(
     """The parts by the settings, with nothing read or locked yet."""
     root = settings.store_path
     stats = StoreStats(waits_for_flush=settings.sync_flush)
-    health = Health()
     levels = _delay_levels(settings)
     checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
     segment_bytes = settings.commit_log_segment_bytes
@@ -188,38 +192,36 @@ def make_parts(
     index: IndexService | None = None
     if settings.index_enabled:
         index = IndexService(
-            files,
-            clock,
-            stats,
-            checkpoint,
-            os.path.join(root, "index"),
-            settings.index_slots,
-            settings.index_entries,
-            compiled,
+            files=files,
+            clock=clock,
+            stats=stats,
+            checkpoint=checkpoint,
+            directory=os.path.join(root, "index"),
+            slots=settings.index_slots,
+            entries=settings.index_entries,
+            compiled=compiled,
         )
     pool: TransientStorePool | None = None
     if settings.transient_pool_effective:
         pool = TransientStorePool(files, settings.transient_pool_buffers, segment_bytes)
-    make = _segment_maker(settings, files, pool)
     maps = _bit_maps(settings, segments, stats)
     return StoreParts(
-        files,
-        clock,
-        root,
-        stats,
-        health,
-        levels,
-        checkpoint,
-        OffsetsFile(files, root),
-        segments,
-        queues,
-        index,
-        pool,
-        AllocateMappedFileService(files, clock, segment_bytes, paths.path_for, make, health),
-        _dispatcher(settings, queues, index, levels, maps, compiled),
-        maps,
-        StoreLock(files, root),
-        RecoveryReport(),
+        files=files,
+        clock=clock,
+        root=root,
+        stats=stats,
+        levels=levels,
+        checkpoint=checkpoint,
+        offsets_file=OffsetsFile(files, root),
+        segments=segments,
+        queues=queues,
+        index=index,
+        pool=pool,
+        make_segment=_segment_maker(settings, files, pool),
+        dispatcher=_dispatcher(settings, queues, index, levels, maps, compiled),
+        maps=maps,
+        lock=StoreLock(files, root),
+        recovery=RecoveryReport(),
     )
 
 

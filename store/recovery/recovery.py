@@ -53,6 +53,7 @@ class Recovery:
 
     def __init__(
         self,
+        *,
         files: Files,
         clock: Clock,
         segments: MappedFileQueue,
@@ -61,7 +62,6 @@ class Recovery:
         checkpoint: Checkpoint,
         offsets_file: OffsetsFile,
         dispatcher: Dispatcher,
-        *,
         clean_stop: bool,
         same_boot: bool,
         check_crc: int,

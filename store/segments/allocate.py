@@ -57,6 +57,7 @@ class AllocateMappedFileService:
 
     def __init__(
         self,
+        *,
         files: Files,
         clock: Clock,
         segment_bytes: int,

@@ -129,6 +129,7 @@ class PooledFile(MappedFile):
         path: str,
         start: int,
         size: int,
+        *,
         pool: TransientStorePool,
         buffer: memoryview,
     ) -> None:
@@ -187,7 +188,7 @@ def pooled_maker(
     def make(path: str, start: int) -> MappedFile:
         buffer = pool.borrow()
         if buffer is not None:
-            segment = PooledFile(files, path, start, size, pool, buffer)
+            segment = PooledFile(files, path, start, size, pool=pool, buffer=buffer)
             try:
                 return segment.make()
             except OSError:

@@ -38,6 +38,7 @@ class WarmFile(MappedFile):
         path: str,
         start: int,
         size: int,
+        *,
         sync_pages: int | None,
         refused: Callable[[str, OSError], None],
     ) -> None:
@@ -93,4 +94,6 @@ def warm_maker(files: Files, size: int, sync_pages: int | None) -> MakeSegment:
             )
         said.append(path)
 
-    return lambda path, start: WarmFile(files, path, start, size, sync_pages, refused).make()
+    return lambda path, start: WarmFile(
+        files, path, start, size, sync_pages=sync_pages, refused=refused
+    ).make()

@@ -145,7 +145,7 @@ class Full:
         host = HOST
         text = f"KEYS\x01{key}\x02".encode() if key else b""
         message = StoreMessage(topic, queue_id, 0, 0, 1, host, host, 0, 0, body, text, 0, keys)
-        return self.core.store.put(message).log_offset
+        return self.core.store.log.put(message).log_offset
 
     def _fill_queues(self) -> None:
         """Many messages in one queue, all with one key; one in each queue of the wide topic; queues

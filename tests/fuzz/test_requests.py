@@ -164,7 +164,7 @@ def _storing(target: Target) -> Callable[[Connection, Command], bytes]:
     """A handler that stores, and says that it refuses."""
 
     def handle(_connection: Connection, command: Command) -> bytes:
-        target.store.put(message())
+        target.store.log.put(message())
         return encode_response(command, 1, "no")
 
     return handle

@@ -82,20 +82,20 @@ def put_some(store: MessageStore, clock: ManualClock, chance: random.Random, cou
         body = bytes(chance.randrange(256) for _ in range(chance.choice((0, 9, 60, 300))))
         kind = chance.randrange(12)
         if kind == 0:
-            store.put(message(body, "RMQ_SYS_TRANS_HALF_TOPIC", tags=tags, sys_flag=4, **keys))
+            store.log.put(message(body, "RMQ_SYS_TRANS_HALF_TOPIC", tags=tags, sys_flag=4, **keys))
         elif kind == 1:
             later = {"DELAY": str(chance.randrange(1, 5))}
-            store.put(message(body, "SCHEDULE_TOPIC_XXXX", queue_id, more=later, **keys))
+            store.log.put(message(body, "SCHEDULE_TOPIC_XXXX", queue_id, more=later, **keys))
         elif kind == 2:
-            store.put(message(body, "Listed", queue_id, tags=tags, more=LISTED, **keys))
+            store.log.put(message(body, "Listed", queue_id, tags=tags, more=LISTED, **keys))
         elif kind == 3:
             one = message(body, "Orders", queue_id, tags=tags, **keys)
-            store.put_batch([one, message(b"1", "Orders", queue_id, unique="B"), one, one])
+            store.log.put_batch([one, message(b"1", "Orders", queue_id, unique="B"), one, one])
         elif kind == 4:
-            store.put(message(body, "Six", born_host=bytes(20), sys_flag=16, tags=tags, **keys))
+            store.log.put(message(body, "Six", born_host=bytes(20), sys_flag=16, tags=tags, **keys))
         else:
             topic = chance.choice(("Orders", "Orders", "Letters"))
-            store.put(message(body, topic, queue_id, tags=tags, **keys))
+            store.log.put(message(body, topic, queue_id, tags=tags, **keys))
         if chance.random() < 0.2:
             commit(store)
             store.dispatch()
@@ -131,7 +131,7 @@ def make(root: Path, chance: random.Random, **changes: object) -> None:
     )
     put_some(store, clock, chance, 40)
     for number in range(4):
-        store.put(message(b"not dispatched", unique=f"N{number}"))
+        store.log.put(message(b"not dispatched", unique=f"N{number}"))
     commit(store)
     killed = Path(f"{root}-killed")
     shutil.copytree(root, killed)
@@ -346,9 +346,9 @@ def start(name: str, root: Path, clock: ManualClock, **changes: object) -> None:
     worker, repairs = store._scrub, store._queue_repair
     assert worker is not None
     while True:
-        quiet = worker.idle and store.stats.scrub_passes > 0
+        quiet = worker.requests.idle and store.stats.scrub_passes > 0
         store.repair_queues()
-        if quiet and worker.idle and repairs._work is None and not repairs._findings:
+        if quiet and worker.requests.idle and repairs._work is None and not repairs._findings:
             break
         time.sleep(0.001)
     say(name, root, store.stats.repaired_entries, store.stats.damage_found, store.known_gaps)

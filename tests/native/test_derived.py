@@ -361,7 +361,7 @@ def written(root: Path, life: Life) -> None:
     )
     for topic, queue_id, sys_flag, body, text in life.sent:
         clock.time_ms += len(body)
-        store.put(from_properties(body, topic, queue_id, text, sys_flag=sys_flag))
+        store.log.put(from_properties(body, topic, queue_id, text, sys_flag=sys_flag))
         if len(body) % 3:
             store.dispatch()
     kill_image(running, root)

@@ -24,7 +24,7 @@ class _Pulls:
         self._queue = SimpleNamespace(topic="T", queue_id=0, min_offset=0, max_offset=0)
         parts = [b"", b""]
         pulls = form.pulls(
-            SimpleNamespace(commit_log=SimpleNamespace(marks=None)), self, None, None,
+            SimpleNamespace(log=SimpleNamespace(marks=None), reader=None), self, None, None,
             json_parts=parts, binary_parts=parts,
             memory_bytes=0, recent=(1, 1), old=(1, 1), most_messages=32, least_entries=1,
         )  # fmt: skip

@@ -181,7 +181,7 @@ class RuntimeRequests:
         store = self._store
         if store.written <= store.min_log_offset:
             return -1
-        record = store.record_at(store.min_log_offset)
+        record = store.reader.record_at(store.min_log_offset)
         if record is None:
             return -1
         sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big")

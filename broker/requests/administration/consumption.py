@@ -184,7 +184,7 @@ class StatsRequests:
         return progress
 
     def _time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        return max(self._store.store_time(topic, queue_id, queue_offset), 0)
+        return max(self._store.search.store_time(topic, queue_id, queue_offset), 0)
 
     def groups_of_topic(self, _connection: Connection, command: Command) -> Steps:
         """The groups that subscribe to a topic now or have offsets in it."""

@@ -88,21 +88,21 @@ class ProgressRequests:
     def _time_span(self, group: str, topic: str, queue_id: int) -> TimeSpan:
         store = self._store
         end = store.max_offset(topic, queue_id)
-        first_ms = store.earliest_store_time(topic, queue_id)
+        first_ms = store.search.earliest_store_time(topic, queue_id)
         committed = self._offsets.query(group, topic, queue_id)
         consumed_ms = first_ms
         if committed > 0:
-            consumed_ms = store.store_time(topic, queue_id, committed - 1)
+            consumed_ms = store.search.store_time(topic, queue_id, committed - 1)
         delay_ms = 0
         begin = self._lag.begin(group, topic, queue_id)
         if begin < end:
-            next_ms = store.store_time(topic, queue_id, begin)
+            next_ms = store.search.store_time(topic, queue_id, begin)
             if next_ms != UNKNOWN_TIME:
                 delay_ms = max(time.time_ns() // 1_000_000 - next_ms, 0)
         return TimeSpan(
             MessageQueue(topic, self._broker_name, queue_id),
             first_ms,
-            store.store_time(topic, queue_id, end - 1),
+            store.search.store_time(topic, queue_id, end - 1),
             consumed_ms,
             delay_ms,
         )

@@ -43,7 +43,7 @@ class QueueRequests:
         """Entries from an offset on. Outside of the queue it is a success without a body."""
         header = ConsumeQueueHeader.from_ext(command.ext)
         topic, queue_id = header.topic, header.queue_id
-        if not self._store.has_queue(topic, queue_id):
+        if not self._store.search.has_queue(topic, queue_id):
             raise BadRequest.system_error(f"{queue_id}@{topic} is not exist!")
         least, most = (
             self._store.min_offset(topic, queue_id),
@@ -58,7 +58,7 @@ class QueueRequests:
         found: list[bytes] = []
         offset, end = header.index, header.index + min(header.count, MOST_ENTRIES)
         while offset < end:
-            entries = self._store.queue_entries(topic, queue_id, offset, min(end - offset, _STEP))
+            entries = self._store.search.entries(topic, queue_id, offset, min(end - offset, _STEP))
             if not entries:
                 break
             found += [dumps(_queue_data(one, subscription)) for one in entries]

@@ -92,13 +92,13 @@ class OffsetRequests:
     def search(self, _connection: Connection, command: Command) -> bytes:
         """The offset nearest to a time."""
         header = SearchOffsetHeader.from_ext(command.ext)
-        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        offset = self._store.search.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return _answer(command, "offset", max(offset, 0))
 
     def earliest(self, _connection: Connection, command: Command) -> bytes:
         """The store time of the first message, -1 without one."""
         header = QueueHeader.from_ext(command.ext)
-        time_ms = self._store.earliest_store_time(header.topic, header.queue_id)
+        time_ms = self._store.search.earliest_store_time(header.topic, header.queue_id)
         return _answer(command, "timestamp", time_ms)
 
 

@@ -159,7 +159,7 @@ class ResetRequests:
     def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         if timestamp == END_OF_QUEUE:
             return max(self._store.max_offset(topic, queue_id), 0)
-        return max(self._store.offset_by_time(topic, queue_id, timestamp), 0)
+        return max(self._store.search.offset_by_time(topic, queue_id, timestamp), 0)
 
     def _members(self, header: ResetOffsetHeader) -> Generator[None, None, list[GroupMember]]:
         """Those to be told: none, if one of them would not understand it."""

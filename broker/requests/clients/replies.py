@@ -206,7 +206,7 @@ class ReplyProcessor:
             properties = stored_properties(
                 header.properties, self._settings.cluster_name, Carrier.REPLY
             )
-            result = self._store.put(
+            result = self._store.log.put(
                 StoreMessage(
                     header.topic,
                     queue_id,

@@ -122,7 +122,7 @@ class ConsumerRequests:
     def _record(self, msg_id: str) -> bytes:
         """The stored message with that id; another message that lies there is refused."""
         *named, log_offset = parse_offset_msg_id(msg_id)
-        record = self._store.record_at(log_offset)
+        record = self._store.reader.record_at(log_offset)
         if record is None:
             raise BadRequest.system_error(
                 f"there is no message {msg_id} in this broker (any more): none begins at log "

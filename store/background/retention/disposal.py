@@ -139,6 +139,7 @@ class SegmentDisposal:
 
     def __init__(
         self,
+        *,
         clock: Clock,
         removal: Removal,
         counts: DeletionCounts,

@@ -239,12 +239,7 @@ class _Look:
     ) -> Iterator[GroupForecast]:
         cache = DescriptorCache(self._files, read_only=True)
         queue = ConsumeQueue(
-            self._files,
-            cache,
-            found.directory,
-            found.topic,
-            found.queue_id,
-            self._store.sizes.queue_bytes,
+            cache, found.directory, found.topic, found.queue_id, self._store.sizes.queue_bytes
         )
         try:
             queue.load([file.name for file in found.files])

@@ -28,6 +28,7 @@ from aerobee.store.background.retention.queue_trim import QueueTrim
 from aerobee.store.background.retention.retention import Retention
 from aerobee.store.disk.descriptors import QueueFile
 from aerobee.store.disk.owner import OnOwner
+from aerobee.store.dispatch.reput import Reput
 from aerobee.store.errors import StoreClosed
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.log.commit_log import CommitLog
@@ -55,8 +56,8 @@ class Left(NamedTuple):
 class QueueCleaner:
     """Removes queues of an open store, whose `retention` shares trimmer and removal with it.
 
-    Both are called on the owner's thread: `dispatch` dispatches pending records, and its arrivals
-    are not lost; `count_again` is called when the sum of the queues' ends has changed.
+    `dispatch`, called on the owner's thread, dispatches what is pending, and its arrivals are not
+    lost.
     """
 
     def __init__(
@@ -64,15 +65,15 @@ class QueueCleaner:
         retention: Retention,
         commit_log: CommitLog,
         offsets: OffsetsKeeper,
+        reput: Reput,
         dispatch: Callable[[], None],
-        count_again: Callable[[], None],
     ) -> None:
         self._retention = retention
         self._store = retention.store
         self._log = commit_log
         self._offsets = offsets
+        self._reput = reput
         self._dispatch = dispatch
-        self._count_again = count_again
         self._one_at_a_time = threading.Lock()
 
     def remove_topics(
@@ -151,7 +152,7 @@ class QueueCleaner:
         for directory in sorted({os.path.dirname(directory) for directory in topics}):
             removal.sync_directory(directory)
         if gone:
-            store.save_offsets()
+            self._retention.save_offsets()
         for one in gone:
             log.info("queue removed topic=%s queue=%d", one.queue.topic, one.queue.queue_id)
         return len(gone)
@@ -174,7 +175,7 @@ class QueueCleaner:
 
     def _left(self) -> None:
         """Owner: let the marks count the queues that are there now."""
-        self._count_again()
+        self._reput.count_again()
         self._offsets.leaving = 0
 
     def _remove_if_empty(self, directory: str) -> None:
@@ -215,7 +216,7 @@ class QueueCleaner:
             self._retention.removal.sync_directory(trim.queue.directory)
         on_owner(partial(trimmer.apply, trims))
         if trims:
-            store.save_offsets()
+            self._retention.save_offsets()
         trimmer.dispose(at_once=True)
         return len(trims)
 
@@ -226,7 +227,7 @@ class QueueCleaner:
         for one in used:
             if self._is_idle(one):
                 trims.append(self._begin_next_file(one.queue))
-        self._count_again()
+        self._reput.count_again()
         return trims
 
     def _begin_next_file(self, queue: ConsumeQueue) -> QueueTrim:

@@ -48,6 +48,7 @@ class QueueTrimmer:
 
     def __init__(
         self,
+        *,
         files: Files,
         table: ConsumeQueueTable,
         index: IndexService | None,

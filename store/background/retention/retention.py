@@ -21,11 +21,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from aerobee.config.model import Settings
 from aerobee.store.background.retention.deletion_plan import (
     Need,
     OffsetsByQueue,
@@ -56,16 +54,12 @@ from aerobee.store.background.retention.segment_times import (
     last_stored,
 )
 from aerobee.store.disk.disk_watch import DiskWatch
-from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.disk.steady_time import SteadyTime
-from aerobee.store.disk.store_health import Health
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.index.index_service import IndexService
-from aerobee.store.log.marks import Marks
-from aerobee.store.queues.queue_table import ConsumeQueueTable
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.snapshot import snapshot
-from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.background.retention")
 
@@ -76,59 +70,40 @@ _TRIMS_AT_ONCE = 200
 _NEEDS_LOGGED = 20
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSide:
-    """The parts of the store that retention cleans."""
-
-    files: Files
-    clock: Clock
-    #: The clock that messages expire by.
-    time: SteadyTime
-    health: Health
-    segments: MappedFileQueue
-    queues: ConsumeQueueTable
-    index: IndexService | None
-    marks: Marks
-    offsets: OffsetsKeeper
-    disk: DiskWatch
-
-    @property
-    def safe_end(self) -> int:
-        """Log offset below which all is durable, dispatched and synced in the queues."""
-        return min(self.marks.settled, self.offsets.synced_to)
-
-    def save_offsets(self) -> None:
-        """Write down where log and queues begin, and which index files there are. Called before
-        files go."""
-        try:
-            self.offsets.begin_later()
-        except OSError as error:
-            self.health.poison("writing the offsets file", error)
-
-
 class Retention:
     """The deletion of an open store."""
 
-    def __init__(self, settings: Settings, store: StoreSide) -> None:
-        self.store = store
-        self._settings = settings
+    def __init__(
+        self,
+        core: StoreCore,
+        index: IndexService | None,
+        time: SteadyTime,
+        offsets: OffsetsKeeper,
+        disk: DiskWatch,
+    ) -> None:
+        """`time` is the clock that messages expire by."""
+        self.store = store = core
+        self._time = time
+        self._offsets = offsets
+        self._disk = disk
+        self._settings = settings = core.settings
         self.counts = DeletionCounts()
         self.removal = Removal(store.files, store.health)
         self._disposal = SegmentDisposal(
-            store.clock,
-            self.removal,
-            self.counts,
-            settings.delete_commit_log_pause_ms / 1000,
-            settings.destroy_segment_after_ms / 1000,
-            settings.redelete_interval_ms / 1000,
+            clock=store.clock,
+            removal=self.removal,
+            counts=self.counts,
+            pause_s=settings.delete_commit_log_pause_ms / 1000,
+            destroy_after_s=settings.destroy_segment_after_ms / 1000,
+            redelete_s=settings.redelete_interval_ms / 1000,
         )
         self.trimmer = QueueTrimmer(
-            store.files,
-            store.queues,
-            store.index,
-            self.removal,
-            self.counts,
-            settings.delete_consume_queue_pause_ms / 1000,
+            files=store.files,
+            table=store.queues,
+            index=index,
+            removal=self.removal,
+            counts=self.counts,
+            pause_s=settings.delete_consume_queue_pause_ms / 1000,
         )
         self._trimmed_to = 0
         self._manual_runs = 0
@@ -143,6 +118,14 @@ class Retention:
         """The rules by today's settings: some of them may change while the store is open."""
         return RetentionRules.of(self._settings)
 
+    def save_offsets(self) -> None:
+        """Write down where log and queues begin, and which index files there are; before files
+        go."""
+        try:
+            self._offsets.begin_later()
+        except OSError as error:
+            self.store.health.poison("writing the offsets file", error)
+
     # --- the three steps --------------------------------------------------------------------
 
     def plan(self, groups: Callable[[], OffsetsByQueue] | None = None) -> RetentionPlan:
@@ -151,7 +134,7 @@ class Retention:
         `groups` gives the committed offsets, and is called only if something would go.
         """
         store = self.store
-        now_ms = store.time.now_ms()
+        now_ms = self._time.now_ms()
         if store.health.broken is not None or self.removal.stopping:
             return RetentionPlan(now_ms, Verdict(()), stopped_by="the store has stopped")
         disks = Disks.ask(store.files, store.segments.paths.writable, store.queues.directory)
@@ -181,7 +164,7 @@ class Retention:
         for start in [start for start in self._times if start < self.store.segments.min_offset]:
             del self._times[start]
         if removed:
-            self.store.disk.look(at_once=True)
+            self._disk.look(at_once=True)
         return removed
 
     # --- all of it --------------------------------------------------------------------------
@@ -196,7 +179,7 @@ class Retention:
             self._say(plan)
             if detached:
                 self.counts.unconsumed += sum(need.messages for need in plan.needs)
-                self.store.save_offsets()
+                self.save_offsets()
             self.dispose(detached)
             self._trim(on_owner)
             return plan
@@ -230,7 +213,7 @@ class Retention:
             verdict,
             [SegmentPlace(one.path, one.start, one.end) for one in segments],
             self._last_stored,
-            self.store.safe_end,
+            self._offsets.safe_end,
             now_ms,
         )
 
@@ -268,7 +251,7 @@ class Retention:
             while portion := list(islice(trims, _TRIMS_AT_ONCE)):
                 on_owner(partial(trimmer.apply, portion))
             if on_owner(partial(trimmer.apply_index, log_min)) or planned:
-                store.save_offsets()
+                self.save_offsets()
             self._trimmed_to = log_min
         if store.health.broken is None:
             trimmer.dispose()

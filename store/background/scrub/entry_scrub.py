@@ -85,7 +85,6 @@ class EntryCheck:
         start: int,
         end: int,
     ) -> None:
-        self._files = files
         self._queues = queues
         self._derivation = Derivation(queues.queues, queues.get, self._listed, levels)
         self._start = start
@@ -224,7 +223,7 @@ class EntryCheck:
         return copy
 
     def _new_copy(self, queue: ConsumeQueue) -> Snapshot:
-        return Snapshot(self._files, self._cache, queue, self._failed)
+        return Snapshot(self._cache, queue, self._failed)
 
     def _read(self, copy: Snapshot, low: int, high: int) -> bytes | None:
         """The entries of slots [low, high); None if the files are gone or cannot be read."""

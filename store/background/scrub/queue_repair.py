@@ -19,25 +19,23 @@ milliseconds at a time.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.store.background.scrub.entry_scrub import Orphan, is_same
-from aerobee.store.disk.files import Clock, is_full
-from aerobee.store.disk.store_health import Health
+from aerobee.store.disk.files import is_full
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import ConsumeQueueFlushService
 from aerobee.store.index.index_file import IndexFile, WrongEntry, WrongLink, WrongSlot
 from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.scan.sequence import Gap, Run, nearest_sound
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.reading.damage import DamageKind, DamageReports, Verdict
+from aerobee.store.reading.scrub_requests import ScrubRequests
 from aerobee.store.segments.mapped_file import MappedFile
-from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.store_stats import StoreStats
 
 log = logging.getLogger("aerobee.store.background.scrub")
 
@@ -80,37 +78,31 @@ class QueueRepair:
 
     def __init__(
         self,
-        segments: MappedFileQueue,
-        queues: ConsumeQueueTable,
+        *,
+        core: StoreCore,
         index: IndexService | None,
         damage: DamageReports,
-        health: Health,
-        stats: StoreStats,
-        clock: Clock,
         offsets: OffsetsKeeper,
         flusher: ConsumeQueueFlushService,
-        ask_scrub: Callable[[int], None],
-        ask_pass: Callable[[], None],
+        requests: ScrubRequests,
     ) -> None:
-        self._segments = segments
-        self._queues = queues
+        self._segments = core.segments
+        self._queues = core.queues
         self._index = index
         self._damage = damage
-        self._health = health
-        self._stats = stats
-        self._clock = clock
+        self._health = core.health
+        self._stats = core.stats
+        self._clock = core.clock
         self._offsets = offsets
         self._flusher = flusher
-        self._is_sound = damage.judge.is_sound
+        self._judge = damage.judge
         # None: a pass over the whole log has ended.
         self._findings: deque[Findings | IndexFindings | None] = deque()
         self._work: Iterator[None] | None = None
         self._held: dict[tuple[ConsumeQueue, int], Run] = {}
         # The last result of `_after`: a queue, the range of slots it holds for, and the result.
         self._last_after: tuple[ConsumeQueue | None, int, int, int | None] = (None, 0, 0, None)
-        # Have the scrub read the segment of a log offset; have it begin a whole pass.
-        self._ask_scrub = ask_scrub
-        self._ask_pass = ask_pass
+        self._requests = requests
 
     def take(self, findings: Findings | IndexFindings | None) -> None:
         """Resolve this at one of the next turns; None: a whole pass has ended. Any thread."""
@@ -176,7 +168,7 @@ class QueueRepair:
         if resolved and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
         if self._held and not findings.in_pass:
-            self._ask_pass()
+            self._requests.ask_pass()
 
     def _resolve_run(self, queue: ConsumeQueue, run: Run) -> Generator[None, None, bool]:
         if self._is_other_numbering(queue, run):
@@ -199,8 +191,8 @@ class QueueRepair:
             and begins is not None
             and ends is not None
             and run.part(last, run.end).log_offset < begins.log_offset < ends.log_offset
-            and self._is_sound(queue, first, begins)
-            and self._is_sound(queue, last, ends)
+            and self._judge.is_sound(queue, first, begins)
+            and self._judge.is_sound(queue, last, ends)
         )
 
     def _resolve_claim(self, queue: ConsumeQueue, claim: Run) -> bool:
@@ -239,7 +231,7 @@ class QueueRepair:
         if not 0 < present.size < PRE_BLANK_SIZE:
             return True
         # In a gap its own message is lost, whatever claims the slot now.
-        return not self._is_known_gap(present.log_offset) and not self._is_sound(
+        return not self._is_known_gap(present.log_offset) and not self._judge.is_sound(
             queue, slot, present
         )
 
@@ -248,7 +240,7 @@ class QueueRepair:
         if (queue, slot - 1) in self._held:
             return None
         slots = range(slot - 1, slot - _NEIGHBOURS, -1)
-        return nearest_sound(queue, slots, self._is_sound)[1]
+        return nearest_sound(queue, slots, self._judge.is_sound)[1]
 
     def _after(self, queue: ConsumeQueue, slot: int) -> int | None:
         """Log offset of the nearest sound entry after the slot. It is looked for once for many
@@ -257,7 +249,7 @@ class QueueRepair:
         if known is queue and first <= slot < last:
             return log_offset
         slots = range(slot + 1, slot + _NEIGHBOURS)
-        last, log_offset = nearest_sound(queue, slots, self._is_sound)
+        last, log_offset = nearest_sound(queue, slots, self._judge.is_sound)
         if log_offset is None:
             last -= _NEIGHBOURS // 2  # from there on another sound entry may be near
         self._last_after = (queue, slot, last, log_offset)
@@ -318,7 +310,7 @@ class QueueRepair:
             ):
                 self._repair_slot(queue, claim)
                 self._flusher.hurry()
-                self._ask_scrub(claim.log_offset)
+                self._requests.ask(claim.log_offset)
             yield
 
 

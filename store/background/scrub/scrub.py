@@ -23,26 +23,21 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from aerobee.config.model import Settings
 from aerobee.store.background.scrub.entry_scrub import EntryCheck
 from aerobee.store.background.scrub.index_entries import IndexEntryCheck
 from aerobee.store.background.scrub.index_scrub import IndexFileCheck
 from aerobee.store.background.scrub.queue_repair import Findings, IndexFindings, QueueRepair
-from aerobee.store.disk.files import Clock, Files
-from aerobee.store.disk.store_health import Health
 from aerobee.store.index.index_file import EntryKey, IndexFile, WrongEntry, WrongLink, WrongSlot
 from aerobee.store.index.index_service import IndexService
-from aerobee.store.log.marks import Marks
 from aerobee.store.log.scan.log_scanner import LogScanner, OneSegment
 from aerobee.store.log.scan.segment_reader import FileReader
 from aerobee.store.log.scan.sequence import Gap
 from aerobee.store.log.scan.sources import Source, Window, ranges_of
-from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_table import ConsumeQueueTable
+from aerobee.store.log.store_core import StoreCore
 from aerobee.store.reading.damage import DamageKind, DamageReports, Verdict
+from aerobee.store.reading.queue_reader import ReadLimits
+from aerobee.store.reading.scrub_requests import ScrubRequests
 from aerobee.store.segments.mapped_file import MappedFile
-from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.store_stats import StoreStats
 
 log = logging.getLogger("aerobee.store.background.scrub")
 
@@ -67,46 +62,36 @@ _MOST_NAMED = 100
 
 
 class Scrub:
-    """Checks one store. Readers keep the pages of the log's last `memory_bytes` in memory."""
+    """Checks one store."""
 
     name = "aerobee-scrub"
 
     def __init__(
         self,
-        files: Files,
-        clock: Clock,
-        segments: MappedFileQueue,
-        queues: ConsumeQueueTable,
-        levels: DelayLevels,
+        core: StoreCore,
+        index: IndexService | None,
         damage: DamageReports,
         queue_repair: QueueRepair,
-        health: Health,
-        stats: StoreStats,
-        marks: Marks,
-        memory_bytes: int,
-        crc_check: int,
-        settings: Settings,
-        index: IndexService | None,
+        requests: ScrubRequests,
     ) -> None:
-        self._files = files
-        self._clock = clock
-        self._segments = segments
-        self._queues = queues
-        self._levels = levels
+        self._settings = settings = core.settings
+        self._files = core.files
+        self._clock = core.clock
+        self._segments = core.segments
+        self._queues = core.queues
+        self._levels = core.levels
         self._damage = damage
         self._queue_repair = queue_repair
-        self._health = health
-        self._stats = stats
-        self._marks = marks
-        self._memory_bytes = memory_bytes
-        self._crc_check = crc_check
+        self._health = core.health
+        self._stats = core.stats
+        self._marks = core.marks
+        self._memory_bytes = ReadLimits.of(settings).memory_bytes
+        self._crc_check = damage.judge.crc_check
         self._index = index
-        self._settings = settings
+        self.requests = requests
         self._interval_s = settings.scrub_interval_hours * 3600.0
-        # Segments that were asked for, and those of the pass under way, by their beginnings.
-        self._asked: deque[int] = deque()
+        # Segments of the pass under way.
         self._pass: deque[MappedFile] | None = None
-        self._pass_asked = False
         self._pass_damaged = 0
         # The damage that was reported of segments, by their beginnings.
         self._reported: dict[int, list[tuple[int, int]]] = {}
@@ -115,14 +100,10 @@ class Scrub:
         self._wrong_index: dict[str, int] = {}
         self._counted_entries: set[tuple[str, int]] = set()
         self._known_entries: dict[str, dict[int, EntryKey]] = {}
-        # The first pass covers the part of the log that the start did not read.
-        self._next_pass_at = clock.monotonic() + FIRST_AFTER_S
+        # The first pass covers what the start found and did not read.
+        self._next_pass_at = core.clock.monotonic() + FIRST_AFTER_S
         self._first = True
         self._stopping = threading.Event()
-        # Ends the wait for something to do.
-        self._wake = threading.Event()
-        #: Whether nothing is being read, nor was anything asked for.
-        self.idle = False
         self._free_at = 0.0
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
@@ -135,47 +116,29 @@ class Scrub:
     def stop(self) -> None:
         """End the thread, in the middle of a segment if need be."""
         self._stopping.set()
-        self._wake.set()
+        self.requests.woken.set()
         if self._thread.ident is not None:
             self._thread.join()
-
-    def ask(self, log_offset: int) -> None:
-        """Read the segment of `log_offset` next. Any thread."""
-        segment = self._segments.find(log_offset)
-        if segment is not None and segment.start not in self._asked:
-            self.idle = False
-            self._asked.append(segment.start)
-            self._wake.set()
-
-    def ask_pass(self) -> None:
-        """Read the whole log once more, soon. Any thread."""
-        self.idle = False
-        self._pass_asked = True
-        self._wake.set()
 
     # --- passes -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._wake.clear()
+                self.requests.woken.clear()
                 segment = None if self._health.broken is not None else self._next()
                 if segment is not None:
                     self._scrub(segment)
                     continue
-                self.idle = not self._asked and not self._pass_asked
-                self._wake.wait(_IDLE_S)
-                self.idle = False
+                self.requests.wait(_IDLE_S)
         except Exception:
             # The top of the thread. The store goes on, and checks its reads as before.
             log.exception("scrub ended by a bug")
 
     def _next(self) -> MappedFile | None:
         """The segment to read now, None if there is nothing to do."""
-        while self._asked:
-            segment = self._segments.find(self._asked.popleft())
-            if segment is not None:
-                return segment
+        if (segment := self.requests.take()) is not None:
+            return segment
         if self._pass is None:
             self._pass = self._begin_pass()
         while self._pass:
@@ -188,10 +151,10 @@ class Scrub:
 
     def _begin_pass(self) -> deque[MappedFile] | None:
         due = self._clock.monotonic() >= self._next_pass_at
-        if not due and not self._pass_asked:
+        if not due and not self.requests.pass_asked:
             return None
-        whole = self._pass_asked or not self._first
-        self._first = self._pass_asked = False
+        whole = self.requests.pass_asked or not self._first
+        self._first = self.requests.pass_asked = False
         found = [
             segment
             for segment in self._segments.segments
@@ -308,7 +271,12 @@ class Scrub:
         )
         window = Window(source, _PIECE_BYTES)
         reader = FileReader(
-            segment.path, segment.start, segment.size, segment.size, window, _STEP_BYTES
+            path=segment.path,
+            start=segment.start,
+            size=segment.size,
+            file_bytes=segment.size,
+            window=window,
+            large=_STEP_BYTES,
         )
         keys = (
             None

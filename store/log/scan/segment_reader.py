@@ -236,7 +236,14 @@ class FileReader(SegmentReader):
     """Reads a segment's file, of which `file_bytes` are there, through a window of it."""
 
     def __init__(
-        self, path: str, start: int, size: int, file_bytes: int, window: Window, large: int = _LARGE
+        self,
+        *,
+        path: str,
+        start: int,
+        size: int,
+        file_bytes: int,
+        window: Window,
+        large: int = _LARGE,
     ) -> None:
         super().__init__(path, start, size, min(file_bytes, size), large)
         self.window = window
@@ -263,4 +270,11 @@ class FileReader(SegmentReader):
 
     def moved_to(self, start: int) -> "FileReader":
         """A reader of these bytes that takes them for the segment that begins at `start`."""
-        return FileReader(self.path, start, self.size, self.limit, self.window, self._large)
+        return FileReader(
+            path=self.path,
+            start=start,
+            size=self.size,
+            file_bytes=self.limit,
+            window=self.window,
+            large=self._large,
+        )

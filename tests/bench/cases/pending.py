@@ -131,7 +131,7 @@ def fill(root: Path, spread: Spread, messages: int) -> int:
             deliver_ms = spread.deliver_ms(number, first_ms, chance)
             now_ms = time.time_ns() // 1_000_000
             action_ms = next_action_ms(deliver_ms, now_ms, window_ms)
-            store.put(waiting_form(message(number), deliver_ms, action_ms))
+            store.log.put(waiting_form(message(number), deliver_ms, action_ms))
             if number % _DISPATCH_EVERY == 0:
                 store.dispatch()
             if number % 1_000_000 == 999_999:

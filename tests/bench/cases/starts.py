@@ -123,7 +123,7 @@ _numbers: Iterator[int] = iter(range(1 << 62))
 
 def put(store: MessageStore, places: list[tuple[str, int]], count: int) -> None:
     for number, (topic, queue_id) in enumerate(places):
-        store.put_batch([stored_message(topic, queue_id) for _ in range(count)])
+        store.log.put_batch([stored_message(topic, queue_id) for _ in range(count)])
         if number % 100 == 0:
             store.dispatch()
     store.dispatch()

@@ -62,7 +62,7 @@ def read_raw(store: MessageStore, topic: str, queue_id: int) -> dict[Place, byte
     found: dict[Place, bytes] = {}
     offset = store.min_offset(topic, queue_id)
     while True:
-        result = store.get(topic, queue_id, offset, 32)
+        result = store.reader.get(topic, queue_id, offset, 32)
         sent = b"".join(result.views)
         position = 0
         while position < len(sent):
@@ -82,7 +82,7 @@ def scrub_once(store: MessageStore) -> None:
     # Its own thread would take a part of the pass, and go on with it after this.
     scrub.stop()
     scrub._stopping.clear()
-    scrub._pass_asked = True
+    scrub.requests.pass_asked = True
     while (segment := scrub._next()) is not None or repair._findings or repair._work is not None:
         if segment is not None:
             scrub._scrub(segment)
@@ -172,7 +172,9 @@ class StoreJudge:
                 found.ends[topic, queue_id] = store.max_offset(topic, queue_id)
             for one in self.original.records:
                 for key in one.message.keys:
-                    found.keys[key] = store.query(one.message.topic, key, 10, 0, FAR_MS).records
+                    found.keys[key] = store.search.query(
+                        one.message.topic, key, 10, 0, FAR_MS
+                    ).records
             found.gaps = [(gap.start, gap.end) for gap in store.recovery.gaps]
             found.known_gaps = store.known_gaps
             found.log_end = store.recovery.log_end

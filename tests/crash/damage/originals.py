@@ -256,7 +256,7 @@ def _put(store: MessageStore, number: int) -> None:
     topic, queue_id = QUEUES[number % len(QUEUES)]
     half = number % 13 == 5
     delayed = topic.startswith("SCHEDULE")
-    store.put(
+    store.log.put(
         message(
             b"%03d" % number + bytes((number * 7 + n) % 251 for n in range(number * 5 % 23)),
             topic,

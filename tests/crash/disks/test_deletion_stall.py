@@ -127,7 +127,14 @@ async def test_deleting_a_gigabyte_happens_off_the_loop(folder: Path) -> None:
     files.threads.clear()
     files.calls.clear()
     removal = Removal(files, Health())
-    disposal = SegmentDisposal(Clock(), removal, DeletionCounts(), 0.1, 120.0, 120.0)
+    disposal = SegmentDisposal(
+        clock=Clock(),
+        removal=removal,
+        counts=DeletionCounts(),
+        pause_s=0.1,
+        destroy_after_s=120.0,
+        redelete_s=120.0,
+    )
     gaps: list[Took] = []
     syncs: list[Took] = []
     stop_ticks, stop_syncs = asyncio.Event(), threading.Event()

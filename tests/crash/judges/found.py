@@ -22,7 +22,7 @@ def pull_all(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
     found: list[Record] = []
     offset = store.min_offset(topic, queue_id)
     while True:
-        result = store.get(topic, queue_id, offset, 32, None)
+        result = store.reader.get(topic, queue_id, offset, 32, None)
         for view in result.views:
             found += records_of(bytes(view))
         result.release()
@@ -64,7 +64,7 @@ def _hits(store: MessageStore, records: list[Record]) -> dict[tuple[str, str], l
     hits: dict[tuple[str, str], list[int]] = {}
     for record in records:
         key = record.property("UNIQ_KEY")
-        answer = store.query(record.topic, key, 10, 0, _FOREVER_MS)
+        answer = store.search.query(record.topic, key, 10, 0, _FOREVER_MS)
         hits[record.topic, key] = [
             one.log_offset for view in answer.records for one in records_of(bytes(view))
         ]

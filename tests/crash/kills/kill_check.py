@@ -112,7 +112,7 @@ def _check_messages(found: list[Message], said: Said) -> list[str]:
 def _check_queries(store: MessageStore, said: Said) -> list[str]:
     wrong = []
     for number, _ in list(said.acks.values())[::5]:
-        if len(store.query("Orders", f"U{number}", 10, 0, 2**62).records) != 1:
+        if len(store.search.query("Orders", f"U{number}", 10, 0, 2**62).records) != 1:
             wrong.append(f"message {number} is not found by its key once")
     return wrong
 
@@ -121,7 +121,7 @@ def _check_next(store: MessageStore, found: list[Message], said: Said) -> list[s
     """New messages get new places."""
     wrong = []
     for queue_id in range(QUEUES):
-        result = store.put(message(b"%04d" % (COUNT + queue_id), queue_id=queue_id))
+        result = store.log.put(message(b"%04d" % (COUNT + queue_id), queue_id=queue_id))
         if (queue_id, result.queue_offset) in said.acks:
             wrong.append(f"place {result.queue_offset} of queue {queue_id} is given out again")
         if any(one.log_offset == result.log_offset for one in found):

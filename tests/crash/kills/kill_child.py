@@ -103,7 +103,7 @@ def write(directory: Path, flush: str, *, ack_early: bool) -> None:
             if ack_early:
                 # Where it would go, said before it is there.
                 say(f"ack {queue_id} {number // QUEUES} {store.written} {number}")
-            result = store.put(made)
+            result = store.log.put(made)
             if not ack_early:
                 acks.append(f"ack {queue_id} {result.queue_offset} {result.log_offset} {number}")
             number += 1

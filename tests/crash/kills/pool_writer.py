@@ -38,7 +38,7 @@ def main(directory: str, buffers: int, interval_ms: int, first: int, seed: int) 
         lines = [f"C {committed}\n"]
         for _ in range(rng.randrange(1, 6)):
             queue_id = number % 3
-            result = store.put(
+            result = store.log.put(
                 message(body_of(number, seed), queue_id=queue_id, unique=f"U{number}", tags="t")
             )
             lines.append(f"A {queue_id} {result.queue_offset} {number} {result.end}\n")

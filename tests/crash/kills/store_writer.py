@@ -31,7 +31,7 @@ def main(directory: str, flush: str, first: int, seed: int) -> None:
         end = 0
         for _ in range(1 + number % 5):
             queue_id = number % 3
-            result = store.put(
+            result = store.log.put(
                 message(body_of(number, seed), queue_id=queue_id, unique=f"U{number}", tags="t")
             )
             lines.append(f"{queue_id} {result.queue_offset} {number}\n")

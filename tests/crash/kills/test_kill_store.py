@@ -63,7 +63,7 @@ def test_killed_writer_loses_nothing_acknowledged(tmp_path: Path, flush: str, se
             offsets = [offset for queue, offset in there if queue == queue_id]
             assert sorted(offsets) == list(range(len(offsets)))
         for number in rng.sample(sorted(acked.values()), 20 if len(acked) > 20 else 1):
-            records = store.query("Orders", f"U{number}", 10, 0, 2**62).records
+            records = store.search.query("Orders", f"U{number}", 10, 0, 2**62).records
             assert [decode_record(record).body for record in records] == [body_of(number, seed)]
         assert store.close()
         if round_number % 2:

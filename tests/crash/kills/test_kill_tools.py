@@ -207,7 +207,7 @@ def falsely_served(root: Path, store_of: Damaged, *, below: int = 1 << 62) -> li
         for queue_id, offset in served:
             highest[queue_id] = max(highest[queue_id], offset + 1)
         for queue_id in range(QUEUES):
-            number = store.put(message(b"new", queue_id=queue_id)).queue_offset
+            number = store.log.put(message(b"new", queue_id=queue_id)).queue_offset
             if number < highest[queue_id]:
                 wrong.append(f"number {number} of queue {queue_id} is given again")
     return wrong
@@ -219,11 +219,11 @@ def _falsely_found(store: MessageStore, store_of: Damaged) -> list[str]:
     # The record whose number is damaged is whole but for that.
     known = {one.body for one in store_of.intact.values()} | {b"000040" + b"." * 50}
     for number in range(COUNT):
-        for record in store.query("Orders", f"U{number}", 10, 0, FIRST_MS * 2).records:
+        for record in store.search.query("Orders", f"U{number}", 10, 0, FIRST_MS * 2).records:
             if decode_record(record).body not in known:
                 wrong.append(f"key U{number} finds {decode_record(record).body[:20]!r}")
     for one in (*store_of.intact.values(), *store_of.lost.values()):
-        record = store.record_at(one.log_offset)
+        record = store.reader.record_at(one.log_offset)
         if record is not None and decode_record(record).topic != "Orders":
             wrong.append(f"a filler is viewed at {one.log_offset}")
     return wrong

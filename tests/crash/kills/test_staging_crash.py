@@ -23,6 +23,7 @@ from aerobee.protocol.message.properties import decode_properties, encode_proper
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
+from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.staging.staging_support import Desk, Row, rows, texts
 from tests.unit.store.support import adopt, kill_image, message
@@ -63,11 +64,11 @@ class Life:
         for key, given in self.given.items():
             desk.stage(key, 9, rows("zombie", 3))
             self.parts[key] = [desk.stage(key, n, given[n::2]) for n in range(2)]
-            desk.store.put(message(b"foreign", queue_id=3))
+            desk.store.log.put(message(b"foreign", queue_id=3))
         for key, parts in self.parts.items():
             desk.intent(key, parts)
         while desk.loop.turn():
-            desk.store.put(message(b"foreign", queue_id=3))
+            desk.store.log.put(message(b"foreign", queue_id=3))
             if self.save:
                 desk.save()
         desk.sync()
@@ -129,7 +130,7 @@ def again(found: Message) -> StoreMessage:
 
 
 def log_of(store: MessageStore) -> list[Message]:
-    return [decode_record(record) for record in store.records_from(0, ())]
+    return [decode_record(record) for record in store.reader.records_from(0, ())]
 
 
 def test_each_beginning_of_the_log_leads_to_each_row_once(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_each_beginning_of_the_log_leads_to_each_row_once(tmp_path: Path) -> Non
     for count in range(len(log) + 1):
         desk = Desk(tmp_path / "cut", delays=True)
         for found in log[:count]:
-            desk.store.put(again(found))
+            desk.store.log.put(again(found))
         desk.store.dispatch()
         desk.close()
         seen[check(tmp_path / "cut", life)] += 1
@@ -160,7 +161,7 @@ def test_kill_9_after_each_append_leads_to_each_row_once(
         life = Life(tmp_path / "live", save=save)
         left = [count]
         for name in ("put", "put_batch"):
-            monkeypatch.setattr(life.desk.store, name, counted(life.desk.store, name, left))
+            monkeypatch.setattr(life.desk.store.log, name, counted(life.desk.store.log, name, left))
         with contextlib.suppress(Killed):
             life.run()
         image = kill_image(tmp_path / "live", tmp_path / "image")
@@ -189,7 +190,7 @@ def half_published(tmp_path: Path) -> Iterator[tuple[Life, list[Message], int, i
     open_until = kinds.index("done")
     half = Desk(tmp_path / "half", delays=True)
     for one in records[:open_until]:
-        half.store.put(again(one))
+        half.store.log.put(again(one))
     yield life, records, len(kinds) - kinds[::-1].index("intent"), open_until
     half.close()
 
@@ -266,7 +267,7 @@ def killed_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     left = [1]
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
         for name in ("put", "put_batch"):
-            patch.setattr(desk.store, name, counted(desk.store, name, left))
+            patch.setattr(desk.store.log, name, counted(desk.store.log, name, left))
         yield desk
     assert left == [0]
     later = kill_image(root, root.with_name("later"))
@@ -283,8 +284,8 @@ def zero(root: Path, start: int, end: int) -> None:
         file.write(bytes(length))
 
 
-def counted(store: MessageStore, name: str, left: list[int]):  # type: ignore[no-untyped-def]
-    real = getattr(store, name)
+def counted(log: CommitLog, name: str, left: list[int]):  # type: ignore[no-untyped-def]
+    real = getattr(log, name)
 
     def put(what: object) -> object:
         if left[0] == 0:

@@ -129,7 +129,7 @@ def put(store: MessageStore, number: int, size: int) -> Sent:
     stored = "\2".join(f"{name}\1{value}" for name, value in properties.items()).encode()
     body = b"%d-%d-grown:" % (_GROWN, number)
     body = body.ljust(size - _OVERHEAD - len(stored), b".")
-    result = store.put(
+    result = store.log.put(
         from_properties(body, TOPIC, number % QUEUES, stored, store_host=pack_host("127.0.0.1", 1))
     )
     return Sent(

@@ -50,9 +50,9 @@ def _op_before_final(patch: pytest.MonkeyPatch) -> None:
 
     def other_way_round(log: TransactionLog, half: Half, pending_at: int | None) -> Any:
         owed: list[Any] = []
-        put, log._store.put = log._store.put, owed.append  # type: ignore[method-assign, assignment]
+        put, log._store.log.put = log._store.log.put, owed.append  # type: ignore[method-assign, assignment]
         log._put_op(transaction_log._Op(half.message.queue_offset, half.origin, COMMIT))
-        log._store.put = put  # type: ignore[method-assign]
+        log._store.log.put = put  # type: ignore[method-assign]
         put(owed[0])
         return commit(log, half, pending_at)
 

@@ -162,8 +162,8 @@ class SteppedBroker:
 
     def _build(self, settings: Settings, state_file: Callable[[str], JsonStateFile]) -> None:
         store = self.store
-        self._really_put = store.put
-        store.put = self._put  # type: ignore[method-assign]
+        self._really_put = store.log.put
+        store.log.put = self._put  # type: ignore[method-assign]
         self.offsets = ConsumerOffsets(state_file(OFFSETS_FILE), store.max_offset)
         self.timer_progress = TimerProgress(
             state_file(TIMER_FILE), lambda: store.durable, store.sync_soon
@@ -173,7 +173,7 @@ class SteppedBroker:
             self._appending(_TimerSettings(), stats),
             loop=loop,
             progress=self.timer_progress,
-            delays=cast("Any", store),
+            delays=cast("Any", store.log),
             second_step=second_step(),
         )
         self.clients = _Clients()

@@ -129,7 +129,7 @@ class World:
         number = len(self._sent)
         body = b"%06d " % number + self.rng.randbytes(self.rng.choice((300, 900, 1500)))
         one = message(body, queue_id=number % QUEUES, unique=f"U{number}", keys="same")
-        result = self.store.put(one)
+        result = self.store.log.put(one)
         assert self.store.sync_log()
         segment = next(
             segment.start
@@ -246,7 +246,7 @@ class World:
         found: list[tuple[int, bytes]] = []
         offset = self.store.min_offset("Orders", queue_id)
         while True:
-            result = self.store.get("Orders", queue_id, offset, 32, None)
+            result = self.store.reader.get("Orders", queue_id, offset, 32, None)
             for view in result.views:
                 found += [(one.queue_offset, one.body) for one in decode_records(bytes(view))]
             result.release()
@@ -266,7 +266,7 @@ class World:
             self._search_by_time([sent for sent in there if sent.queue_id == queue_id])
 
     def _expect_hit(self, sent: Sent, key: str, begin_ms: int, end_ms: int) -> None:
-        records = self.store.query("Orders", key, 8, begin_ms, end_ms).records
+        records = self.store.search.query("Orders", key, 8, begin_ms, end_ms).records
         found = [decode_record(record, 0).body for record in records]
         if found != [sent.body]:
             times = f"[{begin_ms}, {end_ms}]"
@@ -276,7 +276,7 @@ class World:
         """Where all before are older and none behind is: there the message itself, or an equal."""
         by_offset = {sent.queue_offset: sent for sent in queue}
         for place, sent in enumerate(queue):
-            found = self.store.offset_by_time("Orders", sent.queue_id, sent.store_ms)
+            found = self.store.search.offset_by_time("Orders", sent.queue_id, sent.store_ms)
             before = [one.store_ms for one in queue[:place]]
             behind = [one.store_ms for one in queue[place + 1 :]]
             in_order = all(ms <= sent.store_ms for ms in before) and all(

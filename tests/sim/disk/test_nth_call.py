@@ -87,7 +87,7 @@ def test_signals_interrupt_calls_and_cost_nothing(tmp_path: Path) -> None:
             for _ in range(60):
                 burst()
                 made.append(b"%06d" % len(made))
-                end = store.put(message(made[-1], unique=made[-1].decode())).end
+                end = store.log.put(message(made[-1], unique=made[-1].decode())).end
                 store.request_flush()
                 assert store.wait_durable(end, 30)
                 store.dispatch()

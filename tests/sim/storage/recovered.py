@@ -103,7 +103,7 @@ def look(store: SteppedStore, outcome: Outcome, keys: list[tuple[str, str]]) -> 
     for topic, queue_id in store.queues():
         outcome.queues[topic, queue_id] = pull_all(store, topic, queue_id)
     for topic, key in keys:
-        records = store.query(topic, key, 64, 0, 1 << 62).records
+        records = store.search.query(topic, key, 64, 0, 1 << 62).records
         outcome.hits[topic, key] = {decode_record(record).log_offset for record in records}
 
 
@@ -112,7 +112,7 @@ def pull_all(store: SteppedStore, topic: str, queue_id: int) -> QueueView:
     view = QueueView(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
     offset = view.min_offset
     while offset < view.max_offset:
-        result = store.get(topic, queue_id, offset, 32)
+        result = store.reader.get(topic, queue_id, offset, 32)
         for memory in result.views:
             data = bytes(memory)
             while data:
@@ -130,7 +130,7 @@ def pull_all(store: SteppedStore, topic: str, queue_id: int) -> QueueView:
 def put_one_each(store: SteppedStore, outcome: Outcome) -> None:
     """Life goes on: a message more for each queue, visible under the offset it was told."""
     for topic, queue_id in store.queues():
-        result = store.put(message(b"after the crash", topic, queue_id))
+        result = store.log.put(message(b"after the crash", topic, queue_id))
         outcome.next_offsets[topic, queue_id] = result.queue_offset
     store.sync_log()
     store.dispatch()

@@ -9,14 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from aerobee.config.model import Settings
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.store.errors import StoreBroken
-from aerobee.store.log.compiled import Compiled
-from aerobee.store.log.marks import StoreListener
 from aerobee.store.message_store import MessageStore
-from aerobee.store.recovery.opening import StoreParts
 from aerobee.store.segments.allocate import AllocateMappedFileService
 from aerobee.store.segments.mapped_file import MappedFile
 from tests.unit.store.support import FIRST_MS, ManualClock
@@ -67,21 +63,16 @@ class SteppedAllocator(AllocateMappedFileService):
 class SteppedStore(MessageStore):
     """Opened and closed as the real one; between that, the test does the threads' turns."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        parts: StoreParts,
-        compiled: Compiled | None = None,
-        listener: StoreListener | None = None,
-    ) -> None:
-        parts.allocator.__class__ = SteppedAllocator
-        super().__init__(settings, parts, compiled, listener)
+    def _make_allocator(self) -> AllocateMappedFileService:
+        allocator = super()._make_allocator()
+        allocator.__class__ = SteppedAllocator
+        return allocator
 
-    def _make_flusher(self, settings: Settings) -> Any:
-        return _without_thread(super()._make_flusher(settings))
+    def _make_flusher(self) -> Any:
+        return _without_thread(super()._make_flusher())
 
-    def _make_queue_flusher(self, settings: Settings) -> Any:
-        return _without_thread(super()._make_queue_flusher(settings))
+    def _make_queue_flusher(self) -> Any:
+        return _without_thread(super()._make_queue_flusher())
 
     # --- turns of the threads ---------------------------------------------------------------
 
@@ -95,7 +86,7 @@ class SteppedStore(MessageStore):
 
     def allocate(self) -> bool:
         """The allocation thread's turn; whether it had anything to do."""
-        allocator = self._parts.allocator
+        allocator = self._allocator
         assert isinstance(allocator, SteppedAllocator)
         return allocator.run()
 
@@ -125,7 +116,7 @@ class SteppedStore(MessageStore):
             for file in [*parts.index.files, *parts.index._spare]:
                 file.close()
         parts.segments.close()
-        for segment in parts.allocator._ready.values():
+        for segment in self._allocator._ready.values():
             segment.close()
         parts.lock.release()
 

@@ -310,7 +310,7 @@ class Runner:
         self._files.observe()
         invoked = len(self._files.journal)
         store = self._store
-        result = store.put_batch(messages) if count > 1 else store.put(messages[0])
+        result = store.log.put_batch(messages) if count > 1 else store.log.put(messages[0])
         self._files.observe()
         self._remember(messages, result, invoked)
         if self.rules.ack_on_put:

@@ -155,7 +155,7 @@ def mixed_store(root: Path, count: int) -> Path:
     store = MessageStore.open(small_settings(root), clock=ManualClock())
     for number in range(count):
         topic = "Orders" if number % 3 else "Payments"
-        store.put(message(b"%06d" % number + b"." * 60, topic, queue_id=number // 3 % 2))
+        store.log.put(message(b"%06d" % number + b"." * 60, topic, queue_id=number // 3 % 2))
     store.dispatch()
     assert store.close()
     return root
@@ -189,10 +189,10 @@ def test_audit_tells_messages_that_a_producer_sent_twice(newest: Driver, tmp_pat
 
     store = MessageStore.open(small_settings(tmp_path / "s"), clock=ManualClock())
     for unique in ("A", "B", "A"):
-        store.put(message(b"x", unique=unique))
+        store.log.put(message(b"x", unique=unique))
     # A broker stores them again itself in this form.
-    store.put(message(b"x", "%RETRY%g", unique="B"))
-    store.put(message(b"x", "%RETRY%g", unique="B"))
+    store.log.put(message(b"x", "%RETRY%g", unique="B"))
+    store.log.put(message(b"x", "%RETRY%g", unique="B"))
     store.dispatch()
     assert store.close()
     found = newest.run(job, arguments=["audit", str(tmp_path / "s")])
@@ -235,7 +235,7 @@ def answers(root: Path) -> dict[str, list[bytes]]:
     keys = [f"{letter}{number}" for number in range(MESSAGES) for letter in "UK"]
     store = MessageStore.open(small_settings(root), clock=ManualClock())
     try:
-        found = {key: store.query("Orders", key, 64, 0, 1 << 62) for key in keys}
+        found = {key: store.search.query("Orders", key, 64, 0, 1 << 62) for key in keys}
         return {key: [bytes(one) for one in result.records] for key, result in found.items()}
     finally:
         assert store.close()
@@ -351,7 +351,7 @@ def test_bodies_of_unknown_compression_are_archived_as_they_are(
     bodies = {0: b"plain", 1: zlib.compress(b"zlib"), 0x101: b"\x04\x22lz4", 0x201: b"\x28zstd"}
     bodies[0x301] = zlib.compress(b"zlib, said so")
     for flag, body in bodies.items():
-        store.put(message(body, sys_flag=flag))
+        store.log.put(message(body, sys_flag=flag))
     store.dispatch()
     assert store.close()
     target = str(tmp_path / "archive")
@@ -438,7 +438,7 @@ def test_replay_leaves_out_what_is_no_message(newest: Driver, tmp_path: Path) ->
     def put(body: bytes, topic: str, unique: str = "", real: str = "") -> None:
         clock.time_ms += 10
         more = {"REAL_TOPIC": real, "REAL_QID": "0"} if real else {}
-        store.put(message(body, topic, unique=unique, more=more))
+        store.log.put(message(body, topic, unique=unique, more=more))
 
     put(b"plain", "Orders", "A")
     put(b"chunk", "rmq_sys_aerobee_stage")
@@ -578,7 +578,7 @@ def test_dead_letters_are_told_with_their_reason(newest: Driver, tmp_path: Path)
     more = {"RETRY_TOPIC": "Orders", "ORIGIN_MESSAGE_ID": "AC"}
     for tries, body in ((17, b"often"), (3, b"\xff\xfe"), (17, "\u4e2d".encode())):
         one = message(body, "%DLQ%g", more=more)
-        store.put(with_tries(one, tries))
+        store.log.put(with_tries(one, tries))
     store.dispatch()
     assert store.close()
     found = newest.run(job, arguments=["dlq", str(tmp_path / "s")])

@@ -252,12 +252,12 @@ async def test_unused_and_expired_queues_go_on_request(
 ) -> None:
     tables, serve = requests_of(store, tmp_path, BrokerStats())
     made(tables.topics.create_retry("Orders", 1))
-    store.put(message(b"x", "Gone"))
-    store.put(message(b"x", "Orders", 0))
-    store.put(message(b"x", "Orders", 7))
+    store.log.put(message(b"x", "Gone"))
+    store.log.put(message(b"x", "Orders", 0))
+    store.log.put(message(b"x", "Orders", 7))
     made(tables.topics.create_retry("Filler", 1))
     while len(names(store)) < 3:
-        store.put(message(b"x" * 300, "Filler"))
+        store.log.put(message(b"x" * 300, "Filler"))
     settle(store)
     assert (await serve(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
     assert {topic for topic, _ in store.queues()} == {"Orders", "Filler"}

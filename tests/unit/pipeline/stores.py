@@ -114,7 +114,7 @@ def write_store(root: Path, count: int = 60, *, clean: bool = True, size: int = 
         clock.time_ms += 1000
         topic = "Rare" if number % 20 == 7 else "A"
         body = b"%05d" % number + b"." * size
-        store.put(message(body, topic, number % 2, unique=f"U{number}", tags="t"))
+        store.log.put(message(body, topic, number % 2, unique=f"U{number}", tags="t"))
     store.dispatch()
     if clean:
         store.close()

@@ -144,7 +144,7 @@ def read_all(store: MessageStore, topic: str = "Orders", queue_id: int = 0) -> l
     found: list[Message] = []
     offset = store.min_offset(topic, queue_id)
     while True:
-        result = store.get(topic, queue_id, offset, 32, None)
+        result = store.reader.get(topic, queue_id, offset, 32, None)
         for view in result.views:
             found += decode_records(bytes(view))
         result.release()
@@ -161,7 +161,7 @@ def fill(store: MessageStore, count: int, *, queues: int = 1, size: int = 50) ->
     """Put numbered messages round robin; their bodies in order."""
     made = [b"%06d" % n + b"." * size for n in range(count)]
     for n, body in enumerate(made):
-        store.put(message(body, queue_id=n % queues, unique=f"U{n}", tags=f"T{n % 3}"))
+        store.log.put(message(body, queue_id=n % queues, unique=f"U{n}", tags=f"T{n % 3}"))
     store.dispatch()
     return made
 
@@ -172,7 +172,7 @@ def put_until_refused(store: MessageStore) -> tuple[list[bytes], StoreNotWritabl
     for number in range(1000):
         body = b"%04d" % number + b"." * 100
         try:
-            store.put(message(body))
+            store.log.put(message(body))
         except StoreNotWritable as refusal:
             return taken, refusal
         taken.append(body)

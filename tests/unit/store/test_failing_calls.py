@@ -25,7 +25,7 @@ def started(root: Path, files: FaultyFiles | FailingFiles) -> SteppedStore:
 
 def later(store: SteppedStore) -> None:
     """Let the pauses between two tries pass."""
-    clock = store._clock
+    clock = store._parts.clock
     assert isinstance(clock, SteppedClock)
     clock.passed_s += 20
 
@@ -33,7 +33,7 @@ def later(store: SteppedStore) -> None:
 def test_unused_index_file_that_cannot_be_removed_does_not_keep_the_lock(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = started(tmp_path, files)
-    store.put(message(unique="U"))
+    store.log.put(message(unique="U"))
     files.fail("create", errno.EIO, "consumequeue", times=1)
     files.fail("remove", errno.EIO, "index")
     store.dispatch()  # room in the index was made, the queue cannot be
@@ -47,7 +47,7 @@ def test_unused_index_file_that_cannot_be_removed_does_not_keep_the_lock(tmp_pat
 def test_closing_again_gives_the_same_answer(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = started(tmp_path, files)
-    store.put(message())
+    store.log.put(message())
     files.fail("data_sync", errno.EIO, "commitlog")
     assert [store.close(), store.close()] == [False, False]
     files.heal()
@@ -60,7 +60,7 @@ def test_full_disk_leaves_the_times_that_were_noted(tmp_path: Path) -> None:
     store = started(tmp_path, files)
     files.fail("write", errno.ENOSPC, "checkpoint", times=2)
     for _ in range(4):
-        store.put(message())
+        store.log.put(message())
         store.dispatch()
         assert store.flush_queues(thorough=True)
     assert store.broken is None
@@ -71,14 +71,14 @@ def test_full_disk_leaves_the_times_that_were_noted(tmp_path: Path) -> None:
 def test_too_many_open_files_refuse_sends_until_there_are_fewer(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = started(tmp_path, files)
-    store.put(message(b"1"))
+    store.log.put(message(b"1"))
     files.fail("create", errno.EMFILE, "consumequeue")
     assert store.dispatch() == []
     with pytest.raises(StoreNotWritable, match="too many files are open"):
-        store.put(message(b"refused"))
+        store.log.put(message(b"refused"))
     files.heal()
     later(store)
-    store.put(message(b"2"))
+    store.log.put(message(b"2"))
     store.dispatch()
     assert bodies(store) == [b"1", b"2"]
     assert store.close()
@@ -89,17 +89,17 @@ def test_too_many_open_files_only_delay_a_new_segment(tmp_path: Path) -> None:
     store = started(tmp_path, files)
     files.fail("sync_directory", errno.EMFILE, "commitlog", times=1)
     with pytest.raises(SegmentCreateFailed):
-        store.put(message())
+        store.log.put(message())
     assert store.broken is None
     later(store)
-    store.put(message())
+    store.log.put(message())
     assert store.close()
 
 
 def test_names_not_synced_for_want_of_descriptors_are_synced_later(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = started(tmp_path, files)
-    store.put(message(unique="U"))
+    store.log.put(message(unique="U"))
     store.dispatch()
     for part in ("consumequeue", "index"):
         files.fail("sync_directory", errno.EMFILE, part, times=1)
@@ -130,11 +130,11 @@ class NothingNoted(FailingFiles):
 def test_what_a_failed_sync_took_is_made_again_though_nobody_could_note_it(lost: str) -> None:
     files = NothingNoted(ROOT)
     store = started(ROOT, files)
-    store.put(message(b"1", unique="U1"))
+    store.log.put(message(b"1", unique="U1"))
     store.dispatch()
     assert store.sync_log()
     assert store.flush_queues(thorough=True)
-    store.put(message(b"2", unique="U2"))
+    store.log.put(message(b"2", unique="U2"))
     store.dispatch()
     assert store.sync_log()
     store._offsets.save()  # says that both are dispatched, and the kernel had them
@@ -144,7 +144,7 @@ def test_what_a_failed_sync_took_is_made_again_though_nobody_could_note_it(lost:
     files.fail_sync, files.refused = "", False
     again = started(ROOT, files)
     assert bodies(again) == [b"1", b"2"]
-    found = [again.query("Orders", key, 9, 1, 1 << 62).records for key in ("U1", "U2")]
+    found = [again.search.query("Orders", key, 9, 1, 1 << 62).records for key in ("U1", "U2")]
     assert [len(records) for records in found] == [1, 1]
     assert again.close()
 
@@ -154,7 +154,7 @@ def test_an_index_file_is_read_as_the_disk_has_it_after_a_failed_sync() -> None:
     files = FailingFiles(ROOT)
     store = started(ROOT, files)
     for number in range(3):
-        store.put(message(unique=f"U{number}"))
+        store.log.put(message(unique=f"U{number}"))
     store.dispatch()
     assert store.sync_log()
     files.fail_sync = "index"
@@ -164,7 +164,7 @@ def test_an_index_file_is_read_as_the_disk_has_it_after_a_failed_sync() -> None:
     image = files.image()
     (path,) = [path for path in image if path.startswith(f"{ROOT}/index/")]
     assert int.from_bytes((image[path] or b"")[36:40], "big") == 4
-    assert len(again.query("Orders", "U1", 9, 1, 1 << 62).records) == 1
+    assert len(again.search.query("Orders", "U1", 9, 1, 1 << 62).records) == 1
     assert again.close()
 
 
@@ -172,13 +172,13 @@ def test_a_bug_in_a_round_of_dispatch_leaves_no_hole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MessageStore.open(small_settings(tmp_path))
-    store.put(message(body=b"first"))
-    store.put(message(body=b"other", queue_id=1))
+    store.log.put(message(body=b"first"))
+    store.log.put(message(body=b"other", queue_id=1))
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueue, "write_entries", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             store.dispatch()
-    store.put(message(body=b"second"))
+    store.log.put(message(body=b"second"))
     arrivals = store.dispatch()
     assert [(found.queue_id, found.queue_offset) for found in arrivals] == [(0, 0), (1, 0), (0, 1)]
     assert bodies(store) == [b"first", b"second"]

@@ -195,7 +195,7 @@ def test_many_at_once_count_as_one_by_one() -> None:
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_put_that_waits_for_its_flush_is_counted_by_who_waits(tmp_path: Path, flush: str) -> None:
     store = MessageStore.open(small_settings(tmp_path, flush_disk_type=flush))
-    store.put(message())
+    store.log.put(message())
     stats = store.stats
     assert stats.append_times.count == 1
     assert stats.put_times.count == (1 if flush == "ASYNC_FLUSH" else 0)

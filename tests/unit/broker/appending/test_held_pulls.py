@@ -42,7 +42,7 @@ class Held:
         self.turns = turns or Endless()
         self.stored: dict[tuple[str, int, int], bytes] = {}
         limits = SimpleNamespace(held_pulls=limit, held_pull_bytes=limit_bytes)
-        store = SimpleNamespace(properties_at=self._properties_at)
+        store = SimpleNamespace(reader=SimpleNamespace(properties_at=self._properties_at))
         self.table = HeldPulls(limits, self.clock, self.turns, store)  # type: ignore[arg-type]
         self.left: list[str] = []
         self.times: list[float] = []

@@ -114,8 +114,8 @@ class Bench:
             **self.settings,
         }
         self.store = MessageStore.open(small_settings(self.path, **values), clock=self.clock)
-        self._really_put = self.store.put
-        self.store.put = self._put  # type: ignore[method-assign]
+        self._really_put = self.store.log.put
+        self.store.log.put = self._put  # type: ignore[method-assign]
         self.stats = BrokerStats()
         self.progress = DelayProgress(self.file(), lambda: self.store.durable)
         self.retries = retries_of(self.store, self.deleted)
@@ -251,7 +251,7 @@ def test_a_message_is_delivered_when_it_is_due_and_not_before(bench: Bench) -> N
         assert bench.clock.now_ms() <= due_ms + 2
     assert before_ms >= due_ms - 1
     (found,) = read_all(bench.store, queue_id=1)
-    waiting = decode_record(bench.store.record_at(sent.log_offset) or b"")
+    waiting = decode_record(bench.store.reader.record_at(sent.log_offset) or b"")
     assert found.properties == waiting.properties
     assert found.properties["DELAY"] == "2"
     assert found.properties["REAL_QID"] == "1"
@@ -262,7 +262,9 @@ def test_a_message_is_delivered_when_it_is_due_and_not_before(bench: Bench) -> N
     assert found.prepared_transaction_offset == 0
     unit = queue_file(bench.path, "Orders", 1).read_bytes()[:ENTRY_BYTES]
     assert ENTRY.unpack(unit)[2] == tag_code("T")
-    assert [decode_record(r).topic for r in bench.store.query("Orders", "k", 9, 0, 2**62).records]
+    assert [
+        decode_record(r).topic for r in bench.store.search.query("Orders", "k", 9, 0, 2**62).records
+    ]
 
 
 def test_levels_do_not_wait_for_each_other(bench: Bench) -> None:
@@ -395,19 +397,19 @@ def test_an_unforeseen_error_is_logged_and_other_levels_go_on(
 ) -> None:
     bench.send(b"bad", 1, topic="Bad")
     bench.send(b"good", 2)
-    put = bench.store.put
+    put = bench.store.log.put
 
     def failing(one: StoreMessage) -> PutResult:
         if one.topic == "Bad":
             raise OSError("unforeseen")
         return put(one)
 
-    bench.store.put = failing
+    bench.store.log.put = failing
     bench.pass_ms(6000)
     assert bodies(bench.store) == [b"good"]
     assert "Traceback" in caplog.text
     assert "unforeseen" in caplog.text
-    bench.store.put = put
+    bench.store.log.put = put
     bench.pass_ms(10_000)
     assert bodies(bench.store, "Bad") == [b"bad"]
 
@@ -431,7 +433,7 @@ def test_a_damaged_record_is_passed_over_and_named(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     results = [bench.send(b"%d" % n * 20, 1) for n in range(3)]
-    segment = bench.store._log.segments.find(results[1].log_offset)
+    segment = bench.store.log.segments.find(results[1].log_offset)
     assert segment is not None
     assert segment._memory is not None
     position = results[1].log_offset - segment.start

@@ -73,8 +73,8 @@ class Bench:
             **self.settings,
         }
         self.store = MessageStore.open(small_settings(self.path, **values), clock=self.clock)
-        self._really_put = self.store.put
-        self.store.put = self._put  # type: ignore[method-assign]
+        self._really_put = self.store.log.put
+        self.store.log.put = self._put  # type: ignore[method-assign]
         self.visible = True
         self.stats = BrokerStats()
         self.progress = TimerProgress(self.file(), lambda: self.store.durable)
@@ -88,7 +88,7 @@ class Bench:
             ),
             loop=cast(asyncio.AbstractEventLoop, self.loop),
             progress=self.progress,
-            delays=cast("ScheduleMessageService", self.store),
+            delays=cast("ScheduleMessageService", self.store.log),
             second_step=second_step(self.topics.get, self.deleted),
         )
         self.timer.start()
@@ -272,7 +272,7 @@ def test_a_half_message_s_time_is_left_alone(bench: Bench) -> None:
         b"x", HALF_TOPIC, 0, b"TIMER_DELAY_SEC\x0130", sys_flag=SYS_TRANSACTION_PREPARED
     )
     result = bench.timer.put(half)
-    assert bench.store.record_at(result.log_offset)
+    assert bench.store.reader.record_at(result.log_offset)
     assert not bench.waiting()
 
 

@@ -457,6 +457,7 @@ class FakeQueues:
     def __init__(self, ends: Mapping[tuple[str, int], tuple[int, int]]) -> None:
         self.ends = ends
         self.asked: list[tuple[str, int, int]] = []
+        self.reader = self.search = self
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         return self.ends.get((topic, queue_id), (0, 0))[0]

@@ -78,6 +78,7 @@ class Store:
         self.written = self.durable = self.dispatched = self.min_log_offset = 0
         self.committed, self.free_buffers = 0, NO_POOL
         self.record: bytes | None = None
+        self.reader = self
 
     def record_at(self, log_offset: int) -> bytes | None:
         return self.record if log_offset == self.min_log_offset else None

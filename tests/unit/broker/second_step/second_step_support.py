@@ -53,4 +53,4 @@ def no_retries() -> RetriesWaiting:
 def retries_of(store: MessageStore, deleted: DeletedTopics | None = None) -> RetriesWaiting:
     """The count of those that wait in a store."""
     known = deleted or no_deletions()
-    return RetriesWaiting(store.delays, store.record_at, known.offset_of)
+    return RetriesWaiting(store.delays, store.reader.record_at, known.offset_of)

@@ -377,7 +377,7 @@ def test_publishing_waits_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
 
     given = rows("a", 20)
     desk.intent(KEY, [desk.stage(KEY, 0, given)])
-    real_put, real_batch, left = desk.store.put, desk.store.put_batch, [6]
+    real_put, real_batch, left = desk.store.log.put, desk.store.log.put_batch, [6]
 
     def refuse_now_and_then(call):  # type: ignore[no-untyped-def]
         def put(message):  # type: ignore[no-untyped-def]
@@ -388,8 +388,8 @@ def test_publishing_waits_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
 
         return put
 
-    monkeypatch.setattr(desk.store, "put", refuse_now_and_then(real_put))
-    monkeypatch.setattr(desk.store, "put_batch", refuse_now_and_then(real_batch))
+    monkeypatch.setattr(desk.store.log, "put", refuse_now_and_then(real_put))
+    monkeypatch.setattr(desk.store.log, "put_batch", refuse_now_and_then(real_batch))
     desk.settle()
     assert desk.bodies() == texts(given)
     assert desk.state(KEY) == "done"
@@ -400,7 +400,7 @@ def test_a_row_that_can_never_be_stored_is_passed_over(
 ) -> None:
     given = rows("a", 20, queues=1)
     desk.intent(KEY, [desk.stage(KEY, 0, given)])
-    real_put, real_batch = desk.store.put, desk.store.put_batch
+    real_put, real_batch = desk.store.log.put, desk.store.log.put_batch
 
     def put(message):  # type: ignore[no-untyped-def]
         if message.body == b"a-007":
@@ -412,8 +412,8 @@ def test_a_row_that_can_never_be_stored_is_passed_over(
             raise MessageIllegal("too large")
         return real_batch(messages)
 
-    monkeypatch.setattr(desk.store, "put", put)
-    monkeypatch.setattr(desk.store, "put_batch", put_batch)
+    monkeypatch.setattr(desk.store.log, "put", put)
+    monkeypatch.setattr(desk.store.log, "put_batch", put_batch)
     desk.settle()
     assert desk.bodies() == texts(given[:7] + given[8:])
     assert desk.staging.publisher.lost_rows == 1
@@ -425,14 +425,14 @@ def test_a_row_that_is_passed_over_is_not_counted_as_moved(
     given = rows("a", 20, queues=4)
     desk.intent(KEY, [desk.stage(KEY, 0, given)])
     desk.topics.update(TopicConfig("Orders", 1, 1)).result()
-    real = desk.store.put
+    real = desk.store.log.put
 
     def put(message: StoreMessage) -> PutResult:
         if message.body == b"a-007":
             raise MessageIllegal("too large")
         return real(message)
 
-    monkeypatch.setattr(desk.store, "put", put)
+    monkeypatch.setattr(desk.store.log, "put", put)
     desk.settle()
     assert len(desk.bodies()) == 19
     assert desk.staging.publisher.lost_rows == 1
@@ -449,9 +449,9 @@ def test_the_missing_rows_of_a_lost_chunk_are_passed_over_together(
     stage = desk.staging.table.stages[part.stage]
     stage.published, stage.missing = 12, deque([0, 2, *range(4, 10)])
     lost = stage.chunks[1].log_offset
-    real = desk.store.record_at
+    real = desk.store.reader.record_at
     monkeypatch.setattr(
-        desk.store, "record_at", lambda offset: None if offset == lost else real(offset)
+        desk.store.reader, "record_at", lambda offset: None if offset == lost else real(offset)
     )
     desk.settle()
     assert desk.state(KEY) == "done"
@@ -496,7 +496,7 @@ def test_levels_may_be_other_ones_after_a_kill(tmp_path: Path) -> None:
             raise StoreClosed("killed")
         return real(message)
 
-    real, desk.store.put = desk.store.put, put  # type: ignore[method-assign]
+    real, desk.store.log.put = desk.store.log.put, put  # type: ignore[method-assign]
     desk.settle()
     desk.close()
     desk = Desk(tmp_path / "store", delays=True, message_delay_levels="1s").start()
@@ -516,14 +516,14 @@ def test_a_topic_that_has_other_queues_after_a_kill_has_each_row_once(
     desk = Desk(tmp_path / "store").start()
     desk.intent(KEY, [desk.stage(KEY, 0, given)])
     desk.topics.update(TopicConfig("Orders", 1, 1)).result()
-    real, left = desk.store.put, iter(range(puts))
+    real, left = desk.store.log.put, iter(range(puts))
 
     def put(message: StoreMessage) -> PutResult:
         if next(left, None) is None:
             raise StoreClosed("killed")
         return real(message)
 
-    desk.store.put = put  # type: ignore[method-assign]
+    desk.store.log.put = put  # type: ignore[method-assign]
     desk.settle()
     desk.close()
     desk = Desk(tmp_path / "store").start()

@@ -97,6 +97,7 @@ class Queues:
         self.on_disk: set[tuple[str, int]] = set()
         self.deleted: list[str] = []
         self.kept: list[tuple[str, int]] = []
+        self.reader = self.search = self
 
     def put(self, topic: str, queue_id: int, times: Iterable[int], min_offset: int = 0) -> None:
         self.table[topic, queue_id] = (min_offset, list(times))

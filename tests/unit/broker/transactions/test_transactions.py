@@ -105,8 +105,8 @@ class Bench:
     def open(self) -> None:
         self.settings = small_settings(self.path, **self.values)
         self.store = MessageStore.open(self.settings, clock=self.clock)
-        self._really_put = self.store.put
-        self.store.put = self._put  # type: ignore[method-assign]
+        self._really_put = self.store.log.put
+        self.store.log.put = self._put  # type: ignore[method-assign]
         tables = Tables(self.path / "config")
         self.topics, self.clients = tables.topics, tables.clients
         self.topics.update(TopicConfig("Orders", 4, 4, PERM_READ_WRITE)).result()
@@ -156,7 +156,7 @@ class Bench:
         self.store.request_flush()
         image = self.path.with_name(name)
         shutil.copytree(self.path, image)
-        self.store.put = self._really_put  # type: ignore[method-assign]
+        self.store.log.put = self._really_put  # type: ignore[method-assign]
         self.store.close()
         self.path = image
         self.open()
@@ -176,7 +176,7 @@ class Bench:
         self.restart()
 
     def _topic_at(self, log_offset: int) -> str | None:
-        record = self.store.record_at(log_offset)
+        record = self.store.reader.record_at(log_offset)
         return None if record is None else decode_record(record).properties.get("REAL_TOPIC")
 
     def prepare(
@@ -354,10 +354,10 @@ def test_a_decision_names_its_half_message_rightly_or_is_refused(bench: Bench) -
         assert "Find prepared transaction message failed" in text
     assert "must be 8 (commit)" in bench.refusal(place, 4)
     assert "commitOrRollback is missing" in bench.refusal(place, COMMIT, commitOrRollback="")
-    plain = bench.store.put(message(b"plain", "Orders", 2))
+    plain = bench.store.log.put(message(b"plain", "Orders", 2))
     assert "no half message" in bench.refusal(plain, COMMIT)
     bench.end(place, COMMIT)
-    final = bench.store.record_at(place.end)
+    final = bench.store.reader.record_at(place.end)
     assert "no half message" in bench.refusal(place, COMMIT, commitLogOffset=plain.end), final
     assert bench.transactions.ends.refused == 10
 
@@ -779,7 +779,7 @@ def test_what_is_decided_or_no_half_message_is_not_resumed(bench: Bench) -> None
     bench.end(place, ROLLBACK)
     with pytest.raises(BadRequest, match="is decided"):
         resume(bench, place.log_offset)
-    plain = bench.store.put(message(b"plain", "Orders", 2))
+    plain = bench.store.log.put(message(b"plain", "Orders", 2))
     with pytest.raises(BadRequest, match="no half message"):
         resume(bench, plain.log_offset)
     with pytest.raises(BadRequest, match="there is no message"):
@@ -1025,7 +1025,7 @@ def test_decisions_behind_one_that_is_missing_are_not_remembered_for_ever(
 
 
 def test_a_damaged_half_message_is_passed_over_and_counted(bench: Bench) -> None:
-    bench.store.put(message(b"x", HALF_TOPIC, 0, more={"PGROUP": GROUP}))
+    bench.store.log.put(message(b"x", HALF_TOPIC, 0, more={"PGROUP": GROUP}))
     bench.store.dispatch()
     bench.prepare(unique="sound")
     bench.restart()
@@ -1043,7 +1043,7 @@ def java_copy(bench: Bench, of: Message, checks_made: int) -> PutResult:
     properties = dict(of.properties) | {"TRANSACTION_CHECK_TIMES": str(checks_made)}
     made = message(of.body, HALF_TOPIC, 0, more=properties)
     made.born_timestamp_ms = of.born_timestamp_ms
-    result = bench.store.put(made)
+    result = bench.store.log.put(made)
     bench.store.dispatch()
     return result
 
@@ -1072,7 +1072,7 @@ def test_an_op_message_of_java_says_that_and_not_how(bench: Bench) -> None:
     places = [bench.prepare(unique=f"U{number}") for number in range(4)]
     for body in (b"0", b"1,2", b"rubbish"):
         op = message(body, OP_HALF_TOPIC, 0, tags="d", more={"WAIT": "true"})
-        bench.store.put(op)
+        bench.store.log.put(op)
     bench.store.dispatch()
     bench.restart()
     assert bench.transactions.pending == 1

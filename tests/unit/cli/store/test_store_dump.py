@@ -105,7 +105,7 @@ def test_bodies_cannot_move_the_cursor(tmp_path: Path) -> None:
     from tests.unit.store.support import message, small_settings
 
     opened = MessageStore.open(small_settings(tmp_path))
-    opened.put(message(b"\x1b[2J"))
+    opened.log.put(message(b"\x1b[2J"))
     assert opened.close()
     assert "\x1b" not in store("dump", "messages", tmp_path).out
 

@@ -110,7 +110,7 @@ def test_a_common_topic_is_walked_without_pieces_that_have_none_of_it(tmp_path: 
 
     store = MessageStore.open(small_settings(tmp_path))
     for number in range(120):
-        store.put(message(b"%05d" % number, "Early" if number < 60 else "Late"))
+        store.log.put(message(b"%05d" % number, "Early" if number < 60 else "Late"))
     store.dispatch()
     store.close()
     planned = parts(tmp_path, topic="Late", splitBytes="1k")

@@ -115,7 +115,7 @@ def test_records_dispatched_to_several_queues_have_a_unit_in_each(tmp_path: Path
     store = MessageStore.open(small_settings(tmp_path / "s", **changes), clock=ManualClock())
     for number in range(5):
         more = {"INNER_MULTI_DISPATCH": "%LMQ%a,Copy,Orders"} if number % 2 else {}
-        store.put(message(b"x", queue_id=1, tags="T", more=more))
+        store.log.put(message(b"x", queue_id=1, tags="T", more=more))
     store.dispatch()
     assert store.close()
     test_units = sorted(tuple(row.values()) for row in units(tmp_path / "s").to_pylist())

@@ -79,12 +79,12 @@ def make(root: Path, per_queue: int = PER_QUEUE, **changes: object) -> Path:
         clock.time_ms += 1500
         keys = {"unique": f"U{number}", "keys": f"K{number} even" if number % 2 == 0 else ""}
         body = b"%06d" % number + b"." * 40
-        store.put(message(body, queue_id=number % QUEUES, tags=f"T{number % 3}", **keys))
+        store.log.put(message(body, queue_id=number % QUEUES, tags=f"T{number % 3}", **keys))
         if number in (10, 60):
-            store.put(message(b"half", "RMQ_SYS_TRANS_HALF", unique=f"H{number}", sys_flag=4))
+            store.log.put(message(b"half", "RMQ_SYS_TRANS_HALF", unique=f"H{number}", sys_flag=4))
         if number == 20:
-            store.put(message(b"back", "Orders", unique="R", sys_flag=12))
-            store.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
+            store.log.put(message(b"back", "Orders", unique="R", sys_flag=12))
+            store.log.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
     store.dispatch()
     assert store.close()
     config = root / "config"

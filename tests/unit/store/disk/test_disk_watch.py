@@ -34,7 +34,15 @@ class Stopwatch(Clock):
 
 def watch(disks: Disks, logs: tuple[str, ...] = ("a",)) -> tuple[DiskWatch, Health, Stopwatch]:
     health, clock = Health(), Stopwatch()
-    return DiskWatch(disks, clock, health, logs, "queues", 0.9), health, clock
+    disk = DiskWatch(
+        files=disks,
+        clock=clock,
+        health=health,
+        log_directories=logs,
+        queue_directory="queues",
+        warning_ratio=0.9,
+    )
+    return disk, health, clock
 
 
 def test_refusal_names_the_path_how_full_and_the_setting() -> None:

@@ -19,7 +19,7 @@ from tests.unit.store.support import message, small_settings
 def store(tmp_path: Path) -> Iterator[MessageStore]:
     store = MessageStore.open(small_settings(tmp_path / "store"))
     store.look_whether_there()
-    store.put(message())
+    store.log.put(message())
     store.dispatch()
     yield store
     store.close()
@@ -83,13 +83,13 @@ def test_what_was_taken_away_is_noticed_and_sends_are_refused(
     """3,000 sends were acknowledged, 973 of them were there afterwards."""
     root = tmp_path / "store"
     store.look_whether_there()
-    store.put(message())
+    store.log.put(message())
     wait_until(lambda: len(list((root / "commitlog").iterdir())) == 2, "a segment made ahead")
     lose(root)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     store.look_whether_there()
     with pytest.raises(StoreBroken, match=r"is not there any more|was replaced, or mounted over"):
-        store.put(message())
+        store.log.put(message())
     with pytest.raises(FileNotFoundError, match="the store is gone"):
         store.check_there()
     store.close()
@@ -107,7 +107,7 @@ def test_a_queue_without_a_file_is_not_made_where_the_store_was(
     for queue_id in (1, 2, 3):
         # Before the next look at the place: it is what finds nothing there that looks.
         with suppress(StoreBroken):
-            store.put(message(queue_id=queue_id))
+            store.log.put(message(queue_id=queue_id))
         store.dispatch()
     assert sorted(root.rglob("*")) == before
     assert "is not there any more" in (store.not_writable_reason() or "")
@@ -122,11 +122,11 @@ def test_no_segment_and_no_index_file_is_made_where_the_store_was(
     root = tmp_path / "store"
     store = MessageStore.open(small_settings(root))
     store.look_whether_there()
-    store.put(message(keys="the first file of the index"))
+    store.log.put(message(keys="the first file of the index"))
     lose(root)
     for _ in range(8):
         with suppress(StoreBroken, SegmentCreateFailed):
-            store.put(message(b"x" * 2_500, keys="a key"))
+            store.log.put(message(b"x" * 2_500, keys="a key"))
     assert store.dispatch() == []
     store.look_whether_there()
     assert not root.exists()
@@ -138,7 +138,7 @@ def test_no_segment_and_no_index_file_is_made_where_the_store_was(
 def test_a_store_that_grows_and_forgets_is_still_there(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path / "store"))
     for _ in range(400):
-        store.put(message(b"x" * 1000))
+        store.log.put(message(b"x" * 1000))
         store.look_whether_there()
     store.dispatch()
     assert len(list((tmp_path / "store" / "commitlog").iterdir())) > 3

@@ -58,7 +58,7 @@ def to(names: str, body: bytes = b"hello", topic: str = "Orders", **more: object
 
 
 def stored_properties(store: MessageStore, log_offset: int) -> dict[str, str]:
-    record = store.record_at(log_offset)
+    record = store.reader.record_at(log_offset)
     assert record is not None
     return decode_record(record).properties
 
@@ -88,7 +88,9 @@ def test_our_files_are_the_golden_ones_byte_for_byte(tmp_path: Path) -> None:
     for turn, item in enumerate(LMQ_WORKLOAD):
         clock.time_ms = FIRST_MS + turn * STEP_MS
         text = item.properties.encode()
-        store.put(from_properties(item.body, item.topic, item.queue_id, text, born_ms=FIRST_MS - 5))
+        store.log.put(
+            from_properties(item.body, item.topic, item.queue_id, text, born_ms=FIRST_MS - 5)
+        )
     store.dispatch()
     assert store.close()
     for folder in ("commitlog", "consumequeue"):
@@ -105,8 +107,8 @@ def test_queues_made_again_from_the_log_are_the_golden_ones(tmp_path: Path) -> N
 
 def test_a_message_is_found_through_all_queues_it_lists(tmp_path: Path) -> None:
     store = light(tmp_path)
-    store.put(to(f"{X},Audit,{Y}", b"one", queue_id=3, tags="a"))
-    store.put(to(X, b"two", queue_id=1))
+    store.log.put(to(f"{X},Audit,{Y}", b"one", queue_id=3, tags="a"))
+    store.log.put(to(X, b"two", queue_id=1))
     arrivals = store.dispatch()
     assert bodies(store, "Orders", 3) == bodies(store, "Audit", 3) == bodies(store, Y) == [b"one"]
     assert bodies(store, X) == [b"one", b"two"]
@@ -119,10 +121,10 @@ def test_a_message_is_found_through_all_queues_it_lists(tmp_path: Path) -> None:
 
 def test_the_record_tells_the_offsets_and_nothing_of_wait(tmp_path: Path) -> None:
     store = light(tmp_path)
-    store.put(to(Y))
+    store.log.put(to(Y))
     more = {"WAIT": "true", "INNER_MULTI_QUEUE_OFFSET": "77,78", "mine": "kept"}
     made = message(more={"INNER_MULTI_DISPATCH": f"{X},{Y}"} | more)
-    found = stored_properties(store, store.put(made).log_offset)
+    found = stored_properties(store, store.log.put(made).log_offset)
     assert found == {
         "INNER_MULTI_DISPATCH": f"{X},{Y}",
         "mine": "kept",
@@ -133,7 +135,7 @@ def test_the_record_tells_the_offsets_and_nothing_of_wait(tmp_path: Path) -> Non
 
 def test_without_light_queues_such_names_have_the_message_s_queue_id(tmp_path: Path) -> None:
     store = light(tmp_path, lmq_enabled=False)
-    store.put(to(X, b"one", queue_id=3))
+    store.log.put(to(X, b"one", queue_id=3))
     store.dispatch()
     assert bodies(store, X, 3) == [b"one"]
     assert bodies(store, X, 0) == []
@@ -142,7 +144,7 @@ def test_without_light_queues_such_names_have_the_message_s_queue_id(tmp_path: P
 
 def test_with_the_option_off_a_message_has_its_own_queue_only(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path, lmq_enabled=True))
-    store.put(to(X))
+    store.log.put(to(X))
     assert [arrival.topic for arrival in store.dispatch()] == ["Orders"]
     assert list(store.queues()) == [("Orders", 0)]
     assert store.close()
@@ -150,8 +152,8 @@ def test_with_the_option_off_a_message_has_its_own_queue_only(tmp_path: Path) ->
 
 def test_a_queue_listed_twice_or_the_message_s_own_gets_one_unit(tmp_path: Path) -> None:
     store = light(tmp_path)
-    result = store.put(to(f"{X},{X},Orders", b"one"))
-    store.put(to(X, b"two"))
+    result = store.log.put(to(f"{X},{X},Orders", b"one"))
+    store.log.put(to(X, b"two"))
     store.dispatch()
     assert stored_properties(store, result.log_offset)["INNER_MULTI_QUEUE_OFFSET"] == "0,0,0"
     assert bodies(store) == bodies(store, X) == [b"one", b"two"]
@@ -174,7 +176,7 @@ def test_copies_and_messages_that_wait_are_not_dispatched_further(
     tmp_path: Path, made: StoreMessage
 ) -> None:
     store = light(tmp_path)
-    result = store.put(made)
+    result = store.log.put(made)
     assert X not in [arrival.topic for arrival in store.dispatch()]
     assert "INNER_MULTI_QUEUE_OFFSET" not in stored_properties(store, result.log_offset)
     assert store.close()
@@ -182,7 +184,7 @@ def test_copies_and_messages_that_wait_are_not_dispatched_further(
 
 def test_messages_of_a_batch_go_into_their_own_queue_only(tmp_path: Path) -> None:
     store = light(tmp_path)
-    store.put_batch([to(X, b"one"), to(X, b"two")])
+    store.log.put_batch([to(X, b"one"), to(X, b"two")])
     assert [arrival.topic for arrival in store.dispatch()] == ["Orders", "Orders"]
     assert store.close()
 
@@ -191,7 +193,7 @@ def test_a_record_that_begins_the_next_segment_has_the_right_numbers(tmp_path: P
     store = light(tmp_path)
     count = 0
     while store.written < 2 * SEGMENT + 500:
-        store.put(to(f"{X},{Y}", b"%d" % count + b"." * 700))
+        store.log.put(to(f"{X},{Y}", b"%d" % count + b"." * 700))
         count += 1
     store.dispatch()
     offsets = [one.properties["INNER_MULTI_QUEUE_OFFSET"] for one in read_all(store, Y)]
@@ -201,7 +203,7 @@ def test_a_record_that_begins_the_next_segment_has_the_right_numbers(tmp_path: P
 
 def test_sealed_records_are_multi_dispatched_too(tmp_path: Path) -> None:
     store = light(tmp_path, append_property_crc=True, verify_property_crc=True)
-    result = store.put(to(X, b"one"))
+    result = store.log.put(to(X, b"one"))
     store.dispatch()
     assert list(stored_properties(store, result.log_offset)) == [
         "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#",
@@ -220,13 +222,13 @@ def test_sealed_records_are_multi_dispatched_too(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_name_that_can_be_no_queue_refuses_the_message(tmp_path: Path, names: str) -> None:
     store = light(tmp_path)
-    store.put(to("ok", b"before"))
+    store.log.put(to("ok", b"before"))
     end = store.written
     with pytest.raises(MessageIllegal, match=r"not allowed|are allowed|no queue"):
-        store.put(to(names))
+        store.log.put(to(names))
     assert store.written == end
     assert store.stats.put_failures == {"MessageIllegal": 1}
-    store.put(to("ok", b"after"))
+    store.log.put(to("ok", b"after"))
     store.dispatch()
     assert bodies(store, "ok") == bodies(store) == [b"before", b"after"]
     assert store.close()
@@ -234,30 +236,30 @@ def test_a_name_that_can_be_no_queue_refuses_the_message(tmp_path: Path, names: 
 
 def test_as_many_light_queues_as_allowed_and_not_one_more(tmp_path: Path) -> None:
     store = light(tmp_path, lmq_max_queues=3)
-    store.put(to(f"{X},Audit"))
-    store.put(to(Y))
-    store.put(message(topic="%LMQ%straight"))
+    store.log.put(to(f"{X},Audit"))
+    store.log.put(to(Y))
+    store.log.put(message(topic="%LMQ%straight"))
     end = store.written
     for refused in (to("%LMQ%z"), to(f"{X},%LMQ%z"), message(topic="%LMQ%z")):
         with pytest.raises(LmqConsumeQueueNumExceeded, match=r"maxLmqConsumeQueueNum\) allows: 3"):
-            store.put(refused)
+            store.log.put(refused)
     assert store.written == end
     assert store.stats.put_failures == {"LmqConsumeQueueNumExceeded": 3}
-    store.put(to(f"{X},{Y},Audit2", b"goes on"))
+    store.log.put(to(f"{X},{Y},Audit2", b"goes on"))
     store.dispatch()
     assert bodies(store, Y)[-1] == b"goes on"
     store.delete_topic(X)
-    store.put(to("Audit3"))
-    store.put(to("%LMQ%z"))
+    store.log.put(to("Audit3"))
+    store.log.put(to("%LMQ%z"))
     with pytest.raises(LmqConsumeQueueNumExceeded):
-        store.put(to(X))
+        store.log.put(to(X))
     assert store.close()
 
 
 def test_the_limit_counts_what_is_there_and_stops_no_recovery(tmp_path: Path) -> None:
     store = light(tmp_path)
     for name in "abc":
-        store.put(to(f"%LMQ%{name}"))
+        store.log.put(to(f"%LMQ%{name}"))
     store.dispatch()
     assert store.close()
     shutil.rmtree(tmp_path / "consumequeue")
@@ -266,8 +268,8 @@ def test_the_limit_counts_what_is_there_and_stops_no_recovery(tmp_path: Path) ->
         ("%LMQ%a", 0), ("%LMQ%b", 0), ("%LMQ%c", 0), ("Orders", 0),
     ]  # fmt: skip
     with pytest.raises(LmqConsumeQueueNumExceeded):
-        store.put(to("%LMQ%d"))
-    store.put(to("%LMQ%c"))
+        store.log.put(to("%LMQ%d"))
+    store.log.put(to("%LMQ%c"))
     assert store.close()
 
 
@@ -279,11 +281,11 @@ def test_the_limit_of_properties_includes_the_offsets(tmp_path: Path) -> None:
     def made(size: int) -> StoreMessage:
         return from_properties(b"x", "Orders", 0, text + b"v" * (size - len(text)))
 
-    store.put(made(32_767 - added))
+    store.log.put(made(32_767 - added))
     # Number 1 and its room for one digit more.
     with pytest.raises(PropertiesTooLarge, match="32768 bytes, 32767"):
-        store.put(made(32_767 - added))
-    store.put(made(32_767 - added - 1))
+        store.log.put(made(32_767 - added))
+    store.log.put(made(32_767 - added - 1))
     store.dispatch()
     assert len(bodies(store, X)) == 2
     assert store.close()
@@ -296,7 +298,7 @@ def fill(store: MessageStore) -> None:
     for n in range(24):
         names = ",".join([X, Y, "Audit"][: n % 4]) + f",{X},Orders" * (n == 13)
         more = {"INNER_MULTI_DISPATCH": names} if names else {}
-        store.put(message(b"%d" % n, queue_id=n % 2, more=more, tags=f"T{n % 3}"))
+        store.log.put(message(b"%d" % n, queue_id=n % 2, more=more, tags=f"T{n % 3}"))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_what_is_rebuilt_equals_what_was_there(tmp_path: Path, missing: str, cra
         (tmp_path / "offsets").unlink()
     store = light(tmp_path)
     assert store.recovery.gaps == []
-    assert store.put(to(X)).queue_offset == 12
+    assert store.log.put(to(X)).queue_offset == 12
     assert stored_properties(store, store.recovery.log_end)["INNER_MULTI_QUEUE_OFFSET"] == "18"
     assert derived(tmp_path) == before
     store.close()
@@ -329,7 +331,7 @@ def test_a_reput_that_reads_the_log_gives_the_same_bytes_and_arrivals(tmp_path: 
         store = light(tmp_path / way)
         fill(store)
         if way == "read":
-            store._log.stop_feeding()
+            store.log.stop_feeding()
         arrivals.append(store.dispatch())
         assert store.close()
     assert arrivals[0] == arrivals[1]
@@ -343,7 +345,7 @@ def test_a_feed_that_runs_over_leaves_nothing_to_be_dispatched_twice(
     store = light(tmp_path)
     arrivals = []
     for n in range(60):
-        store.put(to(f"{X},{Y}", b"%d" % n))
+        store.log.put(to(f"{X},{Y}", b"%d" % n))
         if n % 7 == 6:
             arrivals += store.dispatch()
     arrivals += store.dispatch()
@@ -413,7 +415,7 @@ def test_a_number_that_is_none_is_passed_over(tmp_path: Path, number: str) -> No
     """A foreign broker may have stored it, with the option off for example."""
     more = {"INNER_MULTI_DISPATCH": X, "INNER_MULTI_QUEUE_OFFSET": number}
     store = MessageStore.open(small_settings(tmp_path))
-    store.put(message(more=more))
+    store.log.put(message(more=more))
     store.dispatch()
     assert store.close()
     shutil.rmtree(tmp_path / "consumequeue")
@@ -424,9 +426,9 @@ def test_a_number_that_is_none_is_passed_over(tmp_path: Path, number: str) -> No
 
 def test_deleting_a_light_queue_leaves_the_others_alone(tmp_path: Path) -> None:
     store = light(tmp_path)
-    store.put(to(f"{X},{Y}", b"one"))
+    store.log.put(to(f"{X},{Y}", b"one"))
     store.delete_topic(X)
-    store.put(to(f"{X},{Y}", b"two"))
+    store.log.put(to(f"{X},{Y}", b"two"))
     store.dispatch()
     assert bodies(store, X) == [b"two"]
     assert bodies(store, Y) == bodies(store) == [b"one", b"two"]
@@ -436,7 +438,7 @@ def test_deleting_a_light_queue_leaves_the_others_alone(tmp_path: Path) -> None:
 
 def test_units_lie_where_the_format_says(tmp_path: Path) -> None:
     store = light(tmp_path)
-    result = store.put(to(X))
+    result = store.log.put(to(X))
     store.dispatch()
     assert store.close()
     unit = queue_file(tmp_path, X).read_bytes()[:12]
@@ -501,7 +503,7 @@ def test_all_options_at_once_give_what_each_gives_alone(tmp_path: Path) -> None:
     ):
         store = MessageStore.open(light_settings(root, **options), clock=ManualClock())
         fill(store)
-        store.put_batch([message(b"batch"), to(X, b"batched")])
+        store.log.put_batch([message(b"batch"), to(X, b"batched")])
         assert store.close()
         store = MessageStore.open(light_settings(root, **options))
         assert [len(bodies(store, name)) for name in (X, Y)] == [18, 12]

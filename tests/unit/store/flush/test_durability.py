@@ -62,12 +62,12 @@ def sync_store(
 def test_sync_flush_shows_consumers_durable_messages_only(tmp_path: Path) -> None:
     files = GatedFiles(tmp_path)
     store = sync_store(tmp_path, files)
-    first = store.put(message(b"first"))
+    first = store.log.put(message(b"first"))
     store.request_flush()
     assert store.wait_durable(first.end, 10)
     files.gate.clear()
     files.waiting.clear()
-    second = store.put(message(b"second"))
+    second = store.log.put(message(b"second"))
     store.request_flush()
     assert files.waiting.wait(10)
     assert [arrival.queue_offset for arrival in store.dispatch()] == [0]
@@ -86,12 +86,12 @@ def test_one_sync_covers_all_that_gathered_while_the_last_one_ran(tmp_path: Path
     heard = Heard()
     store = sync_store(tmp_path, files, heard)
     files.gate.clear()
-    first = store.put(message())
+    first = store.log.put(message())
     store.request_flush()
     assert files.waiting.wait(10)
     ends = []
     for _ in range(10):
-        ends.append(store.put(message()).end)
+        ends.append(store.log.put(message()).end)
         store.request_flush()
     before = files.count("data_sync")
     files.gate.set()
@@ -107,7 +107,7 @@ def test_a_sync_covers_every_segment_it_passes(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = sync_store(tmp_path, files)
     for _ in range(30):
-        end = store.put(message(b"." * 400)).end
+        end = store.log.put(message(b"." * 400)).end
     store.request_flush()
     assert store.wait_durable(end, 10)
     for start in range(0, end, SEGMENT):
@@ -126,12 +126,12 @@ def test_async_flush_waits_for_enough_pages(tmp_path: Path) -> None:
     )
     store = MessageStore.open(settings, files=files)
     for _ in range(4):
-        store.put(message(b"." * 2900))
+        store.log.put(message(b"." * 2900))
     ticks = store._flusher._turned_at
     wait_until(lambda: store._flusher._turned_at > ticks)
     assert store.durable == 0
     while store.written < 4 * 4096:
-        store.put(message(b"." * 2900))
+        store.log.put(message(b"." * 2900))
     assert store.wait_durable(4 * 4096, 10)
     assert store.close()
 
@@ -141,7 +141,7 @@ def test_async_flush_is_thorough_now_and_then(tmp_path: Path) -> None:
         tmp_path, flush_interval_ms=1, flush_least_pages=1000, flush_thorough_interval_ms=30
     )
     store = MessageStore.open(settings)
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     assert store.wait_durable(end, 10)
     assert store.close()
 
@@ -151,7 +151,7 @@ def test_async_flush_that_is_not_timed_is_woken(tmp_path: Path) -> None:
         tmp_path, flush_interval_ms=NEVER_MS, flush_timed=False, flush_least_pages=0
     )
     store = MessageStore.open(settings)
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     store.request_flush()
     assert store.wait_durable(end, 10)
     assert store.close()
@@ -163,7 +163,7 @@ def test_full_segment_is_synced_without_waiting_for_pages(tmp_path: Path) -> Non
     )
     store = MessageStore.open(settings)
     while store.written < SEGMENT:
-        store.put(message(b"." * 1000))
+        store.log.put(message(b"." * 1000))
     assert store.wait_durable(SEGMENT, 10)
     assert store.close()
 
@@ -183,12 +183,12 @@ def test_failed_sync_breaks_the_store_for_good(tmp_path: Path, flush: str) -> No
     )
     heard = Heard()
     store = MessageStore.open(settings, files=files, listener=heard)
-    good = store.put(message(b"good"))
+    good = store.log.put(message(b"good"))
     store.request_flush()
     assert store.wait_durable(good.end, 10)
     store.dispatch()
     files.fail("data_sync", errno.EIO, "commitlog", times=1)
-    bad = store.put(message(b"bad"))
+    bad = store.log.put(message(b"bad"))
     store.dispatch()
     store.request_flush()
     # A waiter learns of it at once, not at its time-out.
@@ -198,17 +198,17 @@ def test_failed_sync_breaks_the_store_for_good(tmp_path: Path, flush: str) -> No
     assert store.not_writable_reason() == str(heard.failures[0])
     for _ in range(2):
         with pytest.raises(StoreBroken, match="restart"):
-            store.put(message())
+            store.log.put(message())
         with pytest.raises(StoreBroken):
-            store.put_batch([message()])
+            store.log.put_batch([message()])
     # No second try: it would succeed without having written anything.
     assert store.durable == good.end
     assert files.count("data_sync", "commitlog") == 2
     # Reading goes on, up to what is known to be on the disk.
     assert bodies(store) == [b"good"]
-    after = store.get("Orders", 0, 1, 10)
+    after = store.reader.get("Orders", 0, 1, 10)
     assert (after.status, after.next_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 1)
-    assert store.record_at(bad.log_offset) is None
+    assert store.reader.record_at(bad.log_offset) is None
     assert store.dispatch() == []
     assert not store.close()
     assert (tmp_path / "abort").exists()
@@ -228,11 +228,11 @@ def test_failed_sync_of_a_derived_file_breaks_the_store_too(tmp_path: Path, part
     store = MessageStore.open(settings, files=files)
     files.fail("data_sync", errno.EIO, part)
     files.fail("sync", errno.EIO, part)
-    store.put(message(unique="U"))
+    store.log.put(message(unique="U"))
     store.dispatch()
     wait_until(lambda: store.not_writable_reason() is not None)
     with pytest.raises(StoreBroken):
-        store.put(message())
+        store.log.put(message())
     assert not store.close()
 
 
@@ -240,10 +240,10 @@ def test_failed_write_of_a_queue_breaks_the_store(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = MessageStore.open(small_settings(tmp_path), files=files)
     files.fail("write", errno.EIO, "consumequeue", times=1)
-    store.put(message(b"kept"))
+    store.log.put(message(b"kept"))
     assert store.dispatch() == []
     with pytest.raises(StoreBroken):
-        store.put(message())
+        store.log.put(message())
     assert not store.close()
     store = MessageStore.open(small_settings(tmp_path))
     assert bodies(store) == [b"kept"]
@@ -255,17 +255,17 @@ def test_failed_sync_of_the_logs_directory_breaks_the_store(tmp_path: Path) -> N
     store = MessageStore.open(small_settings(tmp_path), files=files)
     files.fail("sync_directory", errno.EIO, "commitlog")
     with pytest.raises(StoreBroken):
-        store.put(message())
+        store.log.put(message())
     files.heal()
     with pytest.raises(StoreBroken):
-        store.put(message())
+        store.log.put(message())
     assert not store.close()
 
 
 def test_failed_last_sync_leaves_the_abort_mark(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = sync_store(tmp_path, files)
-    store.put(message())
+    store.log.put(message())
     files.fail("data_sync", errno.EIO, "commitlog")
     assert not store.close()
     assert (tmp_path / "abort").exists()
@@ -274,7 +274,7 @@ def test_failed_last_sync_leaves_the_abort_mark(tmp_path: Path) -> None:
 def test_restart_after_a_failed_sync_reads_the_disk_and_not_the_cache(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = sync_store(tmp_path, files)
-    store.put(message())
+    store.log.put(message())
     files.fail("data_sync", errno.EIO, "commitlog")
     store.close()
     files.heal()
@@ -302,7 +302,7 @@ def test_checkpoint_never_runs_ahead_of_the_syncs(tmp_path: Path) -> None:
     image = tmp_path.parent / (tmp_path.name + "-image")
     for number in range(40):
         clock.time_ms += 10
-        store.put(message(b"%d" % number, unique=f"U{number}"))
+        store.log.put(message(b"%d" % number, unique=f"U{number}"))
         store.dispatch()
         if number % 8 == 0:
             wait_until(lambda: store.durable == store.written)
@@ -338,7 +338,7 @@ def test_power_cut_takes_nothing_that_was_durable(tmp_path: Path, size: int) -> 
     for number in range(40):
         body = b"%04d" % number + b"." * size
         queue_id = number % 3
-        result = store.put(message(body, queue_id=queue_id, unique=f"U{number}"))
+        result = store.log.put(message(body, queue_id=queue_id, unique=f"U{number}"))
         if number % 4 == 3:
             store.request_flush()
             assert store.wait_durable(result.end, 10)
@@ -350,7 +350,7 @@ def test_power_cut_takes_nothing_that_was_durable(tmp_path: Path, size: int) -> 
             again = MessageStore.open(small_settings(image))
             for queue_id, queue_offset, body in durable:
                 assert bodies(again, queue_id=queue_id)[queue_offset] == body, number
-            assert again.put(message(b"next")).queue_offset >= 0
+            assert again.log.put(message(b"next")).queue_offset >= 0
             again.close()
     assert store.close()
     image = kill_image(root, tmp_path / "whole")

@@ -66,17 +66,17 @@ def test_thorough_interval_counts_from_the_last_thorough_turn(tmp_path: Path) ->
     ends = []
     for seconds, is_synced in ((9.9, False), (0.2, True), (9.9, False), (0.2, True)):
         clock.seconds += seconds
-        ends.append(store.put(message()).end)
+        ends.append(store.log.put(message()).end)
         assert turn(store._flusher)
         assert (store.durable == ends[-1]) is is_synced
     # Syncs for their number of pages in between do not put it off.
     clock.seconds += 9.9
     while store.written - store.durable < 3 * 4096:
-        store.put(message(b"." * 1000))
+        store.log.put(message(b"." * 1000))
     assert turn(store._flusher)
     assert store.durable == store.written
     clock.seconds += 0.2
-    store.put(message())
+    store.log.put(message())
     assert turn(store._flusher)
     assert store.durable == store.written
     store.close()
@@ -88,11 +88,11 @@ def test_least_pages_count_from_the_durable_mark(tmp_path: Path) -> None:
     while store.written < 2 * 4096:
         assert turn(store._flusher)
         assert store.durable == 0
-        store.put(message(b"." * 1000))
+        store.log.put(message(b"." * 1000))
     assert turn(store._flusher)
     durable = store.durable
     assert durable == store.written > 2 * 4096
-    store.put(message(b"." * 1000))
+    store.log.put(message(b"." * 1000))
     assert turn(store._flusher)
     assert store.durable == durable
     assert files.count("data_sync", "commitlog") == 1
@@ -103,7 +103,7 @@ def test_least_pages_count_from_the_durable_mark(tmp_path: Path) -> None:
 def test_without_least_pages_each_turn_syncs_what_is_new_and_nothing_else(tmp_path: Path) -> None:
     store, _, files = open_async(tmp_path, flush_least_pages=0)
     for count in (1, 2, 3):
-        end = store.put(message()).end
+        end = store.log.put(message()).end
         assert turn(store._flusher)
         assert turn(store._flusher)
         assert store.durable == end
@@ -118,16 +118,16 @@ def test_wake_shortens_the_pause_only_if_not_timed_and_there_is_enough(
 ) -> None:
     store, clock, _ = open_async(tmp_path, flush_timed=timed)
     woken = store._flusher._wake
-    store.put(message())
+    store.log.put(message())
     store.request_flush()
     assert not woken.is_set()
     while store.written < 2 * 4096:
-        store.put(message(b"." * 1000))
+        store.log.put(message(b"." * 1000))
     store.request_flush()
     assert woken.is_set() is not timed
     assert turn(store._flusher)
     assert not woken.is_set()
-    store.put(message())
+    store.log.put(message())
     clock.seconds += 10.1
     store.request_flush()
     assert woken.is_set() is not timed
@@ -140,7 +140,7 @@ def test_sync_lets_the_checkpoint_know_the_time_of_what_it_covered(tmp_path: Pat
     checkpoint = store._parts.checkpoint
     for count in (1, 2):
         clock.time_ms += 1000
-        store.put(message())
+        store.log.put(message())
         assert turn(store._flusher)
         assert checkpoint.physic_ms == FIRST_MS + count * 1000
     store.close()
@@ -176,11 +176,11 @@ def test_group_commit_takes_a_single_byte_over_a_segments_end(tmp_path: Path) ->
     store = sync_store(tmp_path)
     assert turn(store._flusher)
     assert store.durable == 0
-    first = store.put(message())
+    first = store.log.put(message())
     assert turn(store._flusher)
     assert store.durable == first.end
     while store.written < SEGMENT:
-        last = store.put(message(b"." * 300))
+        last = store.log.put(message(b"." * 300))
     assert turn(store._flusher)
     assert store.durable == last.end > SEGMENT
     store.close()
@@ -189,7 +189,7 @@ def test_group_commit_takes_a_single_byte_over_a_segments_end(tmp_path: Path) ->
 def test_append_that_nobody_asks_for_is_synced_after_the_interval(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, flush_disk_type="SYNC_FLUSH", flush_interval_ms=5)
     store = MessageStore.open(settings)
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     assert store.wait_durable(end, 10)
     assert store.close()
 
@@ -202,10 +202,10 @@ def test_requests_made_while_a_sync_runs_are_not_lost(tmp_path: Path) -> None:
     for _ in range(20):
         files.gate.clear()
         files.waiting.clear()
-        first = store.put(message())
+        first = store.log.put(message())
         store.request_flush()
         assert files.waiting.wait(10)
-        second = store.put(message())
+        second = store.log.put(message())
         store.request_flush()
         files.gate.set()
         assert store.wait_durable(first.end, 10)
@@ -217,10 +217,10 @@ def test_close_during_a_sync_syncs_what_came_after_it_began(tmp_path: Path) -> N
     files = GatedFiles(tmp_path)
     store = sync_store(tmp_path, files)
     files.gate.clear()
-    store.put(message())
+    store.log.put(message())
     store.request_flush()
     assert files.waiting.wait(10)
-    store.put(message())
+    store.log.put(message())
     closing = threading.Thread(target=store.close)
     closing.start()
     wait_until(lambda: store._flusher._stopping)
@@ -239,7 +239,7 @@ def test_who_waits_for_a_sync_hears_of_any_thread_that_breaks_the_store(tmp_path
         consume_queue_flush_interval_ms=NEVER_MS,
     )
     store = MessageStore.open(settings, files=files)
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     assert store.wait_durable(end, 10)
     store.dispatch()
     files.fail("data_sync", errno.EIO, "consumequeue")
@@ -300,13 +300,13 @@ def test_full_index_file_is_synced_at_the_next_turn_and_then_the_checkpoint_know
     store, clock, files = open_async(tmp_path, index_entries=20)
     for _ in range(10):
         clock.time_ms += 1000
-        store.put(message(unique=f"U{clock.time_ms}"))
+        store.log.put(message(unique=f"U{clock.time_ms}"))
     store.dispatch()
     assert turn(store._queue_flusher)
     assert files.count("data_sync", "/index/") == 0
     for _ in range(15):
         clock.time_ms += 1000
-        store.put(message(unique=f"U{clock.time_ms}"))
+        store.log.put(message(unique=f"U{clock.time_ms}"))
     store.dispatch()
     assert turn(store._queue_flusher)
     assert files.count("data_sync", "/index/") == 1

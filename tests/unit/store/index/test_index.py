@@ -27,7 +27,7 @@ ALL = (0, 2**62)
 
 
 def found(store: MessageStore, key: str, begin: int = 0, end: int = 2**62) -> list[bytes]:
-    records = store.query("Orders", key, 64, begin, end).records
+    records = store.search.query("Orders", key, 64, begin, end).records
     return [decode_record(record).body for record in records]
 
 
@@ -72,7 +72,7 @@ def test_second_file_begins_with_the_end_of_the_first(tmp_path: Path) -> None:
     clock = ManualClock()
     store = MessageStore.open(small_settings(tmp_path, index_entries=4), clock=clock)
     for number in range(5):
-        store.put(message(unique=f"U{number}"))
+        store.log.put(message(unique=f"U{number}"))
         clock.time_ms += 2500
     store.dispatch()
     assert store.close()
@@ -89,7 +89,7 @@ def test_second_file_begins_with_the_end_of_the_first(tmp_path: Path) -> None:
 def test_messages_are_found_by_every_key_over_all_files(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
     made = fill(store, 100)
-    store.put(message(b"many", keys="a  b ключ b", unique="X"))
+    store.log.put(message(b"many", keys="a  b ключ b", unique="X"))
     store.dispatch()
     assert len(list((tmp_path / "index").iterdir())) == 3
     for number, body in enumerate(made):
@@ -98,7 +98,7 @@ def test_messages_are_found_by_every_key_over_all_files(tmp_path: Path) -> None:
         assert found(store, key) == [b"many"]
     for key in ("", "A", "a b", "U100", "nothing"):
         assert found(store, key) == []
-    assert store.query("Other", "U1", 64, *ALL).records == []
+    assert store.search.query("Other", "U1", 64, *ALL).records == []
     store.close()
 
 
@@ -107,7 +107,7 @@ def test_query_keeps_to_its_time_range_exactly(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path), clock=clock)
     for number in range(50):
         clock.time_ms = FIRST_MS + number * 700
-        store.put(message(b"%d" % number, keys="same"))
+        store.log.put(message(b"%d" % number, keys="same"))
         store.dispatch()
     for begin, end in ((0, 10), (3, 3), (10, 20), (45, 60), (49, 49)):
         expected = [b"%d" % number for number in range(begin, min(end, 49) + 1)]
@@ -119,13 +119,13 @@ def test_query_keeps_to_its_time_range_exactly(tmp_path: Path) -> None:
 def test_query_gives_the_newest_in_log_order(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path, query_max_messages=5))
     for number in range(20):
-        store.put(message(b"%02d" % number, keys="same"))
+        store.log.put(message(b"%02d" % number, keys="same"))
     store.dispatch()
     assert found(store, "same") == [b"15", b"16", b"17", b"18", b"19"]
-    result = store.query("Orders", "same", 2, *ALL)
+    result = store.search.query("Orders", "same", 2, *ALL)
     assert [decode_record(record).body for record in result.records] == [b"18", b"19"]
     assert result.last_update_log_offset == decode_record(result.records[-1]).log_offset
-    assert store.query("Orders", "same", 0, *ALL).records == []
+    assert store.search.query("Orders", "same", 0, *ALL).records == []
     store.close()
 
 
@@ -133,15 +133,15 @@ def test_another_key_of_the_same_hash_is_no_answer(tmp_path: Path) -> None:
     assert java_hash("Orders#Aa") == java_hash("Orders#BB")
     clock = ManualClock()
     store = MessageStore.open(small_settings(tmp_path), clock=clock)
-    store.put(message(b"asked for", keys="x Aa"))
-    store.put(message(b"unique", unique="Aa"))
+    store.log.put(message(b"asked for", keys="x Aa"))
+    store.log.put(message(b"unique", unique="Aa"))
     for number in range(5):
         clock.time_ms += 300
-        store.put(message(b"%d" % number, keys="BB"))
+        store.log.put(message(b"%d" % number, keys="BB"))
     store.dispatch()
     assert found(store, "Aa") == [b"asked for", b"unique"]
     # The entries of the other key are newer, and one look at the index gives no more.
-    [record] = store.query("Orders", "Aa", 1, *ALL).records
+    [record] = store.search.query("Orders", "Aa", 1, *ALL).records
     assert decode_record(record).body == b"unique"
     assert len(found(store, "BB")) == 5
     store.close()
@@ -172,7 +172,7 @@ def test_no_flipped_bit_of_an_entry_serves_a_message_without_the_key(
 def test_index_can_be_turned_off(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path, index_enabled=False))
     fill(store, 5)
-    assert store.query("Orders", "U1", 10, *ALL) == ([], 0, 0)
+    assert store.search.query("Orders", "U1", 10, *ALL) == ([], 0, 0)
     assert store.close()
     assert not (tmp_path / "index").exists()
 
@@ -218,7 +218,7 @@ def test_messages_are_found_by_their_times_although_the_clock_was_set_back(
     stored: dict[str, int] = {}
     for number in range(40):
         clock.time_ms += set_ms if number == 20 else 60_000
-        put = store.put(message(b"%02d" % number + b"." * 300, keys=f"k{number}"))
+        put = store.log.put(message(b"%02d" % number + b"." * 300, keys=f"k{number}"))
         stored[f"k{number}"] = put.store_timestamp_ms
     store.dispatch()
     for key, store_ms in stored.items():
@@ -312,7 +312,7 @@ def test_message_that_was_half_indexed_is_indexed_once_for_each_key(tmp_path: Pa
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running))
     fill(store, 3)
-    store.put(message(b"two keys", keys="a b"))
+    store.log.put(message(b"two keys", keys="a b"))
     store.dispatch()
     root = kill_image(running, tmp_path / "killed")
     store.close()

@@ -27,7 +27,7 @@ def test_keys_that_were_not_synced_are_made_again_whatever_the_times_say(
     for number in range(14):  # nine are in the first file
         if number == 9:
             clock.time_ms += set_ms
-        store.put(message(b"%02d" % number + b"." * 300, keys=f"k{number}"))
+        store.log.put(message(b"%02d" % number + b"." * 300, keys=f"k{number}"))
     store.dispatch()
     assert store._sync.sync()
     assert store._queue_flusher.flush(0)
@@ -41,5 +41,5 @@ def test_keys_that_were_not_synced_are_made_again_whatever_the_times_say(
     younger.write_bytes(data)
     store = MessageStore.open(small_settings(root, **changes), AfterPowerCut(), clock)
     for number in range(14):
-        assert len(store.query("Orders", f"k{number}", 8, 0, 1 << 62).records) == 1, number
+        assert len(store.search.query("Orders", f"k{number}", 8, 0, 1 << 62).records) == 1, number
     store.close()

@@ -42,9 +42,9 @@ def write(settings: Settings) -> None:
     for call, items in enumerate(puts()):
         clock.time_ms = FIRST_MS + call * STEP_MS
         if len(items) == 1:
-            store.put(stored(items[0]))
+            store.log.put(stored(items[0]))
         else:
-            store.put_batch([stored(item) for item in items])
+            store.log.put_batch([stored(item) for item in items])
         if call % 4 == 0:
             store.dispatch()
     assert store.close()
@@ -110,8 +110,8 @@ def test_golden_store_is_read_whole(tmp_path: Path) -> None:
     for place in places:
         if place.item.sys_flag & 0xC != make_store.ROLLBACK:
             for key in place.item.keys:
-                hits = with_clean_stop.query(place.item.topic, key, 64, 0, FIRST_MS * 2)
-                assert with_clean_stop.record_at(place.log_offset) in hits.records
+                hits = with_clean_stop.search.query(place.item.topic, key, 64, 0, FIRST_MS * 2)
+                assert with_clean_stop.reader.record_at(place.log_offset) in hits.records
     assert with_clean_stop.close()
     assert contents(root) == contents(GOLDEN)
 
@@ -139,7 +139,7 @@ def test_golden_store_is_written_further(tmp_path: Path) -> None:
     root = golden_copy(tmp_path / "golden")
     store = MessageStore.open(golden_settings(root))
     before = bodies(store, "Orders", 0)
-    store.put(from_properties(b"next", "Orders", 0, b""))
+    store.log.put(from_properties(b"next", "Orders", 0, b""))
     store.dispatch()
     assert bodies(store, "Orders", 0) == [*before, b"next"]
     assert store.close()

@@ -33,10 +33,10 @@ def compiled(request: pytest.FixtureRequest) -> Compiled | None:
 
 
 def put_prepared(store: MessageStore, messages: list[StoreMessage]) -> object:
-    batch = store.prepare_batch()
+    batch = store.log.prepare_batch()
     for one in messages:
         batch.add(one)
-    return store.put_prepared(batch)
+    return store.log.put_prepared(batch)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -54,10 +54,10 @@ def test_the_bytes_are_those_of_a_batch_encoded_at_once(
     logs, results = [], []
     for name in ("once", "prepared"):
         store = opened(tmp_path / name, compiled, append_property_crc=sealed)
-        store.put(message(b"before"))
-        put = store.put_batch if name == "once" else partial(put_prepared, store)
+        store.log.put(message(b"before"))
+        put = store.log.put_batch if name == "once" else partial(put_prepared, store)
         results.append(put(batch))
-        store.put(message(b"behind"))
+        store.log.put(message(b"behind"))
         store.dispatch()
         assert bodies(store) == [b"before", *(one.body for one in batch), b"behind"]
         assert store.close()
@@ -69,7 +69,7 @@ def test_the_bytes_are_those_of_a_batch_encoded_at_once(
 def test_a_batch_that_does_not_fit_the_segment_begins_the_next(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for _ in range(2):
-        store.put(message(bytes(400_000)))
+        store.log.put(message(bytes(400_000)))
     result = put_prepared(store, [message(bytes(1000)) for _ in range(400)])
     assert result.log_offset == 1 << 20
     store.dispatch()
@@ -79,7 +79,7 @@ def test_a_batch_that_does_not_fit_the_segment_begins_the_next(tmp_path: Path) -
 
 def test_a_batch_beyond_a_limit_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    batch = store.prepare_batch()
+    batch = store.log.prepare_batch()
     batch.add(message(bytes(1 << 18)))
     with pytest.raises(MessageIllegal, match="maxMessageSize"):
         batch.add(message(bytes(1 << 18) + b"x"))
@@ -92,7 +92,7 @@ def test_a_batch_beyond_a_limit_is_refused_and_changes_nothing(tmp_path: Path) -
 def test_a_refusal_is_counted_whichever_way_a_batch_comes(tmp_path: Path) -> None:
     store = opened(tmp_path)
     two_queues = [message(), message(queue_id=1)]
-    for put, count in ((store.put_batch, 1), (partial(put_prepared, store), 2)):
+    for put, count in ((store.log.put_batch, 1), (partial(put_prepared, store), 2)):
         with pytest.raises(MessageIllegal, match="one queue"):
             put(two_queues)
         assert store.stats.put_failures == {"MessageIllegal": count}
@@ -117,20 +117,20 @@ def test_of_a_batch_larger_than_what_may_be_pending_nothing_is_kept_for_dispatch
 ) -> None:
     monkeypatch.setattr(commit_log, "PENDING_MOST", 100)
     store = opened(tmp_path)
-    store.put(message(b"before"))
+    store.log.put(message(b"before"))
     put_prepared(store, [message(b"%d" % n, keys=f"K{n}") for n in range(101)])
-    assert not store._log.feeding
-    assert len(store._log.pending) == 0
-    store.put(message(b"behind"))
+    assert not store.log.feeding
+    assert len(store.log.pending) == 0
+    store.log.put(message(b"behind"))
     store.dispatch()
     assert bodies(store) == [b"before", *(b"%d" % n for n in range(101)), b"behind"]
-    assert store._log.feeding
+    assert store.log.feeding
     assert store.close()
 
 
 def test_catching_up_from_the_log_goes_in_rounds_too(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store._log.stop_feeding()
+    store.log.stop_feeding()
     count = 3 * ROUND_MOST
     put_prepared(store, [message(b"%d" % n) for n in range(count)])
     rounds = []

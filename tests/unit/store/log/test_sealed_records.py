@@ -51,15 +51,15 @@ def test_our_sealed_files_are_the_golden_ones_byte_for_byte(tmp_path: Path) -> N
 def test_each_message_of_a_batch_is_sealed_and_the_batch_fits_its_segment(tmp_path: Path) -> None:
     store = sealing(tmp_path, max_message_bytes=SEGMENT)
     batch = [message(b"." * 500, unique=f"U{n}") for n in range(6)]
-    first = store.put(message(b"first"))
+    first = store.log.put(message(b"first"))
     spare = SEGMENT - first.end - sum(sealed_record_size(one) for one in batch)
     assert 7 < spare < 600
     batch[0].body += b"." * (spare - 7)  # with the 20 bytes of each seal it is 1 byte too long
-    result = store.put_batch(batch)
+    result = store.log.put_batch(batch)
     assert result.log_offset == SEGMENT
     store.dispatch()
     for log_offset in (0, *result.log_offsets):
-        record = store.record_at(log_offset)
+        record = store.reader.record_at(log_offset)
         assert record is not None
         assert record[-20:].startswith(b"__CRC32#\x01")
     assert store.close()
@@ -67,11 +67,11 @@ def test_each_message_of_a_batch_is_sealed_and_the_batch_fits_its_segment(tmp_pa
 
 def test_a_copied_message_gets_a_seal_of_its_own(tmp_path: Path) -> None:
     store = sealing(tmp_path)
-    first = store.put(message(b"x", tags="a"))
-    record = store.record_at(first.log_offset)
+    first = store.log.put(message(b"x", tags="a"))
+    record = store.reader.record_at(first.log_offset)
     assert record is not None
     seal_text = decode_record(record).properties["__CRC32#"]
-    copied = store.put(message(b"x", more={"__CRC32#": seal_text, "RETRY_TOPIC": "Orders"}))
+    copied = store.log.put(message(b"x", more={"__CRC32#": seal_text, "RETRY_TOPIC": "Orders"}))
     store.dispatch()
     found = read_all(store)[1]
     assert copied.queue_offset == 1
@@ -90,7 +90,7 @@ def test_the_limit_of_properties_includes_the_seal(
     store = sealing(tmp_path, commit_log_segment_bytes=65_536)
     size = PROPERTIES_MOST + text_bytes
     made = with_properties(b"A\x01" + b"v" * (size - 2 - len(end)) + end)
-    for put in (store.put, lambda one: store.put_batch([one])):
+    for put in (store.log.put, lambda one: store.log.put_batch([one])):
         if fits:
             assert put(made).size == sealed_record_size(made)
         else:
@@ -108,7 +108,7 @@ def test_a_flipped_queue_offset_is_found_when_seals_are_verified(
 ) -> None:
     running = tmp_path / "running"
     store = sealing(running)
-    places = [store.put(message(b"%d" % n)).log_offset for n in range(8)]
+    places = [store.log.put(message(b"%d" % n)).log_offset for n in range(8)]
     store.dispatch()
     root = kill_image(running, tmp_path / "killed")
     store.close()
@@ -119,24 +119,24 @@ def test_a_flipped_queue_offset_is_found_when_seals_are_verified(
     gaps = [gap for gap in store.recovery.gaps if gap.start == places[3]]
     if verify:
         assert "does not match the CRC at its end" in gaps[0].reason
-        assert store.record_at(places[3]) is None
+        assert store.reader.record_at(places[3]) is None
         assert bodies(store) == [b"%d" % n for n in range(8) if n != 3]
     else:
         assert not any("CRC" in gap.reason for gap in store.recovery.gaps)
-        assert store.record_at(places[3]) is not None
+        assert store.reader.record_at(places[3]) is not None
     store.close()
 
 
 def test_a_store_that_begins_to_seal_keeps_its_older_messages(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
-    older = store.put(message(b"older"))
+    older = store.log.put(message(b"older"))
     assert store.close()
     (tmp_path / "abort").touch()
     store = sealing(tmp_path)
-    newer = store.put(message(b"newer"))
+    newer = store.log.put(message(b"newer"))
     store.dispatch()
     assert store.recovery.gaps == []
     assert bodies(store) == [b"older", b"newer"]
     for result in (older, newer):
-        assert store.record_at(result.log_offset) is not None
+        assert store.reader.record_at(result.log_offset) is not None
     assert store.close()

@@ -212,7 +212,7 @@ def tagged(store: MessageStore, *tags: str, queue_id: int = 0) -> list[bytes]:
     found: list[bytes] = []
     offset = store.min_offset("Orders", queue_id)
     while offset < store.max_offset("Orders", queue_id):
-        result = store.get("Orders", queue_id, offset, 32, codes)
+        result = store.reader.get("Orders", queue_id, offset, 32, codes)
         offset = result.next_offset
         for view in result.views:
             found += [one.body for one in decode(view)]
@@ -282,7 +282,7 @@ def test_what_is_made_again_from_the_log_equals_what_was_there(
 def test_a_reput_that_reads_the_log_gives_the_same_bytes(tmp_path: Path) -> None:
     filled(tmp_path / "fed")
     store = extended(tmp_path / "read")
-    store._log.stop_feeding()
+    store.log.stop_feeding()
     fill(store, 40)
     assert store.close()
     assert derived(tmp_path / "fed") == derived(tmp_path / "read")
@@ -303,8 +303,8 @@ def test_arrivals_and_delivery_times_are_what_they_are_without_extensions(tmp_pa
     for option in (True, False):
         settings = ext_settings(tmp_path / str(option), consume_queue_ext_enabled=option)
         store = MessageStore.open(settings, clock=ManualClock())
-        store.put(message(tags="T1"))
-        store.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
+        store.log.put(message(tags="T1"))
+        store.log.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
         arrivals.append(store.dispatch())
         if option:
             queue = store._queues.get("SCHEDULE_TOPIC_XXXX", 2)
@@ -335,7 +335,7 @@ def test_further_queues_of_a_message_hold_plain_tags_codes(tmp_path: Path) -> No
     options = {"multi_dispatch": True, "lmq_enabled": True}
     store = extended(tmp_path, **options)
     for n in range(3):
-        store.put(message(b"%d" % n, tags="T1", more={"INNER_MULTI_DISPATCH": "%LMQ%x"}))
+        store.log.put(message(b"%d" % n, tags="T1", more={"INNER_MULTI_DISPATCH": "%LMQ%x"}))
     store.dispatch()
     assert store.close()
     code = tag_code("T1")
@@ -361,7 +361,7 @@ def test_without_its_extension_a_message_passes_every_filter(tmp_path: Path) -> 
     assert tagged(store, "other") == made
     # And what comes now is filtered by its own tags, not lost behind those of another.
     for n in range(40):
-        store.put(message(b"new%d" % n, tags=f"N{n % 2}"))
+        store.log.put(message(b"new%d" % n, tags=f"N{n % 2}"))
     store.dispatch()
     assert tagged(store, "N1") == made + [b"new%d" % n for n in range(1, 40, 2)]
     assert store.close()
@@ -395,13 +395,13 @@ def test_with_the_option_off_again_messages_with_addresses_pass_every_filter(
     store = MessageStore.open(small_settings(tmp_path))
     plain = [b"plain%d" % n for n in range(9)]
     for n, body in enumerate(plain):
-        store.put(message(body, tags=f"T{n % 3}"))
+        store.log.put(message(body, tags=f"T{n % 3}"))
     store.dispatch()
     assert tagged(store, "T1") == made + plain[1::3]
     assert store.close()
     store = extended(tmp_path)
     assert tagged(store, "T1") == made[1::3] + plain[1::3]
-    store.put(message(b"last", tags="T1"))
+    store.log.put(message(b"last", tags="T1"))
     store.dispatch()
     assert tagged(store, "T1") == [*made[1::3], *plain[1::3], b"last"]
     assert store.close()
@@ -457,7 +457,7 @@ def test_a_recovery_that_has_to_begin_again_extends_each_message_once(
     store = MessageStore.open(ext_settings(tmp_path, index_enabled=False), clock=clock)
     for n in range(40):
         clock.time_ms += 1000
-        store.put(message(b"%d" % n + b"." * 100))
+        store.log.put(message(b"%d" % n + b"." * 100))
     store.dispatch()
     assert store.close()
     before = derived(tmp_path)
@@ -482,7 +482,7 @@ def test_extensions_behind_their_queue_give_no_address_twice(tmp_path: Path, los
         path.write_bytes(path.read_bytes()[:kept] + bytes(84 - kept))
     store = extended(crashed(tmp_path))
     for n in range(8):
-        store.put(message(b"new%d" % n, tags=f"N{n % 2}"))
+        store.log.put(message(b"new%d" % n, tags=f"N{n % 2}"))
     store.dispatch()
     # Lost extensions let their messages pass, the others do their work.
     unknown = made[lost:]
@@ -506,7 +506,7 @@ def test_extensions_of_messages_that_a_crash_took_are_gone(tmp_path: Path) -> No
     third = f"consumequeue_ext/Orders/0/{2 * 84:020d}"
     assert sorted(tree(root, "consumequeue_ext")) == sorted(expected)[:3]
     assert tree(root, "consumequeue_ext")[third] == expected[third][:40] + bytes(44)
-    store.put(message(b"new", tags="N"))
+    store.log.put(message(b"new", tags="N"))
     store.dispatch()
     assert tagged(store, "N") == [b"new"]
     assert store.close()
@@ -526,7 +526,7 @@ def test_a_killed_store_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     running = tmp_path / "running"
     store = extended(running)
     fill(store, 10)
-    store.put(message(b"not dispatched", tags="T1"))
+    store.log.put(message(b"not dispatched", tags="T1"))
     root = kill_image(running, tmp_path / "killed")
     store.dispatch()
     assert store.close()
@@ -572,7 +572,7 @@ def test_a_full_disk_while_extending_refuses_and_is_made_good(
     made = []
     for n in range(20):
         made.append(b"%d" % n)
-        store.put(message(made[-1], tags=f"T{n % 3}"))
+        store.log.put(message(made[-1], tags=f"T{n % 3}"))
         store.dispatch()
         store.dispatch()
     assert store.not_writable_reason() is None
@@ -585,7 +585,7 @@ def test_a_round_that_failed_for_one_queue_is_made_good_for_all(tmp_path: Path) 
     files = FaultyFiles(tmp_path)
     store = extended(tmp_path, files)
     for n in range(30):
-        store.put(message(b"%d" % n, queue_id=n % 3, tags=f"T{n % 2}"))
+        store.log.put(message(b"%d" % n, queue_id=n % 3, tags=f"T{n % 2}"))
     for _ in range(2):  # fed, then read from the log
         files.fail("write", errno.ENOSPC, "consumequeue_ext/Orders/1", nth=2, times=1)
         assert store.dispatch() == []
@@ -600,7 +600,7 @@ def test_a_failed_write_of_an_extension_breaks_the_store(tmp_path: Path) -> None
     files = FaultyFiles(tmp_path)
     store = extended(tmp_path, files)
     files.fail("write", errno.EIO, "consumequeue_ext")
-    store.put(message())
+    store.log.put(message())
     assert store.dispatch() == []
     assert "Input/output error" in (store.not_writable_reason() or "")
     assert not store.close()
@@ -655,7 +655,7 @@ def test_extensions_of_expired_messages_go_with_them(tmp_path: Path, left: bool)
     store = open_store(tmp_path, clock, delete_hours=ALL_HOURS, **options)
     fill(store, 24)
     while len(names(store)) < 4:
-        store.put(message(b"x" * 200, topic="Orders" if left else "Others", tags="T1"))
+        store.log.put(message(b"x" * 200, topic="Orders" if left else "Others", tags="T1"))
     settle(store)
     clock.time_ms += 96 * HOUR_MS
     run(store)
@@ -663,7 +663,7 @@ def test_extensions_of_expired_messages_go_with_them(tmp_path: Path, left: bool)
     folder = tmp_path / "consumequeue_ext" / "Orders" / "0"
     first = min(int(path.name) for path in folder.iterdir())
     assert first == (store.min_offset("Orders", 0) // 4 * 84 if left else 5 * 84)
-    store.put(message(b"new", tags="T1"))
+    store.log.put(message(b"new", tags="T1"))
     store.dispatch()
     assert tagged(store, "T1")[-1] == b"new"
     assert len(tagged(store, "T1")) == len(bodies(store))

@@ -65,7 +65,7 @@ def test_queue_that_ends_before_the_log_begins_loses_nothing_of_the_log(
     made = [b"%04d" % number + b"." * 100 for number in range(60)]
     starts = []
     for body in made:
-        put = store.put(message(body))
+        put = store.log.put(message(body))
         starts.append(put.log_offset)
         assert store.wait_durable(put.end, 30)
         store.dispatch()
@@ -84,7 +84,7 @@ def test_queue_that_ends_before_the_log_begins_loses_nothing_of_the_log(
         adopt(root, other_boot=True)
     store = MessageStore.open(small_settings(root), AfterPowerCut())
     assert bodies(store) == made[first_kept:]
-    assert store.put(message(b"next")).queue_offset == len(made)
+    assert store.log.put(message(b"next")).queue_offset == len(made)
     store.close()
 
 

@@ -206,8 +206,8 @@ def test_swapped_queue_files_give_nobody_the_messages_of_another_topic(
     monkeypatch.setattr(CrossCheck, "is_anothers", lambda *_: False)
     store = MessageStore.open(small_settings(tmp_path))
     for n in range(8):
-        store.put(message(b"orders %d" % n, topic="Orders"))
-        store.put(message(b"letters %d" % n, topic="Letters"))
+        store.log.put(message(b"orders %d" % n, topic="Orders"))
+        store.log.put(message(b"letters %d" % n, topic="Letters"))
     store.dispatch()
     store.close()
     one, other = queue_file(tmp_path, "Orders"), queue_file(tmp_path, "Letters")
@@ -274,7 +274,7 @@ def test_listed_queue_is_served_a_record_of_another_topic(tmp_path: Path) -> Non
     """A multi-dispatched record names its further queues in its properties."""
     store = MessageStore.open(small_settings(tmp_path))
     listed = {"INNER_MULTI_DISPATCH": "%LMQ%a,other", "INNER_MULTI_QUEUE_OFFSET": "0,0"}
-    records = [store.put(message(b"%d" % n, queue_id=1, more=listed)) for n in range(4)]
+    records = [store.log.put(message(b"%d" % n, queue_id=1, more=listed)) for n in range(4)]
     store.dispatch()
     for topic, queue_id in (("%LMQ%a", 0), ("%LMQ%a", 1), ("other", 1), ("other", 0), ("more", 1)):
         queue = store._queues.obtain(topic, queue_id)
@@ -340,11 +340,11 @@ def test_what_recovery_read_is_not_checked_again(tmp_path: Path) -> None:
     (image / "offsets").unlink()
     with closing(MessageStore.open(small_settings(image))) as store:
         assert store.recovery.records_read == COUNT
-        assert [segment.unchecked_below for segment in store._log.segments.segments] == [0, 0, 0]
+        assert [segment.unchecked_below for segment in store.log.segments.segments] == [0, 0, 0]
     (image / "abort").touch()
     (image / "offsets").unlink()
     with closing(MessageStore.open(small_settings(image, check_crc_on_recover=False))) as store:
-        segments = store._log.segments.segments
+        segments = store.log.segments.segments
         assert [segment.unchecked_below for segment in segments] == [s.wrote for s in segments]
 
 
@@ -362,9 +362,9 @@ def test_walk_in_the_middle_of_a_segment_leaves_what_is_below_unchecked(
     adopt(image, other_boot=True)
     with closing(MessageStore.open(small_settings(image))) as store:
         assert store.recovery.records_read == 2
-        (segment,) = store._log.segments.segments
+        (segment,) = store.log.segments.segments
         assert segment.unchecked_below == synced
-        assert store.get("Orders", 0, 0, 1).status is GetStatus.FOUND
+        assert store.reader.get("Orders", 0, 0, 1).status is GetStatus.FOUND
 
 
 def test_damage_beyond_the_limit_is_counted_and_not_named(

@@ -54,7 +54,7 @@ def pulled(store: MessageStore, expression: str, most: int = 1_000) -> list[byte
     offset = looks = 0
     while offset < store.max_offset("Orders", 0):
         result = whole(
-            store.get_judged("Orders", 0, offset, most, wanted(expression), None, RECENT)
+            store.reader.get_judged("Orders", 0, offset, most, wanted(expression), None, RECENT)
         )
         assert result.next_offset > offset or result.pending
         offset = result.next_offset
@@ -90,10 +90,10 @@ def test_an_answer_is_as_large_as_one_by_tag(
 ) -> None:
     for offset in (-1, 0, 1, 33, COUNT - 1, COUNT, COUNT + 1):
         for most in (1, 6, 7, 8, 30, 1_000):
-            plain = store.get("Orders", 0, offset, most, None, most_bytes, limits)
+            plain = store.reader.get("Orders", 0, offset, most, None, most_bytes, limits)
             facts = plain.status, plain.next_offset, plain.suggest_slave, taken(plain)
             judged = whole(
-                store.get_judged("Orders", 0, offset, most, wanted(ALL), most_bytes, limits)
+                store.reader.get_judged("Orders", 0, offset, most, wanted(ALL), most_bytes, limits)
             )
             assert (judged.status, judged.next_offset, judged.suggest_slave, taken(judged)) == facts
 
@@ -102,7 +102,7 @@ def test_a_dear_filter_ends_the_answer_early(store: MessageStore) -> None:
     cheap, dear = wanted("TAGS = 'T4'"), wanted("TAGS = 'T4'")
     dear.cost = 10_000
     ends = [
-        whole(store.get_judged("Orders", 0, 0, 32, one, None, RECENT)).next_offset
+        whole(store.reader.get_judged("Orders", 0, 0, 32, one, None, RECENT)).next_offset
         for one in (cheap, dear)
     ]
     assert ends[0] == COUNT
@@ -112,7 +112,7 @@ def test_a_dear_filter_ends_the_answer_early(store: MessageStore) -> None:
 def test_a_step_judges_some_messages_only(store: MessageStore) -> None:
     dear = wanted("TAGS = 'T4'")
     dear.cost = 2_400
-    steps = store.get_judged("Orders", 0, 0, 32, dear, None, RECENT)
+    steps = store.reader.get_judged("Orders", 0, 0, 32, dear, None, RECENT)
     assert sum(1 for _ in steps) >= COUNT // 6 // 3
 
 
@@ -149,9 +149,9 @@ def test_steps_that_are_given_up_hold_no_segment(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_JUDGED_STEP", 1)
-    steps = store.get_judged("Orders", 0, 0, COUNT, wanted(ALL), None, RECENT)
+    steps = store.reader.get_judged("Orders", 0, 0, COUNT, wanted(ALL), None, RECENT)
     next(steps)
-    first = store._log.segments.find(0)
+    first = store.log.segments.find(0)
     assert first is not None
     assert first.pins == 1
     steps.close()
@@ -162,7 +162,7 @@ def test_a_queue_deleted_between_two_steps_ends_them_with_what_was_found(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_JUDGED_STEP", 1)
-    steps = store.get_judged("Orders", 0, 0, COUNT, wanted(ALL), None, RECENT)
+    steps = store.reader.get_judged("Orders", 0, 0, COUNT, wanted(ALL), None, RECENT)
     next(steps)
     store.delete_topic("Orders")
     result = whole(steps)
@@ -171,6 +171,6 @@ def test_a_queue_deleted_between_two_steps_ends_them_with_what_was_found(
 
 
 def test_the_properties_of_a_message_are_found_by_its_place(store: MessageStore) -> None:
-    assert store.properties_at("Orders", 0, 5) == message(tags="T2", unique="U5").properties
-    assert store.properties_at("Orders", 0, COUNT) is None
-    assert store.properties_at("Orders", 9, 0) is None
+    assert store.reader.properties_at("Orders", 0, 5) == message(tags="T2", unique="U5").properties
+    assert store.reader.properties_at("Orders", 0, COUNT) is None
+    assert store.reader.properties_at("Orders", 9, 0) is None

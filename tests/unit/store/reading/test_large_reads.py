@@ -63,9 +63,9 @@ def test_steps_give_what_one_read_gives(
         for most in (1, 6, 7, 8, 30, 1_000):
             asked = ("Orders", 0, offset, most, codes, most_bytes, limits)
             before = store.stats.get_found, store.stats.get_messages, store.stats.get_missed
-            at_once = facts(store.get(*asked))
+            at_once = facts(store.reader.get(*asked))
             counted = store.stats.get_found, store.stats.get_messages, store.stats.get_missed
-            assert facts(whole(store.get_steps(*asked))) == at_once, (offset, most)
+            assert facts(whole(store.reader.get_steps(*asked))) == at_once, (offset, most)
             twice = [2 * new - old for new, old in zip(counted, before, strict=True)]
             assert [
                 store.stats.get_found,
@@ -75,15 +75,15 @@ def test_steps_give_what_one_read_gives(
 
 
 def test_a_step_looks_at_some_entries_only(store: MessageStore) -> None:
-    steps = store.get_steps("Orders", 0, 0, COUNT, None, None, RECENT)
+    steps = store.reader.get_steps("Orders", 0, 0, COUNT, None, None, RECENT)
     assert sum(1 for _ in steps) == -(-COUNT // 7)
 
 
 def test_steps_go_on_in_the_next_file(tmp_path: Path) -> None:
     with_files = MessageStore.open(small_settings(tmp_path))
     made = fill(with_files, COUNT)
-    assert with_files.get("Orders", 0, 0, COUNT).count == 10
-    result = whole(with_files.get_steps("Orders", 0, 0, COUNT, None, None, RECENT))
+    assert with_files.reader.get("Orders", 0, 0, COUNT).count == 10
+    result = whole(with_files.reader.get_steps("Orders", 0, 0, COUNT, None, None, RECENT))
     assert facts(result)[-1] == made
     with_files.close()
 
@@ -100,7 +100,7 @@ def test_a_message_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
     asked = ("Orders", 0, 0, COUNT, None, None, RECENT)
     found: list[bytes] = []
     while len(found) < COUNT - 1:
-        result = whole(damaged.get_steps(*asked))
+        result = whole(damaged.reader.get_steps(*asked))
         following = result.next_offset
         found += facts(result)[-1]  # type: ignore[arg-type]
         assert following > asked[2] or result.pending
@@ -112,7 +112,7 @@ def test_a_message_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
 def test_a_queue_deleted_between_two_steps_ends_them_with_what_was_found(
     store: MessageStore,
 ) -> None:
-    steps = store.get_steps("Orders", 0, 0, COUNT, None, None, RECENT)
+    steps = store.reader.get_steps("Orders", 0, 0, COUNT, None, None, RECENT)
     next(steps)
     store.delete_topic("Orders")
     result = whole(steps)
@@ -121,9 +121,9 @@ def test_a_queue_deleted_between_two_steps_ends_them_with_what_was_found(
 
 
 def test_steps_that_are_given_up_hold_no_segment(store: MessageStore) -> None:
-    steps = store.get_steps("Orders", 0, 0, COUNT, None, None, RECENT)
+    steps = store.reader.get_steps("Orders", 0, 0, COUNT, None, None, RECENT)
     next(steps)
-    first = store._log.segments.find(0)
+    first = store.log.segments.find(0)
     assert first is not None
     assert first.pins == 1
     steps.close()
@@ -131,9 +131,9 @@ def test_steps_that_are_given_up_hold_no_segment(store: MessageStore) -> None:
 
 
 def test_what_arrives_between_two_steps_is_given_too(store: MessageStore) -> None:
-    steps = store.get_steps("Orders", 0, COUNT - 7, COUNT, None, None, RECENT)
+    steps = store.reader.get_steps("Orders", 0, COUNT - 7, COUNT, None, None, RECENT)
     next(steps)
-    store.put(message(b"late"))
+    store.log.put(message(b"late"))
     store.dispatch()
     result = whole(steps)
     assert result.count == 8

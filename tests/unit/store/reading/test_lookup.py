@@ -45,7 +45,7 @@ def unit_of(root: Path, slot: int, queue_id: int = 0) -> tuple[int, int, int]:
 
 def pull(store: MessageStore, offset: int, count: int = 32) -> tuple[list[Message], int, bool]:
     """The messages of one pull, where the consumer goes on, whether it is to ask again there."""
-    with store.get("Orders", 0, offset, count) as result:
+    with store.reader.get("Orders", 0, offset, count) as result:
         found = [one for view in result.views for one in decode_records(bytes(view))]
         return found, result.next_offset, result.pending
 
@@ -128,9 +128,9 @@ def test_long_search_goes_in_turns_and_nobody_goes_on_behind_it(
     monkeypatch.setattr(lookup, "_STEP_BYTES", 1024)
     with closing(MessageStore.open(small_settings(tmp_path, scrub_bytes_per_second=0))) as store:
         for number in range(5):
-            store.put(message(b"%d" % number))
+            store.log.put(message(b"%d" % number))
             for _ in range(200):
-                store.put(message(b"x" * 100, "Other"))
+                store.log.put(message(b"x" * 100, "Other"))
         store.dispatch()
         set_unit(tmp_path, 2, (0, 0, 0))
         found, offset, _ = pull(store, 0)
@@ -175,7 +175,7 @@ def test_message_of_a_deleted_topic_does_not_take_a_lost_one_s_place(tmp_path: P
     fill(store, 12)
     store.delete_topic("Orders")
     new = [b"new %d" % number for number in range(4)]
-    places = [store.put(message(body)).log_offset for body in new]
+    places = [store.log.put(message(body)).log_offset for body in new]
     store.dispatch()
     assert bodies(store) == new
     assert store.close()
@@ -203,7 +203,7 @@ def test_unit_that_cannot_be_written_is_served_all_the_same(tmp_path: Path) -> N
         files.full = True
         assert bodies(store) == made[::QUEUES]
         assert bodies(store) == made[::QUEUES]
-        assert store.get("Orders", 0, SLOT, 1).status is GetStatus.FOUND
+        assert store.reader.get("Orders", 0, SLOT, 1).status is GetStatus.FOUND
         files.full = False
 
 
@@ -211,7 +211,7 @@ def test_delayed_message_whose_unit_is_wrong_is_delivered(tmp_path: Path) -> Non
     settings = small_settings(tmp_path, scrub_bytes_per_second=0)
     with closing(MessageStore.open(settings)) as store:
         for number in range(4):
-            store.put(
+            store.log.put(
                 message(
                     b"%d" % number,
                     "SCHEDULE_TOPIC_XXXX",

@@ -66,7 +66,7 @@ def cut(store: SteppedStore, files: RecordedFiles) -> MemoryFiles:
 
 def found(store: SteppedStore, number: int) -> int:
     """How many records the query for the unique key of message `number` gives."""
-    return len(store.query("Orders", f"U{number}", 64, 1, 1 << 62).records)
+    return len(store.search.query("Orders", f"U{number}", 64, 1, 1 << 62).records)
 
 
 def indexed(store: SteppedStore) -> int:
@@ -121,12 +121,12 @@ def test_slots_younger_than_the_header_break_no_chain() -> None:
     store = started(files)
     fill(store, 10)
     for _ in range(2):  # not indexed, so the header's end stays below the mark of what is
-        store.put(message(b"no key"))
+        store.log.put(message(b"no key"))
     store.dispatch()
     assert store.flush_queues(thorough=True)
     old = files.image()
     for _ in range(12):
-        store.put(message(b"younger", unique="U5"))
+        store.log.put(message(b"younger", unique="U5"))
     store.dispatch()
     image = files.image()
     (path,) = [path for path in image if path.startswith(f"{ROOT}/index/")]
@@ -149,7 +149,7 @@ def test_seconds_of_a_key_that_a_power_cut_tore_off_are_put_right(number: int) -
     assert store.flush_queues(thorough=True)
     for late in range(3, 30):
         clock.time_ms += 1500
-        store.put(message(b"late", unique=f"U{late}"))
+        store.log.put(message(b"late", unique=f"U{late}"))
     store.dispatch()
     assert store.sync_log()
     image = files.image()
@@ -195,7 +195,7 @@ def test_keys_indexed_by_a_killed_process_survive_the_power_cut_after_its_restar
     assert store.sync_log()
     assert store.flush_queues(thorough=True)
     for number in range(5, 10):
-        store.put(message(b"late", unique=f"U{number}"))
+        store.log.put(message(b"late", unique=f"U{number}"))
     store.dispatch()
     store.abandon()
     store = started(files)
@@ -242,7 +242,7 @@ def test_units_that_go_with_a_topic_do_not_stand_for_missing_ones() -> None:
     assert store.sync_log()
     assert store.flush_queues(thorough=True)
     for _ in range(5):
-        store.put(message(b"younger", "Gone"))
+        store.log.put(message(b"younger", "Gone"))
     store.dispatch()
     store.delete_topic("Gone")
     disk = cut(store, files)
@@ -256,12 +256,12 @@ def test_units_that_go_with_a_topic_do_not_stand_for_missing_ones() -> None:
 def test_new_numbering_is_believed_over_the_old_one_that_a_broken_off_recovery_made() -> None:
     files = MemoryFiles(ROOT)
     store = started(files)
-    store.put(message(b"old"))
+    store.log.put(message(b"old"))
     store.dispatch()
     (queue,) = [path for path in files.image() if path.endswith(f"/Orders/0/{0:020d}")]
     old_unit = files.image()[queue]
     assert store.delete_topic("Orders") == 1
-    new = store.put(message(b"new"))
+    new = store.log.put(message(b"new"))
     assert new.queue_offset == 0
     store.dispatch()
     store.sync_log()
@@ -279,11 +279,11 @@ def test_segment_that_a_killed_process_had_just_made_is_not_lost_later() -> None
     files = LateNames(ROOT)
     store = started(files)
     files.late = True
-    store.put(message(b"before the kill"))
+    store.log.put(message(b"before the kill"))
     files.late = False
     store.abandon()
     store = started(files)
-    store.put(message(b"after the kill"))
+    store.log.put(message(b"after the kill"))
     assert store.sync_log()
     again = started(cut(store, files))
     assert bodies(again) == [b"before the kill", b"after the kill"]
@@ -295,7 +295,7 @@ def test_segments_are_removed_one_by_one() -> None:
     and the log would have a hole."""
     files = RecordedFiles(ROOT)
     store = started(files)
-    store.put(message(b"kept"))
+    store.log.put(message(b"kept"))
     assert store.sync_log()
     for number in (1, 2, 3):
         fd = files.open(str(ROOT / "commitlog" / f"{number << 16:020d}"), create=True)
@@ -349,13 +349,13 @@ def test_batch_that_a_kill_tore_is_a_beginning_of_it(
     store = MessageStore.open(settings)
     fill(store, 3)
     left = [whole]
-    segment = store._log.segments.last
+    segment = store.log.segments.last
     assert segment is not None
     assert segment._memory is not None
     with monkeypatch.context() as patch:
         patch.setattr(segment, "_memory", TornMemory(segment._memory, left))
         with pytest.raises(Killed):
-            store.put_batch([message(b"b%d" % number) for number in range(4)])
+            store.log.put_batch([message(b"b%d" % number) for number in range(4)])
     left_behind = adopt(kill_image(tmp_path / "live", tmp_path / "copy"))
     again = MessageStore.open(small_settings(left_behind))
     try:

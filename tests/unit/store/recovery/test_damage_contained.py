@@ -111,12 +111,12 @@ def test_new_numbering_is_believed_though_its_first_records_are_damaged(
     """Only their entries say that they were there: the records can say nothing any more."""
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running))
-    store.put(message(b"of another topic", topic="Others"))
+    store.log.put(message(b"of another topic", topic="Others"))
     fill(store, 5)
     assert store.delete_topic("Orders") == 1
     for number in range(lost):
-        store.put(message(b"lost %d" % number))
-    store.put(message(b"kept"))
+        store.log.put(message(b"lost %d" % number))
+    store.log.put(message(b"kept"))
     store.dispatch()
     store._queue_flusher.flush(0)
     damaged = read_all(store)[:lost]
@@ -145,11 +145,11 @@ def test_new_numbering_whose_entries_are_gone_too_is_believed_by_the_note_of_its
     second of two old entries has the number of the first that is left."""
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running))
-    store.put(message(b"of another topic", topic="Others"))
+    store.log.put(message(b"of another topic", topic="Others"))
     old = fill(store, before)
     assert store.delete_topic("Orders") == 1
     for body in (b"lost", *kept):
-        store.put(message(body))
+        store.log.put(message(body))
     store.dispatch()
     lost = read_all(store)[0]
     root = adopt(kill_image(running, tmp_path / "killed"))
@@ -306,7 +306,7 @@ def test_last_slot_of_a_queue_is_not_given_twice_for_a_flipped_bit_in_its_unit(
     store.close()
     flip(queue_file(root, start=800), 4 * 20 + byte, bit)
     store = MessageStore.open(small_settings(root))
-    assert store.put(message(b"new")).queue_offset == 45
+    assert store.log.put(message(b"new")).queue_offset == 45
     store.dispatch()
     assert bodies(store) == [*made, b"new"]
     assert store.close()
@@ -345,7 +345,7 @@ def test_index_files_that_do_not_follow_each_other_are_made_again(
     early = max((tmp_path / "index").iterdir())
     half = early.read_bytes()
     for number in range(60, 120):
-        store.put(message(b"%d" % number, unique=f"U{number}"))
+        store.log.put(message(b"%d" % number, unique=f"U{number}"))
     store.dispatch()
     assert store.close()
     files = sorted((tmp_path / "index").iterdir())
@@ -366,7 +366,7 @@ def test_index_files_that_do_not_follow_each_other_are_made_again(
         (tmp_path / "offsets").unlink()
     store = MessageStore.open(small_settings(tmp_path))
     for number in range(120):
-        assert len(store.query("Orders", f"U{number}", 10, 0, 1 << 62).records) == 1
+        assert len(store.search.query("Orders", f"U{number}", 10, 0, 1 << 62).records) == 1
     assert store.close()
     names = sorted((tmp_path / "index").iterdir())
     store = MessageStore.open(small_settings(tmp_path))

@@ -97,6 +97,6 @@ def test_after_a_crash_it_is_said_what_was_cut_and_where_numbering_goes_on(
         path = root / "consumequeue" / "Orders" / str(number)
         line = f"path={path} units={30 - left[number]} numbering goes on at={left[number]}"
         assert line in caplog.text
-        assert store.put(message(queue_id=number)).queue_offset == left[number]
+        assert store.log.put(message(queue_id=number)).queue_offset == left[number]
     assert f"{cut} units of 2 queues cut" in store.recovery.summary()
     store.close()

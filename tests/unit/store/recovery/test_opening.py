@@ -81,7 +81,7 @@ def test_second_opening_in_this_process_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "store", tmp_path / "link"):
         with pytest.raises(StoreInUse, match="in this process"):
             MessageStore.open(small_settings(path))
-    store.put(message())
+    store.log.put(message())
     assert store.close()
     assert MessageStore.open(small_settings(tmp_path / "store")).close()
 
@@ -236,7 +236,7 @@ def test_close_twice_is_harmless_and_close_says_whether_all_is_well(tmp_path: Pa
 
 def test_closing_dispatches_what_nobody_did(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
-    store.put(message(b"x", unique="U"))
+    store.log.put(message(b"x", unique="U"))
     assert store.close()
     store = MessageStore.open(small_settings(tmp_path))
     assert bodies(store) == [b"x"]

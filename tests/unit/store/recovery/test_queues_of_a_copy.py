@@ -67,9 +67,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = MessageStore.open(small_settings(root))
     for number in range(QUEUES * PER_QUEUE):
         body = b"%d" % number + b"." * 50
-        store.put(message(body, queue_id=number % QUEUES, unique=f"U{number}"))
+        store.log.put(message(body, queue_id=number % QUEUES, unique=f"U{number}"))
     for number in range(100):
-        store.put(message(b"%d" % number + b"." * 100, "Others", unique=f"O{number}"))
+        store.log.put(message(b"%d" % number + b"." * 100, "Others", unique=f"O{number}"))
     store.dispatch()
     assert store.close()
     return root
@@ -99,7 +99,7 @@ def test_queues_that_are_gone_are_made_again(
     with closing(MessageStore.open(small_settings(root, scrub_bytes_per_second=0))) as store:
         for queue_id in range(QUEUES):
             # The next number is given out before anybody has read.
-            new = store.put(message(b"new", queue_id=queue_id))
+            new = store.log.put(message(b"new", queue_id=queue_id))
             assert new.queue_offset == PER_QUEUE
         store.dispatch()
         for queue_id in range(QUEUES):
@@ -108,7 +108,7 @@ def test_queues_that_are_gone_are_made_again(
             assert [int(body.rstrip(b".")) for body in found[:-1]] == list(
                 range(queue_id, QUEUES * PER_QUEUE, QUEUES)
             )
-        assert store.put(message(b"new", "Others")).queue_offset == 100
+        assert store.log.put(message(b"new", "Others")).queue_offset == 100
     assert verify(small_settings(root)).sound
 
 

@@ -60,7 +60,7 @@ class Writer:
             made.append(
                 message(body, topic, queue_id, unique=f"U{self.counter}", sys_flag=sys_flag)
             )
-        result = self.store.put_batch(made) if count > 1 else self.store.put(made[0])
+        result = self.store.log.put_batch(made) if count > 1 else self.store.log.put(made[0])
         if sys_flag not in (4, 12):
             for number, one in enumerate(made):
                 end = result.end  # of a batch all are acknowledged together

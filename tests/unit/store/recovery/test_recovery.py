@@ -71,7 +71,7 @@ def test_killed_store_has_everything_again(tmp_path: Path) -> None:
     assert (store.recovery.gaps, store.recovery.torn_bytes) == ([], 0)
     for queue_id in range(3):
         assert bodies(store, queue_id=queue_id) == killed.bodies[queue_id::3]
-    assert store.put(message()).queue_offset == 20
+    assert store.log.put(message()).queue_offset == 20
     store.close()
 
 
@@ -118,7 +118,7 @@ def test_torn_last_record_is_cut_and_zeroed(tmp_path: Path) -> None:
     assert segment.read_bytes()[position:] == bytes(SEGMENT - position)
     assert bodies(store) == killed.bodies[:29]
     assert store.max_offset("Orders", 0) == 29
-    assert store.put(message(b"again")).queue_offset == 29
+    assert store.log.put(message(b"again")).queue_offset == 29
     store.dispatch()
     assert bodies(store)[29] == b"again"
     assert store.close()
@@ -152,7 +152,7 @@ def test_old_bytes_do_not_come_back_when_the_log_grows_past_them(tmp_path: Path)
         file.write(bytes(40))
     store = killed.open()
     assert store.recovery.log_end == before.log_offset
-    store.put(message(b"n" * len(before.body), unique="U28", tags="T1"))
+    store.log.put(message(b"n" * len(before.body), unique="U28", tags="T1"))
     assert store.written == last.log_offset
     store.dispatch()
     again = kill_image(killed.root, tmp_path / "again")
@@ -183,8 +183,8 @@ def test_damaged_record_costs_that_record_only(
     assert (gap.start, gap.end) == (damaged.log_offset, damaged.log_offset + damaged.size)
     assert store.written == killed.written
     assert bodies(store) == killed.bodies[:number] + killed.bodies[number + 1 :]
-    assert store.record_at(damaged.log_offset) is None
-    assert store.query("Orders", f"U{number}", 10, 0, 2**62).records == []
+    assert store.reader.record_at(damaged.log_offset) is None
+    assert store.search.query("Orders", f"U{number}", 10, 0, 2**62).records == []
     assert store.max_offset("Orders", 0) == 60
     assert store.close()
 
@@ -309,7 +309,7 @@ def test_pull_over_a_gap_goes_on_behind_it(tmp_path: Path) -> None:
         segment, start = killed.place(number)
         flip(segment, start + 95)
     store = killed.open()
-    result = store.get("Orders", 0, 10, 32, None)
+    result = store.reader.get("Orders", 0, 10, 32, None)
     assert result.status is GetStatus.FOUND
     assert (result.count, result.next_offset) == (8, 20)  # to the end of the queue's file
     result.release()
@@ -320,17 +320,17 @@ def test_pull_over_a_gap_goes_on_behind_it(tmp_path: Path) -> None:
 def test_record_forged_in_a_body_is_not_taken_for_one(tmp_path: Path, with_queues: bool) -> None:
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running))
-    store.put(message(b"before"))
+    store.log.put(message(b"before"))
     carrier = message(b"." * 400)
     place = store.written
     body_at = 88
     forged = encode_record(message(b"forged"), 77, place + body_at + 10, FIRST_MS)
     carrier.body = b"." * 10 + forged + b"." * (390 - len(forged))
-    assert store.put(carrier).log_offset == place
-    store.put(message(b"after"))
+    assert store.log.put(carrier).log_offset == place
+    store.log.put(message(b"after"))
     # A following segment makes all before it known to be sound.
     while store.written < SEGMENT:
-        store.put(message(b"." * 500))
+        store.log.put(message(b"." * 500))
     root = kill_image(running, tmp_path / "killed")
     store.close()
     flip(log_segment(root), place + 2)  # its size: now only the magic can be looked for
@@ -360,11 +360,11 @@ def test_queue_ahead_of_the_log_is_cut(tmp_path: Path) -> None:
     store = killed.open()
     assert store.recovery.log_end == cut
     assert store.max_offset("Orders", 0) == 35
-    assert store.query("Orders", "U40", 10, 0, 2**62).records == []
-    assert len(store.query("Orders", "U34", 10, 0, 2**62).records) == 1
+    assert store.search.query("Orders", "U40", 10, 0, 2**62).records == []
+    assert len(store.search.query("Orders", "U34", 10, 0, 2**62).records) == 1
     units = b"".join(tree(killed.root, "consumequeue").values())
     assert units[35 * 20 :].count(0) == len(units) - 35 * 20
-    assert store.put(message(b"next")).queue_offset == 35
+    assert store.log.put(message(b"next")).queue_offset == 35
     store.dispatch()
     assert bodies(store) == [*killed.bodies[:35], b"next"]
     assert store.close()
@@ -436,7 +436,7 @@ def test_numbering_goes_on_from_the_name_of_an_empty_file(tmp_path: Path) -> Non
     directory.mkdir(parents=True)
     (directory / f"{5 * QUEUE_SEGMENT:020d}").write_bytes(bytes(QUEUE_SEGMENT))
     store = killed.open()
-    assert store.put(message(topic="Empty")).queue_offset == 50
+    assert store.log.put(message(topic="Empty")).queue_offset == 50
     store.close()
 
 
@@ -448,7 +448,7 @@ def test_topic_deleted_and_used_again_is_rebuilt_with_its_new_messages(tmp_path:
     assert not (running / "consumequeue" / "Orders").exists()
     assert store.max_offset("Orders", 0) == 0
     for n in range(7):
-        assert store.put(message(b"new%d" % n)).queue_offset == n
+        assert store.log.put(message(b"new%d" % n)).queue_offset == n
     store.dispatch()
     root = kill_image(running, tmp_path / "killed")
     store.close()
@@ -469,7 +469,7 @@ def test_units_of_a_foreign_recovery_that_did_not_clear_them_are_not_served(
     store = killed.open()
     assert bodies(store) == killed.bodies
     # The slot is not given out: somebody may have seen its number.
-    assert store.put(message(b"next")).queue_offset == 16
+    assert store.log.put(message(b"next")).queue_offset == 16
     store.dispatch()
     assert bodies(store) == [*killed.bodies, b"next"]
     store.close()
@@ -480,7 +480,7 @@ def test_waiting_messages_keep_their_delivery_time_over_a_rebuild(tmp_path: Path
     clock = ManualClock()
     store = MessageStore.open(small_settings(running), clock=clock)
     for level in (1, 3, 18):
-        store.put(
+        store.log.put(
             message(topic="SCHEDULE_TOPIC_XXXX", queue_id=level - 1, more={"DELAY": str(level)})
         )
         clock.time_ms += 10
@@ -505,7 +505,7 @@ def test_segment_made_ahead_is_removed(tmp_path: Path) -> None:
     assert str(spare) in store.recovery.segments_removed
     assert not spare.exists()
     for _ in range(40):
-        store.put(message(b"." * 100))
+        store.log.put(message(b"." * 100))
     store.close()
 
 
@@ -517,7 +517,7 @@ def test_empty_last_file_is_removed(tmp_path: Path) -> None:
     store = killed.open()
     assert not spare.exists()
     for _ in range(40):
-        store.put(message(b"." * 100))
+        store.log.put(message(b"." * 100))
     store.dispatch()
     assert len(bodies(store)) == 70
     store.close()
@@ -531,7 +531,7 @@ def test_log_that_ends_with_a_blank_goes_on_in_the_next_segment(tmp_path: Path) 
     assert store.written == SEGMENT
     count = sum(1 for found in killed.records if found.log_offset < SEGMENT)
     assert bodies(store) == killed.bodies[:count]
-    assert store.put(message(b"next")).log_offset == SEGMENT
+    assert store.log.put(message(b"next")).log_offset == SEGMENT
     store.dispatch()
     assert bodies(store)[count] == b"next"
     assert store.close()
@@ -567,7 +567,7 @@ def test_log_whose_beginning_was_deleted_is_read_from_where_it_begins(tmp_path: 
             mine = [n for n in left if n % 2 == queue_id]
             assert store.min_offset("Orders", queue_id) == mine[0] // 2
             assert bodies(store, queue_id=queue_id) == [killed.bodies[n] for n in mine]
-            first = store.get("Orders", queue_id, 0, 10, None)
+            first = store.reader.get("Orders", queue_id, 0, 10, None)
             assert first.status is GetStatus.OFFSET_TOO_SMALL
             assert first.next_offset == mine[0] // 2
         store.close()
@@ -592,7 +592,7 @@ def test_crash_reads_from_the_segment_the_checkpoint_knows_to_be_synced(tmp_path
     store = MessageStore.open(small_settings(running), clock=clock)
     for n in range(100):
         clock.time_ms = FIRST_MS + n * 1000
-        store.put(message(b"." * 100, unique=f"U{n}"))
+        store.log.put(message(b"." * 100, unique=f"U{n}"))
     store.dispatch()
     root = kill_image(running, tmp_path / "killed")
     store.close()
@@ -626,8 +626,8 @@ def test_foreign_names_are_left_alone_and_reported(tmp_path: Path) -> None:
 def test_record_of_a_topic_that_cannot_be_a_path_stays_in_the_log_only(tmp_path: Path) -> None:
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running))
-    first = store.put(message(topic="ab", body=b"x"))
-    store.put(message(b"after"))
+    first = store.log.put(message(topic="ab", body=b"x"))
+    store.log.put(message(b"after"))
     store.close()
     segment = log_segment(running)
     data = segment.read_bytes().replace(b"\x02ab", b"\x02..", 1)
@@ -636,7 +636,7 @@ def test_record_of_a_topic_that_cannot_be_a_path_stays_in_the_log_only(tmp_path:
     store = MessageStore.open(small_settings(running))
     assert store.recovery.unusable_topics == 1
     assert list(store.queues()) == [("Orders", 0)]
-    assert store.record_at(first.log_offset) is not None
+    assert store.reader.record_at(first.log_offset) is not None
     store.close()
 
 

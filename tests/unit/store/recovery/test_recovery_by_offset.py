@@ -52,7 +52,7 @@ class Stopped:
         store._queue_flusher.flush(0)
         for n in range(SYNCED, COUNT):
             body = b"%06d" % n + b"." * 50
-            store.put(message(body, queue_id=n % QUEUES, unique=f"U{n}", tags=f"T{n % 3}"))
+            store.log.put(message(body, queue_id=n % QUEUES, unique=f"U{n}", tags=f"T{n % 3}"))
             self.bodies.append(body)
         store.dispatch()
         store._offsets.save()
@@ -94,7 +94,7 @@ def expected(made: list[bytes], *without: int) -> list[list[bytes]]:
 
 
 def has_key(store: MessageStore, number: int) -> bool:
-    return len(store.query("Orders", f"U{number}", 5, 0, 2**62).records) == 1
+    return len(store.search.query("Orders", f"U{number}", 5, 0, 2**62).records) == 1
 
 
 def test_killed_store_is_read_from_the_flushed_mark(stopped: Stopped) -> None:
@@ -180,7 +180,7 @@ def test_after_a_power_cut_the_log_ends_at_the_first_bad_record_above_it(stopped
     store = stopped.open()
     assert (store.written, store.recovery.gaps) == (offset, [])
     assert everything(store) == expected(stopped.bodies[:50])
-    assert store.put(message(b"next", queue_id=50 % QUEUES)).queue_offset == 50 // QUEUES
+    assert store.log.put(message(b"next", queue_id=50 % QUEUES)).queue_offset == 50 // QUEUES
     store.close()
 
 
@@ -196,7 +196,7 @@ def test_killed_process_and_damage_above_it_cost_the_damaged_records(stopped: St
 def test_undispatched_record_behind_a_damaged_one_is_kept_after_a_kill(tmp_path: Path) -> None:
     running = tmp_path / "running"
     store = MessageStore.open(small_settings(running, consume_queue_flush_interval_ms=60_000))
-    places = [store.put(message(b"body %d" % n)) for n in range(3)]
+    places = [store.log.put(message(b"body %d" % n)) for n in range(3)]
     root = adopt(kill_image(running, tmp_path / "killed"))
     store.close()
     flip(log_segment(root), places[1].log_offset + 90)
@@ -220,11 +220,11 @@ def test_breaking_is_noted_for_the_next_start(tmp_path: Path) -> None:
     store = MessageStore.open(settings, files)
     fill(store, 3)
     files.fail("data_sync", errno.EIO, "commitlog")
-    store.put(message())
+    store.log.put(message())
     store.request_flush()
     assert not store.wait_durable(store.written, 10)
     with pytest.raises(StoreBroken):
-        store.put(message())
+        store.log.put(message())
     assert b'"poisoned":true' in (tmp_path / "store" / "offsets").read_bytes()
     assert not store.close()
     store = MessageStore.open(settings)
@@ -237,9 +237,7 @@ def test_breaking_is_on_the_disk_before_anybody_is_refused(tmp_path: Path) -> No
     and keep what stands behind it, although acknowledged messages may be lost only from the end."""
     files = FaultyFiles(tmp_path)
     store = MessageStore.open(small_settings(tmp_path), files)
-    note, broken = store._health._breaking_watcher, store._health._broken_watcher
-    assert note is not None
-    assert broken is not None
+    note = store._breaking.note
     seen: list[tuple[bool, bool]] = []
 
     def noting() -> None:
@@ -248,7 +246,7 @@ def test_breaking_is_on_the_disk_before_anybody_is_refused(tmp_path: Path) -> No
         assert stored is not None
         seen.append((stored.poisoned, store._health.refusing))
 
-    store._health.watch(noting, broken)
+    store._breaking.note = noting  # type: ignore[method-assign]
     files.fail("data_sync", errno.EIO, "commitlog")
     fill(store, 3)
     store._sync.sync()
@@ -292,7 +290,7 @@ def test_times_go_on_from_the_last_record_though_the_file_knows_an_older_one(
     store = MessageStore.open(small_settings(tmp_path / "running"), clock=clock)
     fill(store, 5, queues=QUEUES)
     clock.time_ms += 1
-    put = store.put(message(b"put while the flush thread read"))
+    put = store.log.put(message(b"put while the flush thread read"))
     store.dispatch()
     store._sync.sync()
     store._parts.checkpoint.physic_ms = put.store_timestamp_ms - 1
@@ -301,7 +299,7 @@ def test_times_go_on_from_the_last_record_though_the_file_knows_an_older_one(
     store.close()
     clock.time_ms -= 60_000
     store = MessageStore.open(small_settings(root), clock=clock)
-    later = store.put(message(b"after the clock was set back"))
+    later = store.log.put(message(b"after the clock was set back"))
     assert later.store_timestamp_ms == put.store_timestamp_ms
     store.close()
 
@@ -312,7 +310,7 @@ def test_known_gaps_are_remembered_over_restarts(stopped: Stopped) -> None:
         store = stopped.open()
         (gap,) = store.known_gaps
         assert gap[0] == offset
-        store.put(message())
+        store.log.put(message())
         assert store.close()
 
 
@@ -400,7 +398,7 @@ def test_offsets_file_is_saved_more_often_under_load(tmp_path: Path) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         for _ in range(500):
-            store.put(message(b"." * 3000))
+            store.log.put(message(b"." * 3000))
         store.dispatch()
         saved = file.load()
         if saved is not None and saved.flushed > 16 << 20:

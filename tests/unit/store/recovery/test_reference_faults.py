@@ -46,7 +46,7 @@ def test_clock_that_was_set_back_hides_nothing_from_a_recovery(tmp_path: Path, k
     clock.time_ms = FIRST_MS - 24 * HOUR_MS
     more = [b"late %d" % number + b"." * 60 for number in range(60)]
     for body in more:
-        store.put(message(body))
+        store.log.put(message(body))
     store._sync.sync()  # synced, and in no queue yet
     root = kill_image(tmp_path / "running", tmp_path / "killed")
     if known:
@@ -110,7 +110,7 @@ def test_dispatch_does_not_read_on_behind_a_record_that_is_wrong(tmp_path: Path)
     store = MessageStore.open(small_settings(tmp_path), files)
     made = fill(store, 3)
     files.fail("write", errno.ENOSPC, "consumequeue", times=1)
-    ends = [store.put(message(b"%06d" % number + b"," * 50)).end for number in range(6)]
+    ends = [store.log.put(message(b"%06d" % number + b"," * 50)).end for number in range(6)]
     store.dispatch()  # refused: from here on the log is read back
     flip(log_segment(tmp_path), ends[2] + 3, 0x08)  # the length of the fourth record
     files.heal()

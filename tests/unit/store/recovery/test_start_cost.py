@@ -122,7 +122,7 @@ def test_second_try_syncs_what_the_first_one_took_back(tmp_path: Path) -> None:
     fill(store, 18, queues=2)
     store._sync.sync()
     store._queue_flusher.flush(0)
-    torn = store.put(message(b"torn", queue_id=1))
+    torn = store.log.put(message(b"torn", queue_id=1))
     store.dispatch()
     store._offsets.save()
     root = adopt(kill_image(running, tmp_path / "killed"))

@@ -55,12 +55,12 @@ def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> Allocat
     for changed in files.make_directories(str(tmp_path / "log")):
         files.sync_directory(changed)
     return AllocateMappedFileService(
-        files,
-        clock or Clock(),
-        SEGMENT,
-        lambda start: str(tmp_path / "log" / segment_name(start)),
-        lambda path, start: MappedFile(files, path, start, SEGMENT).make(),
-        Health(),
+        files=files,
+        clock=clock or Clock(),
+        segment_bytes=SEGMENT,
+        path_for=lambda start: str(tmp_path / "log" / segment_name(start)),
+        make=lambda path, start: MappedFile(files, path, start, SEGMENT).make(),
+        health=Health(),
     )
 
 
@@ -88,12 +88,12 @@ def test_taking_one_has_the_next_one_made(tmp_path: Path) -> None:
 def test_roll_after_a_restart_finds_its_segment_made(tmp_path: Path) -> None:
     settings = small_settings(tmp_path)
     store = MessageStore.open(settings)
-    store.put(message())
+    store.log.put(message())
     assert store.close()
     assert names(tmp_path, "commitlog") == [0]
     store = MessageStore.open(settings)
     assert names(tmp_path, "commitlog") == [0]
-    store.put(message())
+    store.log.put(message())
     wait_until(lambda: names(tmp_path, "commitlog") == [0, SEGMENT])
     assert store.close()
     assert names(tmp_path, "commitlog") == [0]
@@ -103,14 +103,14 @@ def test_segment_is_made_ahead_of_the_first_put_when_asked_for(tmp_path: Path) -
     settings = small_settings(tmp_path)
     files = FaultyFiles(tmp_path)
     store = MessageStore.open(settings, files=files)
-    store.make_segment_ahead()
+    store.log.make_ahead()
     wait_until(lambda: files.count("sync_directory", "commitlog") == 1)
     assert names(tmp_path, "commitlog") == [0]
-    store.put(message())
+    store.log.put(message())
     wait_until(lambda: names(tmp_path, "commitlog") == [0, SEGMENT])
     assert store.close()
     store = MessageStore.open(settings, files=files)
-    store.make_segment_ahead()
+    store.log.make_ahead()
     wait_until(lambda: names(tmp_path, "commitlog") == [0, SEGMENT])
     assert store.close()
     assert names(tmp_path, "commitlog") == [0]
@@ -225,9 +225,9 @@ def test_no_next_segment_refuses_and_resumes(tmp_path: Path) -> None:
     made: list[bytes] = []
     while store.written < SEGMENT - 800:
         made.append(b"%d" % len(made) + b"." * 500)
-        store.put(message(made[-1]))
+        store.log.put(message(made[-1]))
     with pytest.raises(StoreNotWritable, match="disk is full"):
-        store.put(message(b"." * 800))
+        store.log.put(message(b"." * 800))
     before = store.written
     assert before < SEGMENT
     reason = store.not_writable_reason()
@@ -235,11 +235,11 @@ def test_no_next_segment_refuses_and_resumes(tmp_path: Path) -> None:
     assert "disk is full" in reason
     store.dispatch()
     assert bodies(store) == made
-    small = store.put(message(b"fits still"))
+    small = store.log.put(message(b"fits still"))
     assert small.log_offset == before
     files.heal()
     clock.seconds += 2
-    assert store.put(message(b"." * 1000)).log_offset == SEGMENT
+    assert store.log.put(message(b"." * 1000)).log_offset == SEGMENT
     assert store.not_writable_reason() is None
     assert store.close()
     store = MessageStore.open(small_settings(tmp_path))
@@ -272,7 +272,7 @@ def test_full_disk_at_dispatch_loses_and_doubles_nothing(
     taken = 0
     for one in messages:
         try:
-            store.put(one)
+            store.log.put(one)
         except StoreNotWritable:
             break
         taken += 1
@@ -285,15 +285,15 @@ def test_full_disk_at_dispatch_loses_and_doubles_nothing(
     assert str(tmp_path) in reason
     assert store.dispatched < store.written
     with pytest.raises(StoreNotWritable):
-        store.put(messages[taken])
+        store.log.put(messages[taken])
     files.heal()
     clock.seconds += 2
     for one in messages[taken:]:
-        store.put(one)
+        store.log.put(one)
         arrived += [arrival.queue_offset for arrival in store.dispatch()]
     assert store.not_writable_reason() is None
     for one in messages:
-        reference.put(one)
+        reference.log.put(one)
     reference.dispatch()
     assert len(arrived) == 30
     assert store.close()
@@ -316,10 +316,10 @@ def test_nearly_full_disk_refuses_and_resumes_by_itself(tmp_path: Path) -> None:
     files.full_ratio = 0.95
     store = MessageStore.open(settings, files=files, clock=clock)
     with pytest.raises(StoreNotWritable, match=r"95\.0% full.*above 90%"):
-        store.put(message())
+        store.log.put(message())
     files.full_ratio = 0.89
     clock.seconds += 2
-    store.put(message())
+    store.log.put(message())
     assert store.not_writable_reason() is None
     assert store.close()
 
@@ -342,7 +342,7 @@ def test_sparse_segment_of_another_broker_is_reserved_before_use(tmp_path: Path)
     settings = small_settings(tmp_path, commit_log_segment_bytes=1 << 20)
     store = MessageStore.open(settings)
     assert path.stat().st_blocks * 512 >= 1 << 20
-    store.put(message(b"next"))
+    store.log.put(message(b"next"))
     store.dispatch()
     assert bodies(store) == [*made, b"next"]
     store.close()
@@ -357,10 +357,10 @@ def test_sparse_segment_on_a_full_disk_is_read_but_not_written(tmp_path: Path) -
     store = MessageStore.open(small_settings(tmp_path), files=files)
     assert "disk is full" in str(store.not_writable_reason())
     with pytest.raises(StoreNotWritable, match="disk is full"):
-        store.put(message())
+        store.log.put(message())
     assert bodies(store) == made
     files.heal()
-    assert store.put(message()).queue_offset == 5
+    assert store.log.put(message()).queue_offset == 5
     assert store.not_writable_reason() is None
     assert store.close()
 
@@ -374,7 +374,7 @@ def test_real_full_file_system_refuses_and_drains(tmp_path: Path) -> None:
         settings = small_settings(path, commit_log_segment_bytes=1 << 46)
         store = MessageStore.open(settings)
         with pytest.raises((StoreNotWritable, SegmentCreateFailed)):
-            store.put(message())
+            store.log.put(message())
         assert names(path, "commitlog") == []
         assert store.close()
     finally:
@@ -397,11 +397,11 @@ def test_dispatch_that_fell_behind_reads_the_log_and_gives_the_same_bytes(
     made = []
     for n in range(70):
         body = b"%06d" % n + b"." * 50
-        behind.put(message(body, queue_id=n % 3, unique=f"U{n}", tags=f"T{n % 3}"))
+        behind.log.put(message(body, queue_id=n % 3, unique=f"U{n}", tags=f"T{n % 3}"))
         made.append(body)
-    feeding = [behind._log.feeding]
+    feeding = [behind.log.feeding]
     assert len(behind.dispatch()) == 70
-    assert [*feeding, behind._log.feeding] == [False, True]
+    assert [*feeding, behind.log.feeding] == [False, True]
     assert behind.dispatched == behind.written
     assert bodies(behind, queue_id=1) == made[1::3]
     image_behind = kill_image(tmp_path / "behind", tmp_path / "image behind")
@@ -424,7 +424,7 @@ def test_start_after_a_kill_needs_no_room_for_its_own_marks(tmp_path: Path) -> N
     assert bodies(store) == made
     assert (root / "offsets").read_bytes() == before
     files.heal()
-    store.put(message(b"room again"))
+    store.log.put(message(b"room again"))
     store.dispatch()
     assert store.close()
     store = MessageStore.open(small_settings(root))
@@ -453,7 +453,7 @@ def test_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, operation: str, pa
 
 def put_succeeds(store: MessageStore) -> bool:
     try:
-        store.put(message(b"room again"))
+        store.log.put(message(b"room again"))
     except StoreNotWritable:
         return False
     return True

@@ -115,7 +115,7 @@ def test_log_in_three_directories_reads_as_one(tmp_path: Path) -> None:
     for root in (tmp_path, image):
         again = MessageStore.open(many(root, "a", "b", "c"))
         assert bodies(again) == made
-        again.put(message(b"more"))
+        again.log.put(message(b"more"))
         again.dispatch()
         assert bodies(again) == [*made, b"more"]
         assert again.close()
@@ -126,7 +126,7 @@ def test_one_directory_and_several_hold_the_same_bytes(tmp_path: Path) -> None:
     for root, names in ((tmp_path / "one", ("x",)), (tmp_path / "two", ("x", "y"))):
         store = MessageStore.open(many(root, *names))
         for number in range(60):
-            store.put(message(b"%04d" % number + b"." * 100, queue_id=number % 2))
+            store.log.put(message(b"%04d" % number + b"." * 100, queue_id=number % 2))
         store.dispatch()
         assert store.close()
         found.append({path.name: path.read_bytes() for n in names for path in (root / n).iterdir()})
@@ -141,7 +141,7 @@ def test_directory_of_each_new_segment_is_synced(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = MessageStore.open(many(tmp_path, "a", "b", flush_disk_type="SYNC_FLUSH"), files=files)
     for _ in range(40):
-        end = store.put(message(b"." * 300)).end
+        end = store.log.put(message(b"." * 300)).end
     store.request_flush()
     assert store.wait_durable(end, 10)
     files.power_cut(tmp_path / "cut")
@@ -206,7 +206,7 @@ def test_last_segment_of_a_read_only_directory_is_ended_and_the_log_goes_on(tmp_
     store = MessageStore.open(settings)
     assert store.written == store.durable == store.dispatched == (segments[-1] + 1) * SEGMENT
     assert bodies(store) == made
-    assert store.put(message(b"next")).log_offset == (segments[-1] + 1) * SEGMENT
+    assert store.log.put(message(b"next")).log_offset == (segments[-1] + 1) * SEGMENT
     store.dispatch()
     assert bodies(store) == [*made, b"next"]
     assert store.close()
@@ -366,12 +366,12 @@ def test_sends_are_refused_when_all_writable_disks_are_full_only(tmp_path: Path)
         (tmp_path / name).mkdir()
     settings = many(tmp_path, "a", "b", read_only=("old",)).with_changes(disk_warning_ratio=0.9)
     store = MessageStore.open(settings, files=files)
-    store.put(message(b"one disk has room"))
+    store.log.put(message(b"one disk has room"))
     store.close()
     full.add("b")
     store = MessageStore.open(settings, files=files)
     with pytest.raises(StoreNotWritable, match=r"/a is .* full, .*/b is"):
-        store.put(message(b"the read-only one does not count"))
+        store.log.put(message(b"the read-only one does not count"))
     store.close()
 
 

@@ -153,7 +153,7 @@ def test_pool_is_used_by_a_master_with_async_flush_only(
 ) -> None:
     store = pooled_store(tmp_path, **changes)
     assert store.free_buffers == NO_POOL
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     assert store.committed == end
     store.close()
 
@@ -163,21 +163,21 @@ def test_pool_is_used_by_a_master_with_async_flush_only(
 
 def test_nothing_is_in_the_file_or_visible_before_it_is_committed(tmp_path: Path) -> None:
     store = pooled_store(tmp_path)
-    first = store.put(message(b"first", unique="U1"))
+    first = store.log.put(message(b"first", unique="U1"))
     assert (store.committed, store.written) == (0, first.end)
     assert log_segment(tmp_path).read_bytes() == bytes(SEGMENT)
     assert store.dispatch() == []
-    assert store.get("Orders", 0, 0, 32).status == GetStatus.NO_MESSAGE_IN_QUEUE
-    assert store.record_at(0) is None
+    assert store.reader.get("Orders", 0, 0, 32).status == GetStatus.NO_MESSAGE_IN_QUEUE
+    assert store.reader.record_at(0) is None
     assert store._sync.sync()
     assert store.durable == 0
     assert commit(store)
-    second = store.put(message(b"second", unique="U2"))
+    second = store.log.put(message(b"second", unique="U2"))
     assert store.committed == first.end
     assert [arrival.queue_offset for arrival in store.dispatch()] == [0]
     assert bodies(store) == [b"first"]
-    assert store.record_at(0) is not None
-    assert store.record_at(first.end) is None
+    assert store.reader.record_at(0) is not None
+    assert store.reader.record_at(first.end) is None
     assert store._sync.sync()
     assert store.durable == first.end
     assert not any(log_segment(tmp_path).read_bytes()[first.end :])
@@ -185,7 +185,9 @@ def test_nothing_is_in_the_file_or_visible_before_it_is_committed(tmp_path: Path
     assert not commit(store)
     assert [arrival.queue_offset for arrival in store.dispatch()] == [1]
     assert bodies(store) == [b"first", b"second"]
-    assert store.query("Orders", "U2", 10, 0, 2**62).records == [store.record_at(first.end)]
+    assert store.search.query("Orders", "U2", 10, 0, 2**62).records == [
+        store.reader.record_at(first.end)
+    ]
     assert store.committed == second.end
     assert store.close()
 
@@ -194,7 +196,7 @@ def test_reput_that_fell_behind_catches_up_to_the_committed_mark_only(tmp_path: 
     store = pooled_store(tmp_path)
     made = fill(store, 10)
     commit(store)
-    store._log.stop_feeding()
+    store.log.stop_feeding()
     made += fill(store, 10)
     committed = store.committed
     assert store.dispatched == committed < store.written
@@ -214,9 +216,13 @@ def test_files_are_the_same_bytes_with_and_without_the_pool(tmp_path: Path) -> N
             clock.time_ms += 3
             size = number * 131 % 900
             if number % 10:
-                store.put(message(b"%d" % number + b"x" * size, unique=f"U{number}", keys="a b"))
+                store.log.put(
+                    message(b"%d" % number + b"x" * size, unique=f"U{number}", keys="a b")
+                )
             else:
-                store.put_batch([message(b"%d" % number + b"y" * (size // 3)) for _ in range(3)])
+                store.log.put_batch(
+                    [message(b"%d" % number + b"y" * (size // 3)) for _ in range(3)]
+                )
             if number % 7 == 0 and name == "pool":
                 commit(store)
             store.dispatch()
@@ -229,11 +235,11 @@ def test_files_are_the_same_bytes_with_and_without_the_pool(tmp_path: Path) -> N
 def test_left_over_bytes_of_a_used_buffer_never_reach_a_file(tmp_path: Path) -> None:
     store = pooled_store(tmp_path, transient_pool_buffers=2)
     for _ in range(12):
-        store.put(message(b"\xee" * 900))
+        store.log.put(message(b"\xee" * 900))
         commit(store)
-    end = store.put(message(b"\xee" * 30)).end
+    end = store.log.put(message(b"\xee" * 30)).end
     for _ in range(3):
-        store.put(message(b"\xdd" * 2500))
+        store.log.put(message(b"\xdd" * 2500))
         commit(store)
     store.close()
     at = 0
@@ -253,14 +259,14 @@ def test_left_over_bytes_of_a_used_buffer_never_reach_a_file(tmp_path: Path) -> 
 def test_segment_that_is_all_committed_is_an_ordinary_one(tmp_path: Path) -> None:
     store = pooled_store(tmp_path, transient_pool_buffers=3)
     made = fill(store, 60)
-    first = store._log.segments.segments[0]
+    first = store.log.segments.segments[0]
     assert isinstance(first, PooledFile)
     assert first.active
     wait_until(lambda: store.free_buffers == 0)
     commit(store)
     assert not first.active
     # The buffers of the full ones are back; the next segment may have got one of them.
-    assert [segment.active for segment in store._log.segments.segments] == [False, False, True]
+    assert [segment.active for segment in store.log.segments.segments] == [False, False, True]
     assert store.free_buffers >= 1
     store.dispatch()
     assert bodies(store) == made
@@ -272,10 +278,10 @@ def test_checkpoint_does_not_speak_of_what_is_not_committed(tmp_path: Path) -> N
     clock = ManualClock()
     store = pooled_store(tmp_path, clock=clock)
     clock.time_ms += 1000
-    store.put(message())
+    store.log.put(message())
     commit(store)
     clock.time_ms += 1000
-    store.put(message())
+    store.log.put(message())
     assert store._sync.sync()
     assert store._parts.checkpoint.physic_ms == FIRST_MS + 1000
     commit(store)
@@ -290,16 +296,16 @@ def test_checkpoint_does_not_speak_of_what_is_not_committed(tmp_path: Path) -> N
 def test_segment_without_a_buffer_is_mapped_and_the_mark_passes_it_in_order(tmp_path: Path) -> None:
     store = pooled_store(tmp_path, transient_pool_buffers=1)
     made = fill(store, 70)
-    kinds = [type(segment) for segment in store._log.segments.segments]
+    kinds = [type(segment) for segment in store.log.segments.segments]
     assert kinds[:3] == [PooledFile, MappedFile, MappedFile]
     # Records in mapped segments are not visible before the records that lie before them.
     assert store.committed == store.dispatched == 0
     assert bodies(store) == []
     assert not any(log_segment(tmp_path).read_bytes())
     assert any(log_segment(tmp_path, SEGMENT).read_bytes())
-    assert store.record_at(SEGMENT) is None
+    assert store.reader.record_at(SEGMENT) is None
     commit(store)
-    assert store.record_at(SEGMENT) is not None
+    assert store.reader.record_at(SEGMENT) is not None
     assert store.committed == store.written
     store.dispatch()
     assert bodies(store) == made
@@ -313,18 +319,18 @@ def test_with_fail_fast_no_segment_is_made_without_a_buffer(tmp_path: Path) -> N
     store = pooled_store(tmp_path, transient_pool_buffers=2, transient_pool_fail_fast=True)
     made = [b"%d" % number + b"." * 500 for number in range(12)]
     for body in made:  # six to a segment
-        store.put(message(body))
+        store.log.put(message(body))
     with pytest.raises(SegmentCreateFailed, match=r"transient_pool_fail_fast"):
-        store.put(message(b"." * 500))
+        store.log.put(message(b"." * 500))
     assert store.free_buffers == 0
     reason = store.not_writable_reason()
     assert reason is not None
     assert "buffers" in reason
     with pytest.raises(SegmentCreateFailed):
-        store.put(message(b"." * 500))
+        store.log.put(message(b"." * 500))
     commit(store)
     # No pause: the next send finds the buffer.
-    store.put(message(b"again" + b"." * 500))
+    store.log.put(message(b"again" + b"." * 500))
     assert store.not_writable_reason() is None
     commit(store)
     store.dispatch()
@@ -366,12 +372,12 @@ def test_failed_write_breaks_the_store(tmp_path: Path) -> None:
     store.dispatch()
     assert store._sync.sync()
     files.fail("write", errno.EIO, "commitlog", times=1)
-    store.put(message(b"lost"))
+    store.log.put(message(b"lost"))
     assert not commit(store)
     assert len(heard.failures) == 1
     assert "the write of" in str(heard.failures[0])
     with pytest.raises(StoreBroken):
-        store.put(message())
+        store.log.put(message())
     # No second try, neither now nor at the close.
     assert not commit(store)
     committed = store.committed
@@ -392,13 +398,13 @@ def test_full_disk_is_waited_for_with_all_that_was_acknowledged(tmp_path: Path) 
     for _ in range(2):
         assert not commit(store)
         with pytest.raises(StoreNotWritable, match="waits in memory"):
-            store.put(message(b"refused"))
+            store.log.put(message(b"refused"))
     store.dispatch()
     assert bodies(store) == made[:5]
     files.heal()
     assert commit(store)
     made.append(b"again")
-    store.put(message(b"again"))
+    store.log.put(message(b"again"))
     commit(store)
     store.dispatch()
     assert bodies(store) == made
@@ -467,7 +473,7 @@ def test_killed_store_has_what_was_committed_and_loses_the_rest(tmp_path: Path) 
     assert store.recovery.gaps == []
     assert bodies(store) == made
     # The offsets of what is lost are given out again: nobody has seen them.
-    assert store.put(message(b"next")).queue_offset == 30
+    assert store.log.put(message(b"next")).queue_offset == 30
     store.close()
 
 
@@ -518,7 +524,7 @@ def test_random_kills_lose_a_suffix_that_was_not_committed(
     for turn in range(12):
         for _ in range(rng.randrange(1, 25)):
             body = b"%05d" % len(made) + b"." * rng.randrange(700)
-            made.append((store.put(message(body, unique=f"U{len(made)}")).end, body))
+            made.append((store.log.put(message(body, unique=f"U{len(made)}")).end, body))
         for _ in range(rng.randrange(3)):
             commit(store, rng.choice((0, 1, 2)))
             store.dispatch()
@@ -570,14 +576,14 @@ def test_service_waits_for_enough_pages_or_the_thorough_interval(tmp_path: Path)
         commit_least_pages=4,
         commit_thorough_interval_ms=200,
     )
-    store.put(message(b"." * 2900))
+    store.log.put(message(b"." * 2900))
     turn(store)
     assert store.committed == 0
     while store.written < 4 * 4096:
-        store.put(message(b"." * 2900))
+        store.log.put(message(b"." * 2900))
     turn(store)
     assert store.committed == store.written
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     clock.seconds += 0.199
     turn(store)
     assert store.committed < end
@@ -585,7 +591,7 @@ def test_service_waits_for_enough_pages_or_the_thorough_interval(tmp_path: Path)
     turn(store)
     assert store.committed == end
     # It counts from the last commit.
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     turn(store)
     assert store.committed < end
     store.close()
@@ -615,17 +621,17 @@ def test_append_wakes_the_service_only_if_there_is_enough_to_do(tmp_path: Path) 
         commit_thorough_interval_ms=200,
     )
     woken = service_of(store)._wake
-    store.put(message(b"." * 2900))
+    store.log.put(message(b"." * 2900))
     store.request_flush()
     assert not woken.is_set()
     while store.written < 2 * 4096:
-        store.put(message(b"." * 2900))
+        store.log.put(message(b"." * 2900))
     store.request_flush()
     assert woken.is_set()
     turn(store)
     assert not woken.is_set()
     # After a pause a single message goes at once.
-    store.put(message())
+    store.log.put(message())
     store.request_flush()
     assert not woken.is_set()
     clock.seconds += 0.3
@@ -651,12 +657,12 @@ def test_wake_that_comes_while_a_commit_runs_is_not_lost(
 
     def commit_while_one_more_comes(segment: PooledFile, position: int) -> None:
         monkeypatch.setattr(PooledFile, "commit", commit)
-        ends.append(store.put(message()).end)
+        ends.append(store.log.put(message()).end)
         store.request_flush()
         commit(segment, position)
 
     monkeypatch.setattr(PooledFile, "commit", commit_while_one_more_comes)
-    ends.append(store.put(message()).end)
+    ends.append(store.log.put(message()).end)
     clock.seconds += 1
     store.request_flush()
     service = service_of(store)
@@ -678,7 +684,7 @@ def test_thread_commits_at_its_interval_tells_the_owner_and_wakes_the_flusher(
         flush_timed=False,
         listener=(heard := Heard()),
     )
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     wait_until(lambda: heard.committed[:1] == [end])
     assert store.wait_durable(end, 10)  # its own interval is an hour
     assert store.threads_alive()
@@ -688,7 +694,7 @@ def test_thread_commits_at_its_interval_tells_the_owner_and_wakes_the_flusher(
 
 def test_wake_brings_a_message_into_the_file_at_once(tmp_path: Path) -> None:
     store = pooled_store(tmp_path, commit_least_pages=0)
-    end = store.put(message()).end
+    end = store.log.put(message()).end
     store.request_flush()
     wait_until(lambda: store.committed == end)
     assert store.close()
@@ -697,6 +703,6 @@ def test_wake_brings_a_message_into_the_file_at_once(tmp_path: Path) -> None:
 def test_free_buffers_are_those_that_nobody_has(tmp_path: Path) -> None:
     store = pooled_store(tmp_path)
     assert store.free_buffers == 4
-    store.put(message())
+    store.log.put(message())
     wait_until(lambda: store.free_buffers == 2)  # the written one and the next
     assert store.close()

@@ -64,7 +64,7 @@ def test_every_page_is_touched_by_the_allocation_thread_before_the_segment_is_us
 ) -> None:
     files = Watched(tmp_path)
     store = warm_store(tmp_path, files)
-    store.put(message())
+    store.log.put(message())
     assert files.steps[:2] == [f"touch 0+{PAGES}", "made"]
     wait_until(lambda: files.steps[2:] == [f"touch 0+{PAGES}", "made"])
     assert files.threads == {"aerobee-allocate"}
@@ -74,7 +74,7 @@ def test_every_page_is_touched_by_the_allocation_thread_before_the_segment_is_us
 def test_sync_flush_syncs_on_the_way_and_at_the_end(tmp_path: Path) -> None:
     files = Watched(tmp_path)
     store = warm_store(tmp_path, files, flush_disk_type="SYNC_FLUSH", warm_flush_pages=6)
-    store.make_segment_ahead()
+    store.log.make_ahead()
     wait_until(lambda: "made" in files.steps)
     assert files.steps == ["touch 0+6", "sync", "touch 6+6", "sync", "touch 12+4", "sync", "made"]
     assert store.close()
@@ -83,10 +83,10 @@ def test_sync_flush_syncs_on_the_way_and_at_the_end(tmp_path: Path) -> None:
 def test_segments_are_locked_until_they_are_full_and_synced(tmp_path: Path) -> None:
     before = locked_kib()
     store = warm_store(tmp_path)
-    store.put(message(b"." * 2000))
+    store.log.put(message(b"." * 2000))
     wait_until(lambda: locked_kib() == before + 2 * 64)  # the first and the next
     while store.written < SEGMENT:
-        store.put(message(b"." * 2000))
+        store.log.put(message(b"." * 2000))
     wait_until(lambda: locked_kib() == before + 3 * 64)
     assert store._sync.sync()
     assert locked_kib() == before + 2 * 64
@@ -101,7 +101,7 @@ def test_refused_lock_is_said_once_and_harmless(
     files.fail("lock_memory", errno.ENOMEM)
     store = warm_store(tmp_path, files)
     for _ in range(100):
-        store.put(message(b"." * 2000))
+        store.log.put(message(b"." * 2000))
     assert store._sync.sync()
     assert caplog.text.count("LimitMEMLOCK=) to 128 KiB") == 1
     assert files.count("unlock_memory") == 0
@@ -127,7 +127,7 @@ def test_segment_that_cannot_be_warmed_is_not_made(tmp_path: Path) -> None:
     files.fail("data_sync", errno.EIO, "commitlog", times=1)
     store = warm_store(tmp_path, files, flush_disk_type="SYNC_FLUSH")
     with pytest.raises(StoreBroken, match="the sync of"):
-        store.put(message())
+        store.log.put(message())
     assert not log_segment(tmp_path).exists()
     store.close()
 
@@ -155,6 +155,6 @@ def test_nothing_is_touched_or_locked_unless_asked_for(tmp_path: Path) -> None:
 def test_segment_in_a_buffer_is_not_warmed_but_one_without_is(tmp_path: Path) -> None:
     files = Watched(tmp_path)
     store = warm_store(tmp_path, files, transient_pool_enabled=True, transient_pool_buffers=1)
-    store.put(message())
+    store.log.put(message())
     wait_until(lambda: files.steps == ["made", f"touch 0+{PAGES}", "made"])
     assert store.close()

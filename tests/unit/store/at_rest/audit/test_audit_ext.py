@@ -76,7 +76,7 @@ def tagged(root: Path, tag: str) -> list[bytes]:
     found: list[bytes] = []
     offset = 0
     while offset < store.max_offset("Orders", 0):
-        result = store.get("Orders", 0, offset, 32, frozenset({tag_code(tag)}))
+        result = store.reader.get("Orders", 0, offset, 32, frozenset({tag_code(tag)}))
         offset = result.next_offset
         found += [bytes(view) for view in result.views]
         result.release()
@@ -111,7 +111,7 @@ def test_further_queues_without_extension_units_are_sound(tmp_path: Path) -> Non
     store = opened(at.keep_topics(tmp_path), **options)
     for number in range(30):
         more = {"INNER_MULTI_DISPATCH": "%LMQ%x,Others"}
-        store.put(message(b"%d" % number, tags="T1", more=more))
+        store.log.put(message(b"%d" % number, tags="T1", more=more))
     store.dispatch()
     assert store.close()
     assert at.kinds(at.check(tmp_path, **ON, **options)) == set()
@@ -119,7 +119,7 @@ def test_further_queues_without_extension_units_are_sound(tmp_path: Path) -> Non
 
 def test_delivery_times_by_levels_of_its_own_are_sound(tmp_path: Path) -> None:
     store = opened(tmp_path, **LEVELS)
-    store.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
+    store.log.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
     store.dispatch()
     assert store.close()
     assert at.kinds(at.check(tmp_path, *LEVELS, **LEVELS)) == set()

@@ -312,7 +312,7 @@ def _(root: Path) -> None:
     store = MessageStore.open(small_settings(root))
     store.delete_topic("Orders")
     for number in range(6):
-        store.put(message(b"anew", queue_id=number % 3))
+        store.log.put(message(b"anew", queue_id=number % 3))
     store.dispatch()
     assert store.close()
 
@@ -681,7 +681,7 @@ def test_without_a_table_of_topics_those_that_have_queues_are_named(root: Path) 
 
 def test_a_store_without_a_topic_needs_no_table_of_them(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
-    store.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
+    store.log.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
     store.dispatch()
     assert store.close()
     assert at.kinds(at.check(tmp_path)) == set()

@@ -131,7 +131,7 @@ def test_a_record_forged_in_a_body_is_not_believed(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
     fill(store, 3)
     place = store.written + 88
-    store.put(message(at.whole_record(place, b"lie") + bytes(40), unique="F"))
+    store.log.put(message(at.whole_record(place, b"lie") + bytes(40), unique="F"))
     fill(store, 3)
     assert store.close()
     around = at.of_queue(tmp_path)[3]
@@ -214,7 +214,7 @@ def test_killed_store_is_sound_and_what_it_lacks_is_what_a_start_adds(tmp_path: 
     store = MessageStore.open(small_settings(tmp_path / "running"))
     fill(store, 50)
     for number in range(5):
-        store.put(message(b"not dispatched", unique=f"N{number}"))
+        store.log.put(message(b"not dispatched", unique=f"N{number}"))
     image = at.keep_topics(adopt(kill_image(tmp_path / "running", tmp_path / "image")))
     store.close()
     report = at.check(image)
@@ -369,7 +369,7 @@ def one_record_each(root: Path) -> Path:
     """A store whose segments hold one record each."""
     store = MessageStore.open(small_settings(root))
     for number in range(6):
-        store.put(message(b"%d" % number + bytes(2900)))
+        store.log.put(message(b"%d" % number + bytes(2900)))
     store.dispatch()
     assert store.close()
     return root

@@ -137,7 +137,7 @@ def test_slots_of_lost_messages_stay_and_numbering_goes_on(root: Path) -> None:
     store = MessageStore.open(small_settings(root))
     assert len(bodies(store, queue_id=1)) == 31
     assert store.max_offset("Orders", 1) == 34
-    assert store.put(message(queue_id=1)).queue_offset == 34
+    assert store.log.put(message(queue_id=1)).queue_offset == 34
     store.close()
 
 
@@ -160,19 +160,19 @@ def test_a_queue_whose_messages_are_all_deleted_keeps_its_number(tmp_path: Path)
     root = tmp_path / "store"
     store = MessageStore.open(small_settings(root))
     for _ in range(3):
-        store.put(message(topic="Old"))
+        store.log.put(message(topic="Old"))
     fill(store, 60)
     assert store.close()
     log_segment(root).unlink()
     run(root)
     store = MessageStore.open(small_settings(root))
-    assert store.put(message(topic="Old")).queue_offset == 3
+    assert store.log.put(message(topic="Old")).queue_offset == 3
     store.close()
 
 
 def test_deleted_topics_stay_deleted(root: Path) -> None:
     store = MessageStore.open(small_settings(root))
-    store.put(message(topic="Gone"))
+    store.log.put(message(topic="Gone"))
     store.dispatch()
     store.delete_topic("Gone")
     assert store.close()
@@ -186,7 +186,7 @@ def test_numbering_that_began_anew_is_rebuilt(root: Path) -> None:
     store = MessageStore.open(small_settings(root))
     store.delete_topic("Orders")
     for number in range(4):
-        store.put(message(b"%d" % number))
+        store.log.put(message(b"%d" % number))
     store.dispatch()
     assert store.close()
     run(root)
@@ -198,7 +198,7 @@ def test_numbering_that_began_anew_is_rebuilt(root: Path) -> None:
 def test_a_killed_store_is_brought_in_order_on_the_way(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path / "running"))
     made = fill(store, 50)
-    store.put(message(b"last", unique="L"))
+    store.log.put(message(b"last", unique="L"))
     image = adopt(kill_image(tmp_path / "running", tmp_path / "image"))
     store.close()
     run(image)
@@ -227,7 +227,7 @@ def test_queues_of_multi_dispatch_are_not_lost_for_want_of_a_setting(tmp_path: P
     store = MessageStore.open(small_settings(root, **changes))
     for number in range(5):
         more = {PROPERTY_MULTI_DISPATCH: "%LMQ%device1,Other"}
-        store.put(message(b"%d" % number, unique=f"U{number}", more=more))
+        store.log.put(message(b"%d" % number, unique=f"U{number}", more=more))
     store.dispatch()
     assert store.close()
     before = derived(root)
@@ -244,7 +244,7 @@ def test_delay_levels_that_are_not_known_are_asked_for(tmp_path: Path) -> None:
     store = MessageStore.open(
         small_settings(root, message_delay_levels="7s 8s"), clock=ManualClock()
     )
-    store.put(message(topic="SCHEDULE_TOPIC_XXXX", queue_id=1, more={"DELAY": "2"}))
+    store.log.put(message(topic="SCHEDULE_TOPIC_XXXX", queue_id=1, more={"DELAY": "2"}))
     store.dispatch()
     assert store.close()
     before = derived(root)

@@ -113,7 +113,7 @@ def test_damage_is_repaired_and_what_is_left_is_served(
         end = store.max_offset("Orders", queue_id)
         if kind != "numbering-restarted":
             assert end >= at.PER_QUEUE
-        assert store.put(message(queue_id=queue_id)).queue_offset == end
+        assert store.log.put(message(queue_id=queue_id)).queue_offset == end
     assert store.close()
 
 
@@ -204,7 +204,7 @@ def test_a_shrunk_last_segment_keeps_the_numbers(root: Path, where: str) -> None
     assert at.check(root).sound
     store = MessageStore.open(small_settings(root))
     assert [store.max_offset("Orders", queue_id) for queue_id in range(3)] == [34] * 3
-    assert store.put(message()).queue_offset == 34
+    assert store.log.put(message()).queue_offset == 34
     assert store.close()
 
 
@@ -461,7 +461,7 @@ def test_lost_end_of_the_log_is_named_and_no_number_is_given_twice(
     store = MessageStore.open(small_settings(root))
     for queue_id, everything in whole.items():
         assert served[queue_id] == [one.body for one in everything if one.log_offset in kept]
-        assert store.put(message(queue_id=queue_id)).queue_offset == at.PER_QUEUE
+        assert store.log.put(message(queue_id=queue_id)).queue_offset == at.PER_QUEUE
     assert store.close()
 
 

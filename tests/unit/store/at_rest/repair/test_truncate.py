@@ -84,7 +84,7 @@ def test_what_is_left_is_what_was_before_the_record(root: Path, number: int) -> 
             if (one.topic, one.queue_id) == ("Orders", queue_id) and one.body != b"back"
         ]
         assert bodies(store, "Orders", queue_id) == wanted
-        assert store.put(message(queue_id=queue_id)).queue_offset == len(wanted)
+        assert store.log.put(message(queue_id=queue_id)).queue_offset == len(wanted)
     assert store.close()
 
 
@@ -166,7 +166,7 @@ def test_all_can_be_cut(root: Path) -> None:
     assert at.records(root) == []
     assert [path.name for path in (root / "commitlog").iterdir()] == [f"{0:020d}"]
     store = MessageStore.open(small_settings(root))
-    assert store.put(message()).log_offset == 0
+    assert store.log.put(message()).log_offset == 0
     assert store.close()
 
 
@@ -242,7 +242,7 @@ def test_what_a_killed_broker_had_not_dispatched_comes_into_its_queue(tmp_path: 
     store = MessageStore.open(small_settings(root))
     made = fill(store, 10)
     for number in range(10, 20):
-        store.put(message(b"%06d" % number))
+        store.log.put(message(b"%06d" % number))
     killed = adopt(shutil.copytree(root, tmp_path / "killed"))
     assert store.close()
     assert len(at.of_queue(killed)) == 20

@@ -81,7 +81,7 @@ def settle(store: MessageStore) -> None:
     """Wait until all that was put is durable, dispatched and synced in the queues."""
     store.dispatch()
     store.request_flush()
-    wait_until(lambda: store.retention.store.safe_end >= store.written)
+    wait_until(lambda: store._offsets.safe_end >= store.written)
 
 
 def still(store: MessageStore) -> None:

@@ -37,9 +37,9 @@ def with_expired(path: Path, files: FaultyFiles | None = None) -> MessageStore:
     store = open_store(path, clock, files, delete_hours=ALL_HOURS)
     fill(store, 24)
     for topic, queue_id in (("Unused", 0), ("Unused", 3), ("SCHEDULE_TOPIC_XXXX", 1)):
-        store.put(message(b"x", topic, queue_id))
+        store.log.put(message(b"x", topic, queue_id))
     while len(names(store)) < 4:
-        store.put(message(b"x" * 300, "Filler"))
+        store.log.put(message(b"x" * 300, "Filler"))
     settle(store)
     clock.time_ms += 96 * HOUR_MS
     run(store)
@@ -70,13 +70,13 @@ def test_queue_in_use_gives_up_its_files_and_keeps_its_numbering(tmp_path: Path)
     assert queue_names(tmp_path, "Orders") == ["0", f"0/{3 * QUEUE_SEGMENT:020d}"]
     assert (store.min_offset("Orders", 0), store.max_offset("Orders", 0)) == (30, 30)
     # A group that had committed 24 is told to go on at 30, and gets what comes.
-    result = store.get("Orders", 0, 24, 1)
+    result = store.reader.get("Orders", 0, 24, 1)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 30)
     # Nothing to free a second time.
     assert store.cleaning.clean_expired(here, in_use) == 0
     assert store.close()
     store = open_store(tmp_path)
-    assert store.put(message(b"next")).queue_offset == 30
+    assert store.log.put(message(b"next")).queue_offset == 30
     store.dispatch()
     assert bodies(store) == [b"next"]
     assert store.close()
@@ -89,8 +89,8 @@ def test_queue_that_gets_a_message_meanwhile_is_left_alone(tmp_path: Path) -> No
     def late(call):  # type: ignore[no-untyped-def]
         hops.append(1)
         if len(hops) == 2:  # after the queues were found, before they leave
-            store.put(message(b"late", "Unused", 0))
-            store.put(message(b"late", "Orders", 0))
+            store.log.put(message(b"late", "Unused", 0))
+            store.log.put(message(b"late", "Orders", 0))
         return call()
 
     assert store.cleaning.clean_expired(late, in_use) == 1
@@ -129,8 +129,8 @@ def test_numbering_survives_a_crash_at_any_place_of_the_cleaning(tmp_path: Path)
         for kind in ("kill", "cut"):
             after = open_store(tmp_path / f"{kind}{n}")
             assert after.recovery.gaps == []
-            assert after.put(message(b"next")).queue_offset in (24, 30)
-            assert after.put(message(b"next", "SCHEDULE_TOPIC_XXXX", 1)).queue_offset == 1
+            assert after.log.put(message(b"next")).queue_offset in (24, 30)
+            assert after.log.put(message(b"next", "SCHEDULE_TOPIC_XXXX", 1)).queue_offset == 1
             after.dispatch()
             assert bodies(after) == [b"next"]
             leftovers = list((tmp_path / f"{kind}{n}").rglob("*.removed"))
@@ -165,7 +165,7 @@ def test_topic_is_used_again_at_once_while_its_old_files_go(tmp_path: Path) -> N
 def test_only_confirmed_topics_leave(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for topic in ("A", "B"):
-        store.put(message(b"x", topic))
+        store.log.put(message(b"x", topic))
     store.dispatch()
     assert store.cleaning.remove_topics(["A", "B", "C"], here, lambda topic: topic == "A") == 1
     assert set(store.queues()) == {("B", 0)}

@@ -67,15 +67,15 @@ def test_queue_without_a_message_left_begins_at_its_end_and_keeps_its_last_file(
     store, clock = late(tmp_path)
     fill(store, 24)
     while len(names(store)) < 4:
-        store.put(message(b"x" * 200, topic="Others"))
+        store.log.put(message(b"x" * 200, topic="Others"))
     settle(store)
     clock.time_ms += 96 * HOUR_MS
     run(store)
     assert queue_files(tmp_path) == [2 * QUEUE_SEGMENT]
     assert (store.min_offset("Orders", 0), store.max_offset("Orders", 0)) == (24, 24)
-    result = store.get("Orders", 0, 5, 1)
+    result = store.reader.get("Orders", 0, 5, 1)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 24)
-    assert store.put(message(b"next")).queue_offset == 24
+    assert store.log.put(message(b"next")).queue_offset == 24
     store.dispatch()
     assert bodies(store) == [b"next"]
     assert store.close()
@@ -167,7 +167,7 @@ def test_many_queues_reach_the_owner_in_small_portions(
     monkeypatch.setattr(retention, "_TRIMS_AT_ONCE", 10)
     store, clock = late(tmp_path, index_enabled=False)
     for queue_id in range(45):
-        store.put(message(b"x" * 50, queue_id=queue_id))
+        store.log.put(message(b"x" * 50, queue_id=queue_id))
     fill_segments(store, 3)
     clock.time_ms += 96 * HOUR_MS
     portions: list[int] = []
@@ -189,16 +189,16 @@ def test_many_queues_reach_the_owner_in_small_portions(
 
 def test_messages_that_arrive_while_trimming_is_planned_stay_visible(tmp_path: Path) -> None:
     store, clock = late(tmp_path)
-    store.put(message(b"old"))
+    store.log.put(message(b"old"))
     while len(names(store)) < 3:
-        store.put(message(b"x" * 200, topic="Others"))
+        store.log.put(message(b"x" * 200, topic="Others"))
     settle(store)
     clock.time_ms += 96 * HOUR_MS
     store.retention.dispose(store.retention.detach(store.retention.plan()))
     trims = store.retention.trimmer.plan(store.min_log_offset)
     new = [b"%d" % n for n in range(25)]
     for body in new:
-        store.put(message(body))
+        store.log.put(message(body))
     store.dispatch()
     store.retention.trimmer.apply(trims)
     assert bodies(store) == new
@@ -280,7 +280,7 @@ def test_index_files_that_know_nothing_of_the_log_go_never_the_last(tmp_path: Pa
     assert all(file.end_offset >= store.min_log_offset for file in index.files)
     last = read_all(store)[-1]
     key = last.properties["UNIQ_KEY"]
-    assert [bytes(r) for r in store.query("Orders", key, 10, 0, clock.time_ms).records] != []
+    assert [bytes(r) for r in store.search.query("Orders", key, 10, 0, clock.time_ms).records] != []
     assert store.close()
     # And the next start misses none of them.
     store, _ = late(tmp_path)
@@ -292,7 +292,7 @@ def test_last_index_file_stays_though_it_knows_nothing_of_the_log(tmp_path: Path
     store, clock = late(tmp_path)
     fill(store, 15)
     while len(names(store)) < 3:
-        store.put(message(b"x" * 300))
+        store.log.put(message(b"x" * 300))
     settle(store)
     clock.time_ms += 96 * HOUR_MS
     run(store)
@@ -352,11 +352,11 @@ def test_query_running_meanwhile_does_not_fail(tmp_path: Path) -> None:
         for body in fill(store, 10):
             sent += 1
             offset = store.min_offset("Orders", 0)
-            result = store.get("Orders", 0, offset, 8)
+            result = store.reader.get("Orders", 0, offset, 8)
             assert result.status in (GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING), body
             result.release()
-            store.query("Orders", f"U{sent % 10}", 8, 0, hours.time_ms + 1)
-            store.offset_by_time("Orders", 0, hours.time_ms - HOUR_MS)
+            store.search.query("Orders", f"U{sent % 10}", 8, 0, hours.time_ms + 1)
+            store.search.offset_by_time("Orders", 0, hours.time_ms - HOUR_MS)
         with asked:
             while calls:
                 call, box = calls.pop()  # type: ignore[misc]
@@ -378,9 +378,9 @@ def check_image(image: Path, made: list[bytes]) -> int:
     found = read_all(store)
     assert [m.body for m in found] == made[len(made) - len(found) :]
     assert [m.queue_offset for m in found] == list(range(len(made) - len(found), len(made)))
-    assert store.put(message(b"next")).queue_offset == len(made)
+    assert store.log.put(message(b"next")).queue_offset == len(made)
     for record in found:
-        hits = store.query("Orders", record.properties["UNIQ_KEY"], 100, 0, 2**50).records
+        hits = store.search.query("Orders", record.properties["UNIQ_KEY"], 100, 0, 2**50).records
         assert any(record.body in hit for hit in hits)
     assert store.close()
     return len(found)

@@ -150,7 +150,7 @@ def test_file_time_decides_only_where_no_message_can_be_read(tmp_path: Path) -> 
 def test_last_store_time_of_a_segment_counts_not_its_first(tmp_path: Path) -> None:
     clock = Hours()
     store = open_store(tmp_path, clock, delete_hours=NIGHT)
-    store.put(message(b"old"))
+    store.log.put(message(b"old"))
     clock.time_ms += 100 * HOUR_MS
     fill_segments(store, 2)
     clock.go_to_hour(int(NIGHT))
@@ -231,7 +231,7 @@ def test_nothing_goes_that_is_not_dispatched(tmp_path: Path) -> None:
     clock = Hours()
     store = all_hours(tmp_path, clock)
     while len(names(store)) < 3:
-        store.put(message(b"x" * 100))
+        store.log.put(message(b"x" * 100))
     store.wait_durable(store.written, 5)
     clock.time_ms += 96 * HOUR_MS
     assert run(store).doomed == ()
@@ -262,7 +262,7 @@ def test_numbering_survives_a_power_cut_after_all_messages_were_deleted(tmp_path
     fill(store, 7)
     # A queue of its own fills what follows, so that the first one's messages all go.
     while len(names(store)) < 3:
-        store.put(message(b"x" * 300, topic="Others"))
+        store.log.put(message(b"x" * 300, topic="Others"))
     settle(store)
     clock.time_ms += 96 * HOUR_MS
     assert len(run(store).doomed) == 2
@@ -271,7 +271,7 @@ def test_numbering_survives_a_power_cut_after_all_messages_were_deleted(tmp_path
     files.power_cut(tmp_path / "image")
     after = open_store(tmp_path / "image")
     assert after.max_offset("Orders", 0) == 7
-    assert after.put(message(b"next")).queue_offset == 7
+    assert after.log.put(message(b"next")).queue_offset == 7
     after.close()
     store.close()
 
@@ -295,7 +295,7 @@ def test_segment_waits_for_its_readers_and_the_ones_behind_wait_too(tmp_path: Pa
     clock = Hours()
     store = all_hours(tmp_path, clock)
     made = fill_segments(store, 4)
-    result = store.get("Orders", 0, 0, 5)
+    result = store.reader.get("Orders", 0, 0, 5)
     clock.time_ms += 96 * HOUR_MS
     plan = run(store)
     assert len(plan.doomed) == 3
@@ -320,7 +320,7 @@ def test_name_goes_after_a_while_although_a_reader_still_has_the_segment(tmp_pat
     clock = Hours()
     store = all_hours(tmp_path, clock)
     made = fill_segments(store, 3)
-    result = store.get("Orders", 0, 0, 5)
+    result = store.reader.get("Orders", 0, 0, 5)
     clock.time_ms += 96 * HOUR_MS
     run(store)
     assert store.retention.hanged == 2
@@ -355,7 +355,7 @@ def test_reader_that_lets_go_at_once_is_waited_for(tmp_path: Path) -> None:
     clock = Hours()
     store = all_hours(tmp_path, clock)
     fill_segments(store, 2)
-    result = store.get("Orders", 0, 0, 5)
+    result = store.reader.get("Orders", 0, 0, 5)
     clock.time_ms += 96 * HOUR_MS
     release = threading.Timer(0.05, result.release)
     release.start()
@@ -370,7 +370,7 @@ def test_close_removes_what_hangs(tmp_path: Path) -> None:
     clock = Hours()
     store = all_hours(tmp_path, clock)
     fill_segments(store, 3)
-    result = store.get("Orders", 0, 0, 5)
+    result = store.reader.get("Orders", 0, 0, 5)
     clock.time_ms += 96 * HOUR_MS
     run(store)
     assert store.retention.hanged == 2
@@ -387,14 +387,14 @@ def test_pull_below_the_new_beginning_is_told_where_to_go_on(tmp_path: Path) -> 
     plan = store.retention.plan()
     detached = store.retention.detach(plan)
     # Between detaching and trimming the units are there, the messages are not.
-    between = store.get("Orders", 0, 0, 5)
+    between = store.reader.get("Orders", 0, 0, 5)
     assert between.status is GetStatus.MESSAGE_WAS_REMOVING
     store.retention.dispose(detached)
     run(store)
-    after = store.get("Orders", 0, 0, 5)
+    after = store.reader.get("Orders", 0, 0, 5)
     assert after.status is GetStatus.OFFSET_TOO_SMALL
     assert after.next_offset == store.min_offset("Orders", 0) > 0
-    assert store.get("Orders", 0, after.next_offset, 5).status is GetStatus.FOUND
+    assert store.reader.get("Orders", 0, after.next_offset, 5).status is GetStatus.FOUND
     store.close()
 
 

@@ -196,7 +196,7 @@ def test_messages_that_wait_for_their_delay_count_as_needed(tmp_path: Path) -> N
     clock = days(tmp_path, 3)
     store = open_store(tmp_path, clock)
     for body in (b"given out", b"waiting", b"waiting too"):
-        store.put(message(body, SCHEDULE_TOPIC, 1, more={"DELAY": "2"}))
+        store.log.put(message(body, SCHEDULE_TOPIC, 1, more={"DELAY": "2"}))
     store.dispatch()
     assert store.close()
     file = tmp_path / "config" / "delayOffset.json"

@@ -84,9 +84,9 @@ def settle(store: MessageStore) -> None:
     assert worker is not None
 
     def done() -> bool:
-        quiet = worker.idle
+        quiet = worker.requests.idle
         store.repair_queues()
-        return quiet and worker.idle and repair._work is None and not repair._findings
+        return quiet and worker.requests.idle and repair._work is None and not repair._findings
 
     until(done, "findings settled")
 
@@ -139,7 +139,7 @@ def all_bodies(store: MessageStore) -> list[bytes]:
 
 
 def unchecked(store: MessageStore) -> list[int]:
-    return [segment.unchecked_below for segment in store._log.segments.segments]
+    return [segment.unchecked_below for segment in store.log.segments.segments]
 
 
 # --- what is in order -------------------------------------------------------------------------
@@ -167,13 +167,13 @@ def test_all_kinds_of_records_and_queues_are_in_order(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path, **settings), clock=ManualClock())
     listed = {"INNER_MULTI_DISPATCH": "%LMQ%a,other"}
     for n in range(8):
-        store.put(message(b"x" * 250_000))
-        store.put(message(b"half", sys_flag=4))
-        store.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
-        store.put(message(b"%d" % n, "Listed", 1, tags="T", more=listed))
-        store.put(message(b"six", born_host=bytes(20), sys_flag=16, tags="a tag", keys="k"))
-        store.put(from_properties(b"", "Bare", 0, b""))
-        store.put(from_properties(b"", "Twice", 0, b"XTAGS\x01a\x02TAGS\x01b\x02TAGS\x01c"))
+        store.log.put(message(b"x" * 250_000))
+        store.log.put(message(b"half", sys_flag=4))
+        store.log.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
+        store.log.put(message(b"%d" % n, "Listed", 1, tags="T", more=listed))
+        store.log.put(message(b"six", born_host=bytes(20), sys_flag=16, tags="a tag", keys="k"))
+        store.log.put(from_properties(b"", "Bare", 0, b""))
+        store.log.put(from_properties(b"", "Twice", 0, b"XTAGS\x01a\x02TAGS\x01b\x02TAGS\x01c"))
     store.dispatch()
     store.close()
     with opened(tmp_path, **settings) as store:
@@ -185,7 +185,7 @@ def test_all_kinds_of_records_and_queues_are_in_order(tmp_path: Path) -> None:
 def test_delayed_messages_with_other_levels_than_today_are_in_order(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path, message_delay_levels="1s 2s 3s"))
     for _ in range(5):
-        store.put(message(b"x", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
+        store.log.put(message(b"x", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
     store.dispatch()
     store.close()
     with opened(tmp_path, message_delay_levels="1h 2h 3h") as store:
@@ -261,7 +261,7 @@ def test_segment_that_is_read_again_is_not_reported_again(
     with opened(stopped.root) as store:
         scrub = store._scrub
         assert scrub is not None
-        scrub.ask_pass()
+        scrub.requests.ask_pass()
         scrubbed(store, store.stats.scrub_passes + 1)
         lines = [m for m in caplog.messages if m.startswith("damage in a log segment")]
         assert len(lines) == 1
@@ -289,20 +289,20 @@ def test_damaged_end_of_a_segment_is_found(stopped: Stopped) -> None:
 def test_forged_record_in_a_body_is_not_taken_for_one(tmp_path: Path) -> None:
     """It names its own place and is followed by another one, but no queue names it."""
     store = MessageStore.open(small_settings(tmp_path))
-    before = [store.put(message(b"%d" % n)) for n in range(3)]
+    before = [store.log.put(message(b"%d" % n)) for n in range(3)]
     end = before[-1].log_offset + before[-1].size
     inner = MessageStore.open(small_settings(tmp_path / "inner"))
-    inner.put(message(b"."))
-    forged = inner.record_at(0)
+    inner.log.put(message(b"."))
+    forged = inner.reader.record_at(0)
     assert forged is not None
     inner.close()
     at = end + BODY_POSITION + 10
     made = bytearray(forged * 2)
     struct.pack_into(">q", made, 28, at)
     struct.pack_into(">q", made, 28 + len(forged), at + len(forged))
-    outer = store.put(message(b"0123456789" + bytes(made)))
+    outer = store.log.put(message(b"0123456789" + bytes(made)))
     assert outer.log_offset == end
-    behind = [store.put(message(b"%d" % n)) for n in range(3, 6)]
+    behind = [store.log.put(message(b"%d" % n)) for n in range(3, 6)]
     store.dispatch()
     store.close()
     flip(log_segment(tmp_path), end + TOTAL_SIZE_POSITION + 2)
@@ -314,9 +314,9 @@ def test_forged_record_in_a_body_is_not_taken_for_one(tmp_path: Path) -> None:
 def test_record_that_no_queue_names_is_found_behind_damage(tmp_path: Path) -> None:
     """Half messages have no unit; sound records lead from it to a record that has a unit."""
     store = MessageStore.open(small_settings(tmp_path))
-    first = store.put(message(b"first"))
-    half = store.put(message(b"half", sys_flag=4))
-    store.put(message(b"last"))
+    first = store.log.put(message(b"first"))
+    half = store.log.put(message(b"half", sys_flag=4))
+    store.log.put(message(b"last"))
     store.dispatch()
     store.close()
     flip(log_segment(tmp_path), first.log_offset + MAGIC_POSITION)
@@ -329,7 +329,7 @@ def test_large_record_with_a_damaged_size_does_not_take_the_memory_it_claims(
 ) -> None:
     settings = {"commit_log_segment_bytes": 1 << 24, "max_message_bytes": 1 << 20}
     store = MessageStore.open(small_settings(tmp_path, **settings))
-    results = [store.put(message(b"x" * 500_000)) for _ in range(12)]
+    results = [store.log.put(message(b"x" * 500_000)) for _ in range(12)]
     store.dispatch()
     store.close()
     flip(log_segment(tmp_path), results[1].log_offset + 1, 0x20)
@@ -429,12 +429,12 @@ def test_old_message_does_not_take_the_place_of_a_first_one_that_was_blanked(
 ) -> None:
     """A recovery has found the first record of the new numbering damaged."""
     store = MessageStore.open(small_settings(tmp_path))
-    store.put(message(b"old"))
+    store.log.put(message(b"old"))
     store.dispatch()
     store.delete_topic("Orders")
-    first = store.put(message(b"new 0"))
+    first = store.log.put(message(b"new 0"))
     for n in range(1, 5):
-        store.put(message(b"new %d" % n))
+        store.log.put(message(b"new %d" % n))
     store.dispatch()
     store.close()
     flip(log_segment(tmp_path), first.log_offset + BODY_POSITION)
@@ -448,11 +448,11 @@ def test_old_message_does_not_take_the_place_of_a_first_one_that_was_blanked(
 def test_last_claim_in_the_log_wins_where_a_queue_begins(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
     for n in range(3):
-        store.put(message(b"old %d" % n))
+        store.log.put(message(b"old %d" % n))
     store.dispatch()
     store.delete_topic("Orders")
     for n in range(5):
-        store.put(message(b"new %d" % n))
+        store.log.put(message(b"new %d" % n))
     store.dispatch()
     store.close()
     with queue_file(tmp_path).open("r+b") as file:
@@ -464,8 +464,8 @@ def test_last_claim_in_the_log_wins_where_a_queue_begins(tmp_path: Path) -> None
 def test_swapped_queue_files_are_mended(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
     for n in range(8):
-        store.put(message(b"orders %d" % n, topic="Orders"))
-        store.put(message(b"letters %d" % n, topic="Letters"))
+        store.log.put(message(b"orders %d" % n, topic="Orders"))
+        store.log.put(message(b"letters %d" % n, topic="Letters"))
     store.dispatch()
     store.close()
     one, other = queue_file(tmp_path, "Orders"), queue_file(tmp_path, "Letters")
@@ -541,7 +541,7 @@ def test_without_an_interval_there_is_one_pass(stopped: Stopped) -> None:
     store = MessageStore.open(settings, clock=clock)
     scrubbed(store, 1)
     clock.step_s = 1e9
-    store._scrub.ask(0)  # type: ignore[union-attr]
+    store._scrub.requests.ask(0)  # type: ignore[union-attr]
     settle(store)
     assert store.stats.scrub_passes == 1
     store.close()
@@ -572,7 +572,7 @@ def test_rate_is_kept(tmp_path: Path) -> None:
     settings = {"commit_log_segment_bytes": 1 << 20}
     store = MessageStore.open(small_settings(tmp_path, **settings))
     for _ in range(300):
-        store.put(message(b"x" * 2500))
+        store.log.put(message(b"x" * 2500))
     store.dispatch()
     written = store.written
     store.close()
@@ -585,7 +585,7 @@ def test_share_of_a_processor_is_kept(tmp_path: Path) -> None:
     settings = {"commit_log_segment_bytes": 1 << 20}
     store = MessageStore.open(small_settings(tmp_path, **settings))
     for n in range(3000):
-        store.put(message(b"x", queue_id=n % 7))
+        store.log.put(message(b"x", queue_id=n % 7))
     store.dispatch()
     store.close()
     began = time.monotonic()
@@ -601,7 +601,7 @@ def test_work_between_two_waits_is_short(tmp_path: Path) -> None:
     settings = {"commit_log_segment_bytes": 1 << 22, "consume_queue_segment_bytes": 200_000}
     store = MessageStore.open(small_settings(tmp_path, **settings))
     for n in range(20_000):
-        store.put(message(b"x", queue_id=n % 7))
+        store.log.put(message(b"x", queue_id=n % 7))
     store.dispatch()
     store.close()
     with opened(tmp_path, **settings) as store:
@@ -623,14 +623,14 @@ def test_puts_and_reads_go_on_while_it_scrubs(tmp_path: Path) -> None:
         n = 500
         while not store.stats.scrub_passes:
             made.append(b"%06d" % n)
-            store.put(message(made[-1]))
+            store.log.put(message(made[-1]))
             store.dispatch()
             n += 1
         settle(store)
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert bodies(store) == made
         store._sync.sync()
-        store._scrub.ask_pass()  # type: ignore[union-attr]
+        store._scrub.requests.ask_pass()  # type: ignore[union-attr]
         scrubbed(store, 2)
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert store.unchecked_bytes == 0
@@ -642,13 +642,13 @@ def test_segment_that_is_deleted_while_it_is_read_is_let_go(tmp_path: Path) -> N
     settings = {"commit_log_segment_bytes": 1 << 20}
     store = MessageStore.open(small_settings(tmp_path, **settings))
     while store.written <= 1 << 20:
-        store.put(message(b"x" * 2500))
+        store.log.put(message(b"x" * 2500))
     store.dispatch()
     store.close()
     held = HeldFiles("00000000000000000000")
     with opened(tmp_path, held, passes=0, **settings) as store:
         assert held.reached.wait(WAIT_S)
-        (segment,) = store._log.segments.take_front([0])
+        (segment,) = store.log.segments.take_front([0])
         held.remove(segment.path)
         held.go.set()
         scrubbed(store, 1)
@@ -665,7 +665,7 @@ def test_deleted_segments_and_topics_of_a_pass_are_passed_by(
     held = HeldFiles("commitlog")
     with opened(stopped.root, held, passes=0) as store:
         assert held.reached.wait(WAIT_S)
-        store._log.segments.take_front([0, SEGMENT])
+        store.log.segments.take_front([0, SEGMENT])
         store.delete_topic("Orders")
         held.go.set()
         scrubbed(store, 1)
@@ -758,7 +758,7 @@ def test_page_that_the_disk_does_not_give_is_not_touched_by_reads(
     store.close()
     lost = {r.body for r in records if r.log_offset < 12_288 and r.log_offset + r.size > 8192}
     with opened(tmp_path, BadSector("00000000000000000000", 2), **settings) as store:
-        (segment,) = store._log.segments.segments
+        (segment,) = store.log.segments.segments
         assert segment.unreadable == ((8192, 12_288),)
         assert segment.unchecked_below > 0
         mapped = segment.view
@@ -804,8 +804,8 @@ def test_store_that_broke_is_not_scrubbed(stopped: Stopped) -> None:
     worker = store._scrub
     assert worker is not None
     for _ in range(2):  # the second look begins when the first has ended
-        worker.ask(0)
-        until(lambda: not worker._wake.is_set(), "a look for work")
+        worker.requests.ask(0)
+        until(lambda: not worker.requests.woken.is_set(), "a look for work")
     assert store.stats.scrub_bytes == read
     store.close()
 
@@ -815,8 +815,8 @@ def test_store_that_broke_is_not_scrubbed(stopped: Stopped) -> None:
 
 def test_announced_size_needs_both_lengths(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
-    result = store.put(message(b"x" * 200))
-    record = store.record_at(0)
+    result = store.log.put(message(b"x" * 200))
+    record = store.reader.record_at(0)
     store.close()
     assert record is not None
     assert announced_size(record, 0) == result.size == len(record)

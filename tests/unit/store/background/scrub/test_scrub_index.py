@@ -70,7 +70,7 @@ def test_entries_that_are_added_meanwhile_are_no_damage(tmp_path: Path) -> None:
     store = opened(tmp_path)
     check = IndexFileCheck(Files(), str(path), SLOTS)
     for number, _ in enumerate(check.run()):
-        store.put(message(unique=f"new{number}"))
+        store.log.put(message(unique=f"new{number}"))
         store.dispatch()
     check.close()
     store.close()

@@ -17,7 +17,7 @@ ENTRIES_AT = HEADER + 4 * SLOTS
 
 def finds_all(store: MessageStore, count: int = COUNT) -> bool:
     return all(
-        len(store.query("Orders", f"U{n}", 8, 0, 1 << 62).records) == 1 for n in range(count)
+        len(store.search.query("Orders", f"U{n}", 8, 0, 1 << 62).records) == 1 for n in range(count)
     )
 
 
@@ -92,11 +92,11 @@ def test_keys_put_between_damage_and_repair_are_found_too(tmp_path: Path) -> Non
     store = opened(tmp_path)
     scrub = store._scrub
     assert scrub is not None
-    scrub._pass_asked = True
+    scrub.requests.pass_asked = True
     while (segment := scrub._next()) is not None:
         scrub._scrub(segment)
     for number in range(90, COUNT):
-        store.put(message(unique=f"U{number}"))
+        store.log.put(message(unique=f"U{number}"))
     store.dispatch()
     while store._queue_repair._findings or store._queue_repair._work is not None:
         store.repair_queues()
@@ -151,7 +151,7 @@ def test_entries_stay_as_they_are_if_the_begin_of_their_file_is_wrong(
     store = MessageStore.open(small_settings(tmp_path), clock=clock)
     for number in range(COUNT):
         clock.time_ms += 1500
-        store.put(message(unique=f"U{number}"))
+        store.log.put(message(unique=f"U{number}"))
     store.dispatch()
     assert store.close()
     flip(sorted((tmp_path / "index").iterdir())[0], byte, 0x20)
@@ -172,7 +172,7 @@ def test_sound_index_of_many_shapes_is_left_alone(tmp_path: Path, seed: int) -> 
         for number in range(rng.randrange(60)):
             keys = " ".join(f"k{rng.randrange(9)}" for _ in range(rng.randrange(4)))
             unique = f"U{part}.{number}" if rng.random() < 0.6 else ""
-            store.put(message(keys=keys, unique=unique))
+            store.log.put(message(keys=keys, unique=unique))
         store.dispatch()
         assert store.close()
     before = contents(tmp_path)

@@ -33,15 +33,15 @@ def test_one_place_knows_how_to_step_behind_a_damaged_record() -> None:
     assert users_of("Resynchroniser") == {"log/scan/log_scanner.py"}
     # A record's magic is looked for there, and by who asks whose a file is, or if it is empty.
     assert users_of("magics") == {
-        "scan/resynchronise.py", "inspect/places.py", "repair/steps.py"
+        "log/scan/resynchronise.py", "inspect/segment_owners.py", "at_rest/repair/steps.py"
     }  # fmt: skip
-    assert users_of("claimed_sizes") == {"scan/resynchronise.py", "recovery/cross_check.py"}
+    assert users_of("claimed_sizes") == {"log/scan/resynchronise.py", "recovery/cross_check.py"}
     assert users_of("MESSAGE_MAGIC") == {
-        "scan/segment_reader.py",
+        "log/scan/segment_reader.py",
         "inspect/start_checks.py",
         "reading/damage.py",
         "reading/judging.py",
-        "reading/reader.py",
+        "reading/queue_reader.py",
     }
 
 
