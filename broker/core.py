@@ -26,8 +26,7 @@ from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
-from aerobee.broker.background.save_failure import SaveFailure
-from aerobee.broker.background.scheduler import Savable, Saver, Scheduler, save_all
+from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting

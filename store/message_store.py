@@ -52,11 +52,10 @@ from aerobee.store.log.encoding import crc_checks
 from aerobee.store.log.marks import Marks, PooledMarks, StoreListener
 from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.log.store_core import StoreCore
-from aerobee.store.reading.damage import DamageKind, DamageReports, Judge, Verdict
+from aerobee.store.reading.damage import DamageKind, DamageReports, Judge, ScrubRequests, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
 from aerobee.store.reading.lookup import EntryLookup
 from aerobee.store.reading.queue_reader import QueueReader
-from aerobee.store.reading.scrub_requests import ScrubRequests
 from aerobee.store.reading.search import Search
 from aerobee.store.reading.timer_queues import TimerQueues
 from aerobee.store.recovery.cross_check import CrossCheck

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from aerobee.broker.background.save_failure import SaveFailure
+from aerobee.store.disk.files import is_full
 
 log = logging.getLogger("aerobee.broker.housekeeping")
 state_log = logging.getLogger("aerobee.broker.state")
@@ -234,3 +234,31 @@ class Saver(Generic[C]):
             state_log.error("%s not saved, will be tried again why=%s", self._what, error)
         self._table.mark_unsaved()
         self._next = now + min(self._interval_s, self.AGAIN_S)
+
+
+class SaveFailure(NamedTuple):
+    """`what` names the file, or its content; `why` is the fault alone."""
+
+    what: str
+    why: str
+
+    @classmethod
+    def of(cls, what: str, error: BaseException) -> SaveFailure:
+        """The failure of a save that raised `error`, which may have been made for a client of an
+        OSError."""
+        fault = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(fault, OSError) or fault.strerror is None:
+            return cls(what, str(error))
+        why = f"the disk is full ({fault.strerror})" if is_full(fault) else fault.strerror
+        return cls(what, why)
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be saved: {self.why}"
+
+
+def sentence_of(failures: Iterable[SaveFailure]) -> str:
+    """A sentence of all failures, each fault once."""
+    by_fault: dict[str, list[str]] = {}
+    for what, why in failures:
+        by_fault.setdefault(why, []).append(what)
+    return "; ".join(str(SaveFailure(", ".join(what), why)) for why, what in by_fault.items())

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from aerobee.broker.background.save_failure import SaveFailure, sentence_of
+from aerobee.broker.background.scheduler import SaveFailure, sentence_of
 from aerobee.broker.monitoring.health_checks import Probe, Problem
 from aerobee.broker.tables.files.table_directory import TableDirectory
 from aerobee.file_replacement import set_aside_in

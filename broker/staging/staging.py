@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
+from typing import Final
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.appending.answers import WhenDurable
@@ -19,20 +21,23 @@ from aerobee.broker.background.scheduler import Saver, Scheduler
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.routing.router import Handler
-from aerobee.broker.second_step.second_step import SecondStep
+from aerobee.broker.second_step.second_step import STAGED, SecondStep
 from aerobee.broker.staging.answers import StageAnswers
 from aerobee.broker.staging.finished import FinishedBatches
 from aerobee.broker.staging.finished_batches import StageChanges, StageFile
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.rows import ChunkCheck
-from aerobee.broker.staging.rows_waiting import StagedWaiting
 from aerobee.broker.staging.stage_log import StageLog
 from aerobee.broker.staging.stage_requests import StageRequests
-from aerobee.broker.staging.stage_table import FINISHED_SHARE, StageTable
+from aerobee.broker.staging.stage_table import FINISHED_SHARE, Stage, StageTable
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.errors import BadRequest, CorruptRecord
+from aerobee.protocol.headers.stages import chunk_runs
+from aerobee.protocol.message.record import decode_record
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.errors import StoreError
+from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.stages")
@@ -143,3 +148,54 @@ class Staging:
         except StoreError as error:
             log.warning("expired stages stay for now why=%s", error)
             return False
+
+
+_STEP: Final = 64
+
+
+class StagedWaiting:
+    """In the chunks of stages, whether an intent names them or not. A chunk counts as long as one
+    of its rows has not been published."""
+
+    kind = STAGED
+
+    def __init__(self, table: StageTable, store: MessageStore) -> None:
+        self._table = table
+        self._record_at = store.reader.record_at
+
+    def oldest(self) -> Iterator[int | None]:
+        """See `Waits.oldest`."""
+        for number, stage in enumerate(list(self._table.stages.values())):
+            # The first that came is the oldest.
+            found = next(iter(stage.chunks.values()), None)
+            if found is not None or number % _STEP == 0:
+                yield None if found is None else found.log_offset
+
+    def places(self) -> Iterator[int | None]:
+        """See `Waits.places`."""
+        for stage in list(self._table.stages.values()):
+            yield from _unpublished(stage)
+
+    def sizes(self) -> Iterator[int]:
+        """See `Waits.sizes`."""
+        yield self._table.chunks
+
+    def found(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
+        """See `Waits.found`."""
+        record = self._record_at(log_offset)
+        if record is None or topic.encode() not in record:
+            return ()
+        try:
+            runs = chunk_runs(decode_record(record).body)
+            return [(run.queue_id, run.rows) for run in runs if run.topic == topic]
+        except (BadRequest, CorruptRecord):
+            return ()
+
+
+def _unpublished(stage: Stage) -> Iterator[int | None]:
+    """The chunks' log offsets, None for each whose rows are all published."""
+    behind = 0
+    for number in sorted(stage.chunks):
+        chunk = stage.chunks[number]
+        behind += chunk.rows
+        yield chunk.log_offset if behind > stage.published else None

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from aerobee.broker.background.save_failure import SaveFailure
+from aerobee.broker.background.scheduler import SaveFailure
 from aerobee.broker.tables.files.entry_text import NamedConfig, TableText, entry_text
 from aerobee.broker.tables.files.state_file import JsonStateFile, members, read_document
 from aerobee.protocol.bodies.topics import DataVersion

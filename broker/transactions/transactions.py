@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 from aerobee.access.control import AccessControl
 from aerobee.broker.appending.answers import AtOnce
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.background.scheduler import Scheduler
 from aerobee.broker.routing.router import Handler
-from aerobee.broker.second_step.second_step import SecondStep
+from aerobee.broker.second_step.second_step import HALF, SecondStep
+from aerobee.broker.second_step.waiting_sources import WaitingRecords
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.tables import Tables
 from aerobee.broker.transactions.check_back import CheckCounts, CheckRules, CheckService
 from aerobee.broker.transactions.forms import QUEUE
-from aerobee.broker.transactions.half_waiting import TransactionsWaiting
 from aerobee.broker.transactions.transaction_log import TransactionLog
 from aerobee.broker.transactions.transaction_requests import EndCounts, TransactionRequests
 from aerobee.broker.transactions.transaction_table import TransactionTable
@@ -23,8 +24,15 @@ from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from aerobee.protocol.message.record_layout import log_offset_at
+from aerobee.protocol.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTION_GROUP,
+)
 from aerobee.remoting.turns import Turns
+from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
 log = logging.getLogger("aerobee.broker.transactions")
@@ -149,3 +157,31 @@ def _check_rules(settings: Settings) -> CheckRules:
         settings.transaction_check_interval_ms / 1000,
         lambda: settings.retention_hours * _HOUR_MS,
     )
+
+
+class TransactionsWaiting(WaitingRecords):
+    """The undecided ones. Those that were put aside wait, too, as long as they are kept: each may
+    be checked anew."""
+
+    kind = HALF
+
+    def __init__(self, table: TransactionTable, store: MessageStore) -> None:
+        super().__init__(store.reader.record_at)
+        self._table = table
+        self._store = store
+
+    def oldest(self) -> Iterator[int | None]:
+        """See `Waits.oldest`."""
+        pending = self._table.get(self._table.first_pending)
+        yield None if pending is None else pending.log_offset
+        first = self._store.min_offset(CHECK_MAX_TIME_TOPIC, QUEUE)
+        with self._store.reader.get(CHECK_MAX_TIME_TOPIC, QUEUE, first, 1) as result:
+            yield log_offset_at(result.views[0]) if result.views else None
+
+    def places(self) -> Iterator[int]:
+        """See `Waits.places`; messages that were put aside are left out."""
+        return (pending.log_offset for pending in self._table.all_pending())
+
+    def sizes(self) -> Iterator[int]:
+        """See `Waits.sizes`."""
+        yield len(self._table)

@@ -340,7 +340,7 @@ OTHERS: Final[Containers] = {
         "QueueRepair._findings QueueRepair._held",
         "store/background/scrub/scrub.py": "Scrub._counted_entries Scrub._known_entries "
         "Scrub._pass Scrub._reported Scrub._wrong_index",
-        "store/reading/scrub_requests.py": "ScrubRequests._asked",
+        "store/reading/damage.py": "ScrubRequests._asked",
     },
     "buffers of the transient pool, by configuration": {
         "store/segments/transient_pool.py": "TransientStorePool._free TransientStorePool._memories",

@@ -33,8 +33,7 @@ from aerobee.store.log.scan.sequence import Gap, Run, nearest_sound
 from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, QueueEntry
-from aerobee.store.reading.damage import DamageKind, DamageReports, Verdict
-from aerobee.store.reading.scrub_requests import ScrubRequests
+from aerobee.store.reading.damage import DamageKind, DamageReports, ScrubRequests, Verdict
 from aerobee.store.segments.mapped_file import MappedFile
 
 log = logging.getLogger("aerobee.store.background.scrub")

@@ -34,9 +34,8 @@ from aerobee.store.log.scan.segment_reader import FileReader
 from aerobee.store.log.scan.sequence import Gap
 from aerobee.store.log.scan.sources import Source, Window, ranges_of
 from aerobee.store.log.store_core import StoreCore
-from aerobee.store.reading.damage import DamageKind, DamageReports, Verdict
+from aerobee.store.reading.damage import DamageKind, DamageReports, ScrubRequests, Verdict
 from aerobee.store.reading.queue_reader import ReadLimits
-from aerobee.store.reading.scrub_requests import ScrubRequests
 from aerobee.store.segments.mapped_file import MappedFile
 
 log = logging.getLogger("aerobee.store.background.scrub")

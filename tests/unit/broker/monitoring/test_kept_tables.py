@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from aerobee.broker.background.save_failure import SaveFailure
+from aerobee.broker.background.scheduler import SaveFailure
 from aerobee.broker.monitoring.health_checks import Problem
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.tables.files.table_directory import TableDirectory

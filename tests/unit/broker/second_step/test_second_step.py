@@ -16,7 +16,7 @@ from aerobee.broker.second_step import waiting_sources as waiting
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import queue_now
 from aerobee.broker.second_step.waiting_sources import Waits, count_waiting
-from aerobee.broker.staging.rows_waiting import StagedWaiting
+from aerobee.broker.staging.staging import StagedWaiting
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import ResponseCode
