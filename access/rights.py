@@ -10,13 +10,7 @@ ANY: Final = 2
 PUB: Final = 4
 SUB: Final = 8
 
-_TEXTS: Final = {
-    "DENY": DENY,
-    "PUB": PUB,
-    "SUB": SUB,
-    "PUB|SUB": PUB | SUB,
-    "SUB|PUB": PUB | SUB,
-}
+_TEXTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _NAMES: Final = {DENY: "DENY", ANY: "PUB or SUB", PUB: "PUB", SUB: "SUB", PUB | SUB: "PUB|SUB"}
 
 

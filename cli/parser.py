@@ -494,10 +494,7 @@ FILLED: Final[Mapping[str, tuple[str, Fill]]] = {
     "offset": ("where consumer groups are: show, reset, clone", _add_offset),
     "message": ("send, read, follow and find messages", _add_message),
     "broker": ("ask something of running brokers", _add_broker),
-    "bench": (
-        "measure a running broker, this one or RocketMQ's: rates and latencies",
-        _add_bench,
-    ),
+    "bench": ("measure a running broker, this one or RocketMQ's: rates and latencies", _add_bench),
     "store": ("check, look into and mend a store whose broker is stopped", _add_store),
     "pipeline": (
         "Spark with our formats (shell, submit); jobs on it over a store's files: audit, rebuild, "

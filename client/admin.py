@@ -60,10 +60,7 @@ from aerobee.protocol.headers.admin import (
     ResetOffsetHeader,
     TopicHeader,
 )
-from aerobee.protocol.headers.client import (
-    ConsumerListHeader,
-    QueryMessageHeader,
-)
+from aerobee.protocol.headers.client import ConsumerListHeader, QueryMessageHeader
 from aerobee.protocol.message.record import iterate_records
 from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_topic
 

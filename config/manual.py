@@ -35,11 +35,7 @@ _HEAD: Final = """\
 # AEROBEE_NATIVE, which form of the hot path runs. auto (the default): the compiled one where it was
 # built; off: plain Python; required: the compiled one, or no start.
 """
-_EFFECTS: Final = {
-    "now": "",
-    "later": "not in effect yet",
-    "never": "accepted without effect",
-}
+_EFFECTS: Final = {"now": "", "later": "not in effect yet", "never": "accepted without effect"}
 
 
 def manual() -> str:

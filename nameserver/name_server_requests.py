@@ -32,12 +32,7 @@ from aerobee.nameserver.bodies import (
     topic_list_body,
 )
 from aerobee.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable
-from aerobee.nameserver.routes import (
-    QueueData,
-    Registration,
-    RouteLimitReached,
-    RouteTable,
-)
+from aerobee.nameserver.routes import QueueData, Registration, RouteLimitReached, RouteTable
 from aerobee.protocol.bodies.topics import UNIT, UNIT_SUB, DataVersion
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode, ResponseCode

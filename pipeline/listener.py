@@ -30,9 +30,7 @@ class StreamMetrics(StreamingQueryListener):
     """Keeps metrics of all queries of one Spark session, in a registry that somebody serves."""
 
     def __init__(
-        self,
-        registry: CollectorRegistry = REGISTRY,
-        clock_s: Callable[[], float] = time.time,
+        self, registry: CollectorRegistry = REGISTRY, clock_s: Callable[[], float] = time.time
     ) -> None:
         """`clock_s` gives seconds since 1970."""
         self._clock_s = clock_s

@@ -16,14 +16,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from aerobee.nearest_name import nearest_name
-from aerobee.pipeline.decode.columns import (
-    KEYS,
-    KEYS_TYPE,
-    MAP_TYPE,
-    PROPERTIES,
-    Column,
-    choose,
-)
+from aerobee.pipeline.decode.columns import KEYS, KEYS_TYPE, MAP_TYPE, PROPERTIES, Column, choose
 from aerobee.pipeline.errors import OptionError, known_names
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
@@ -183,10 +176,7 @@ class OptionMap:
 
 
 def read_columns(
-    options: OptionMap,
-    known: Sequence[Column],
-    properties_format: str,
-    more: Collection[str] = (),
+    options: OptionMap, known: Sequence[Column], properties_format: str, more: Collection[str] = ()
 ) -> tuple[Column, ...]:
     """The columns that the options columns and keysFormat ask for, and after them those named
     `more`; the properties are text unless their format is map."""

@@ -115,10 +115,7 @@ class Child:
         self._deadline = time.monotonic() + _START_S
         self._become(State.STARTING)
         self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            env=self._environ,
-            start_new_session=True,
+            *self._command, stdin=asyncio.subprocess.PIPE, env=self._environ, start_new_session=True
         )
         self.pid = self._process.pid
         if self.restart_asked or not self.wanted:

@@ -113,11 +113,7 @@ class MessageStore:
         listener = listener or StoreListener()
         #: How far the log has got.
         self.marks = (Marks if parts.pool is None else PooledMarks)(
-            settings,
-            parts.recovery.log_end,
-            parts.last_store_ms,
-            listener,
-            parts.queues.entries(),
+            settings, parts.recovery.log_end, parts.last_store_ms, listener, parts.queues.entries()
         )
         #: Hears of filters from whoever knows them; None where no bit maps are made.
         self.bit_maps = parts.maps

@@ -59,9 +59,7 @@ BUILDS = {
     "sanitized": Build(_SANITIZED),
     # A frame is believed to be there whole, whatever was read of it.
     "overrun": Build(
-        _SANITIZED,
-        {"requests.pyx": ((" or total > size - position - 4", ""),)},
-        like="sanitized",
+        _SANITIZED, {"requests.pyx": ((" or total > size - position - 4", ""),)}, like="sanitized"
     ),
 }
 

@@ -91,11 +91,7 @@ class HeldPulls:
     """Held pulls by (topic, queue id). Loop thread only."""
 
     def __init__(
-        self,
-        settings: Settings,
-        clock: Callable[[], float],
-        turns: Turns,
-        store: MessageStore,
+        self, settings: Settings, clock: Callable[[], float], turns: Turns, store: MessageStore
     ) -> None:
         """`store` has the properties that a pull by expression is judged by."""
         self._clock = clock
@@ -384,10 +380,7 @@ def _answered_by(messages: _Arrived, pull: HeldPull) -> bool:
 
 
 def _by_properties(
-    store: MessageStore,
-    key: _Key,
-    arrived: _Arrived,
-    pulls: list[HeldPull],
+    store: MessageStore, key: _Key, arrived: _Arrived, pulls: list[HeldPull]
 ) -> _Judging:
     """By the messages' properties: each filter, which many pulls may share, finds the last message
     that it wants. When that becomes dear, the others are taken to want the last one of all: their

@@ -47,12 +47,7 @@ from aerobee.protocol.message.properties import (
 from aerobee.protocol.message.record import Message, StoreMessage
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import TIMER_TOPIC
-from aerobee.store.errors import (
-    MessageIllegal,
-    PropertiesTooLarge,
-    StoreError,
-    StoreNotWritable,
-)
+from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError, StoreNotWritable
 from aerobee.store.reading.timed_messages import (
     BUCKETS,
     HOUR_MS,
@@ -378,9 +373,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         """Begin to load an hour."""
         bucket = number % BUCKETS
         self._hours[number] = _Hour(
-            number,
-            self._queues.span(bucket).first,
-            self._queues.span(RECALLS_FROM + bucket).first,
+            number, self._queues.span(bucket).first, self._queues.span(RECALLS_FROM + bucket).first
         )
 
     def _next_hour(self, hour: _Hour) -> None:

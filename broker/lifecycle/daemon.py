@@ -41,11 +41,7 @@ from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.network_metrics import http_port
-from aerobee.broker.monitoring.setup import (
-    add_broker,
-    add_network,
-    metrics_of_process,
-)
+from aerobee.broker.monitoring.setup import add_broker, add_network, metrics_of_process
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
 from aerobee.broker.registration.broker_address import Identity, ReservedPorts, decide_advertised
 from aerobee.broker.registration.exposure import exposures
@@ -102,10 +98,7 @@ class Daemon:
     """A broker process. Call `start` once, `stop` once; both on the loop that runs it."""
 
     def __init__(
-        self,
-        settings: Settings,
-        notifier: Notifier | None = None,
-        reload: Reload | None = None,
+        self, settings: Settings, notifier: Notifier | None = None, reload: Reload | None = None
     ) -> None:
         """`reload` reads the configuration again, into these settings; without it they stay."""
         self.settings = settings
@@ -289,10 +282,7 @@ class Daemon:
         settings = self.settings
         if not settings.http_enabled or not settings.http_port:
             return ""
-        routes = {
-            **health_routes(self.health, monitor),
-            "/metrics": metrics.route,
-        }
+        routes = {**health_routes(self.health, monitor), "/metrics": metrics.route}
         limits = HttpLimits(connections=settings.http_connections)
         certificates = self._certificates
         encryption = None if certificates is None else certificates.http
@@ -331,11 +321,7 @@ class Daemon:
         return store
 
     def _build_core(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        turns: Turns,
-        events: StoreEvents,
-        identity: Identity,
+        self, loop: asyncio.AbstractEventLoop, turns: Turns, events: StoreEvents, identity: Identity
     ) -> BrokerCore:
         core = BrokerCore(
             settings=self.settings,
@@ -421,9 +407,7 @@ class Daemon:
         self.health.add(
             "disk",
             disk_probe(
-                self.store.log_directories,
-                self.store.queue_directory,
-                settings.disk_warning_ratio,
+                self.store.log_directories, self.store.queue_directory, settings.disk_warning_ratio
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )

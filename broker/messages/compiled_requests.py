@@ -28,11 +28,7 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.headers.client import PullReply
 from aerobee.protocol.headers.send import SendReply
-from aerobee.protocol.message.demands import (
-    NOT_PLAIN_FLAGS,
-    NOT_PLAIN_NAMES,
-    NOT_PLAIN_PREFIXES,
-)
+from aerobee.protocol.message.demands import NOT_PLAIN_FLAGS, NOT_PLAIN_NAMES, NOT_PLAIN_PREFIXES
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
 from aerobee.protocol.names import NO_SEND_TOPICS, WAITING_TOPICS, is_light

@@ -115,13 +115,7 @@ class PlainPull(NamedTuple):
 class PullProcessor:
     """Serves consumers; `appended` is called after a put. Loop thread only."""
 
-    def __init__(
-        self,
-        appending: Appending,
-        tables: Tables,
-        held: HeldPulls,
-        turns: Turns,
-    ) -> None:
+    def __init__(self, appending: Appending, tables: Tables, held: HeldPulls, turns: Turns) -> None:
         settings = appending.settings
         self._broker_name = settings.broker_name
         self._identity = appending.identity
@@ -230,11 +224,7 @@ class PullProcessor:
             self._stats.get_time_max_s = spent_s
 
     def _with_many_tags(
-        self,
-        connection: Connection,
-        command: Command,
-        header: PullMessageHeader,
-        expression: str,
+        self, connection: Connection, command: Command, header: PullMessageHeader, expression: str
     ) -> Steps:
         """One such pull at a time: on the way its tags take ten times their bytes."""
         yield from self._long_expressions.enter()

@@ -30,10 +30,7 @@ class QueryProcessor:
         self._unique_max_messages = unique_max_messages
 
     def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_MESSAGE: self.query,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.view,
-        }
+        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
     def query(self, connection: Connection, command: Command) -> Steps:
         """Messages of a topic with a key, between two times. QUERY_NOT_FOUND without any."""

@@ -60,16 +60,8 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.protocol.message.recall import RecallHandle, is_recallable_id
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.protocol.message.record_layout import (
-    SYS_MULTI_TAGS,
-    SYS_TRANSACTION_PREPARED,
-)
-from aerobee.protocol.names import (
-    NO_SEND_TOPICS,
-    RETRY_PREFIX,
-    check_group_topic,
-    dlq_topic,
-)
+from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, SYS_TRANSACTION_PREPARED
+from aerobee.protocol.names import NO_SEND_TOPICS, RETRY_PREFIX, check_group_topic, dlq_topic
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.connections.serving import Answer
 from aerobee.remoting.turns import Gate, Steps

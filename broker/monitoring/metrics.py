@@ -312,11 +312,7 @@ class Metrics:
         self.section_failures: dict[str, int] = {}
 
     def add(
-        self,
-        name: str,
-        section: Callable[P, Section],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, name: str, section: Callable[P, Section], *args: P.args, **kwargs: P.kwargs
     ) -> None:
         """Show one more subject; the daemon adds each as soon as its parts, the arguments, exist.
 

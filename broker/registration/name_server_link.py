@@ -74,11 +74,7 @@ class NameServerLink:
     """Keeps this broker registered at one name server."""
 
     def __init__(
-        self,
-        server: str,
-        options: LinkOptions,
-        registrar: Registering,
-        shared: ConnectionSet,
+        self, server: str, options: LinkOptions, registrar: Registering, shared: ConnectionSet
     ) -> None:
         """`server` is `host`, `host:port` or `[ipv6]:port`. Raises ValueError."""
         self.server = server

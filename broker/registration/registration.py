@@ -240,10 +240,7 @@ class Registrar:
     def _body(self, version: DataVersion, topics: list[TopicConfig]) -> bytes:
         settings = self._settings
         return registration_body(
-            version,
-            topics,
-            settings.broker_permission,
-            compressed=settings.compressed_register,
+            version, topics, settings.broker_permission, compressed=settings.compressed_register
         )
 
     def _registration(self, body: bytes) -> Command:

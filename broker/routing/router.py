@@ -153,8 +153,7 @@ class Router(Serving):
         if handler is None:
             self._log_unsupported(connection, command.code)
             raise BadRequest(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                unsupported_text(command.code),
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, unsupported_text(command.code)
             )
         if connection.waited_since:
             self._check_waited(connection, command)

@@ -59,10 +59,7 @@ class SecondStep:
     """The second step of a broker. `topic_of` finds a topic as it is now."""
 
     def __init__(
-        self,
-        topic_of: Callable[[str], TopicConfig | None],
-        deleted: DeletedTopics,
-        sums: SummedLog,
+        self, topic_of: Callable[[str], TopicConfig | None], deleted: DeletedTopics, sums: SummedLog
     ) -> None:
         self._topic_of = topic_of
         self._deleted_at = deleted.offset_of

@@ -101,11 +101,7 @@ class Forgetting:
     often than progress is saved."""
 
     def __init__(
-        self,
-        turns: Turns,
-        deleted: DeletedTopics,
-        sources: Iterable[Waits],
-        marks: Marks,
+        self, turns: Turns, deleted: DeletedTopics, sources: Iterable[Waits], marks: Marks
     ) -> None:
         self._deleted = deleted
         self._sources = tuple(sources)

@@ -46,12 +46,7 @@ from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.staging.answers import StageAnswers
-from aerobee.broker.staging.rows import (
-    DELAY_ENTRY,
-    has_entry,
-    publish_form,
-    rows_of,
-)
+from aerobee.broker.staging.rows import DELAY_ENTRY, has_entry, publish_form, rows_of
 from aerobee.broker.staging.stage_log import StageLog
 from aerobee.broker.staging.stage_table import Chunk, Intent, Stage, StageTable
 from aerobee.protocol.errors import BadRequest, CorruptRecord
@@ -310,13 +305,7 @@ class Publisher:
             return False
         run = piece.run
         put = self._compiled.put_rows(
-            run.topic,
-            queue_id,
-            run.body,
-            piece.skip,
-            piece.rows,
-            chunk.born_ms,
-            chunk.born_host,
+            run.topic, queue_id, run.body, piece.skip, piece.rows, chunk.born_ms, chunk.born_host
         )
         assert put in (0, piece.rows), put
         stage.published += put

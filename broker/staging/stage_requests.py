@@ -176,8 +176,7 @@ class StageRequests:
             return True
         if chunk is not None or self._table.is_named(stage):
             raise BadRequest(
-                ResponseCode.STAGE_CLOSED,
-                f"stage {stage.name} takes no other chunk {header.chunk}",
+                ResponseCode.STAGE_CLOSED, f"stage {stage.name} takes no other chunk {header.chunk}"
             )
         return False
 

@@ -112,10 +112,7 @@ class Staging:
         self._log = StageLog(store, self.table, appending.identity.store_host, clock_ms)
         #: The saved part of the table.
         self.file = StageFile(
-            file,
-            finished,
-            lambda: self.table.oldest_offset(self._log.end),
-            store.marks,
+            file, finished, lambda: self.table.oldest_offset(self._log.end), store.marks
         )
         self._log.replay(self.file.load(self._log.end))
 

@@ -272,16 +272,7 @@ class FilterTable:
                 # Maps are the new one's from now on, and someone may still be reading by the old.
                 known.compiled.map_test = None
             entry = ConsumerFilter(
-                topic,
-                group,
-                kind,
-                text,
-                one.version,
-                born_ms,
-                positions,
-                None,
-                0,
-                self._log_end(),
+                topic, group, kind, text, one.version, born_ms, positions, None, 0, self._log_end()
             )
             self._put(pair, msgspec.structs.replace(entry, compiled=self._mapped(entry, compiled)))
 

@@ -145,10 +145,7 @@ class ConsumerOffsets:
     """Offsets by (topic, group) and queue id. `max_offset(topic, queue)` is the queue's end."""
 
     def __init__(
-        self,
-        file: JsonStateFile,
-        max_offset: Callable[[str, int], int],
-        admit: Admit = admit_all,
+        self, file: JsonStateFile, max_offset: Callable[[str, int], int], admit: Admit = admit_all
     ) -> None:
         self._file = file
         self._max_offset = max_offset

@@ -93,10 +93,7 @@ class TransactionLog:
     """Puts and reads; what is raised by a put is a StoreError, and then nothing was changed."""
 
     def __init__(
-        self,
-        appending: Appending,
-        table: TransactionTable,
-        second_step: SecondStep,
+        self, appending: Appending, table: TransactionTable, second_step: SecondStep
     ) -> None:
         self._store = appending.store
         self._second_step = second_step

@@ -115,11 +115,7 @@ def specs_of(plan: BenchPlan, places: Sequence[BenchTopic]) -> list[WorkerSpec]:
     processes = max(1, min(plan.processes, len(senders) + len(readers)))
     return [
         WorkerSpec(
-            plan.settings,
-            plan.payload,
-            senders[n::processes],
-            readers[n::processes],
-            plan.security,
+            plan.settings, plan.payload, senders[n::processes], readers[n::processes], plan.security
         )
         for n in range(processes)
     ]

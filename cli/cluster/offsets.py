@@ -9,12 +9,7 @@ import argparse
 import time
 from typing import Any, Final, NamedTuple
 
-from aerobee.cli.cluster.command_session import (
-    admin_of,
-    check_broker,
-    check_group,
-    client_command,
-)
+from aerobee.cli.cluster.command_session import admin_of, check_broker, check_group, client_command
 from aerobee.cli.cluster.groups import (
     OWN_OFFSETS,
     keeps_own_offsets,
@@ -177,11 +172,7 @@ async def _target(admin: Admin, queue: MessageQueue, timestamp_ms: int) -> int:
 
 
 async def _reset(
-    parsed: argparse.Namespace,
-    admin: Admin,
-    broker: str,
-    timestamp_ms: int,
-    moves: list[_Move],
+    parsed: argparse.Namespace, admin: Admin, broker: str, timestamp_ms: int, moves: list[_Move]
 ) -> None:
     force = not parsed.only_back
     if broker in await admin.group_state(parsed.group):

@@ -14,14 +14,7 @@ from aerobee.cli.cluster.command_session import (
     name_servers,
     security_of,
 )
-from aerobee.cli.printing.output import (
-    OK,
-    USAGE,
-    CommandFailed,
-    print_json,
-    print_table,
-    say,
-)
+from aerobee.cli.printing.output import OK, USAGE, CommandFailed, print_json, print_table, say
 from aerobee.cli.printing.times import exact_time, parse_time
 from aerobee.client.errors import ClientError
 from aerobee.client.message import Message

@@ -18,12 +18,7 @@ from aerobee.protocol.bodies.routes import (
     TopicRoute,
 )
 from aerobee.protocol.bodies.waiting import WaitingMessages
-from aerobee.protocol.names import (
-    DLQ_PREFIX,
-    REPLY_TOPIC_SUFFIX,
-    RETRY_PREFIX,
-    is_system_topic,
-)
+from aerobee.protocol.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, is_system_topic
 
 _ROUTES_AT_ONCE: Final = 16
 _WAITING_WORDS: Final = {

@@ -32,13 +32,7 @@ from aerobee.client.errors import (
     wrong_peer,
 )
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.routes import (
-    MASTER_ID,
-    PERM_READ,
-    PERM_WRITE,
-    BrokerRoute,
-    TopicRoute,
-)
+from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, BrokerRoute, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import is_retry_topic

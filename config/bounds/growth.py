@@ -50,7 +50,7 @@ BOUNDED: Final[Containers] = {
     "limits.max_frame_bytes": {"broker/staging/stage_log.py": "Event.properties"},
     "store.max_message_bytes": {
         "store/log/prepared_batch.py": "PreparedBatch._records PreparedBatch._runs "
-        "PreparedBatch.keys PreparedBatch.sizes PreparedBatch.tags_codes",
+        "PreparedBatch.keys PreparedBatch.sizes PreparedBatch.tags_codes"
     },
     "appended messages": {
         "native/derive.pyx": "Deriver.places Deriver.quick Deriver.touched",
@@ -65,7 +65,7 @@ BOUNDED: Final[Containers] = {
     "waiting sends": {"broker/appending/answers.py": "WhenKept._waiting"},
     "limits.held_pulls": {
         "broker/appending/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving "
-        "_Lane._restated",
+        "_Lane._restated"
     },
     "limits.sql_filter_bytes": {
         "broker/tables/expressions.py": "Expressions._known",
@@ -146,14 +146,14 @@ BOUNDED: Final[Containers] = {
     "routes of plain pulls": {"native/pulls.pyx": "Pulls.routes"},
     # --- counters
     "counters": {
-        "broker/broker_stats.py": "BrokerStats._consumers BrokerStats._topics ConsumerStats.pulled",
+        "broker/broker_stats.py": "BrokerStats._consumers BrokerStats._topics ConsumerStats.pulled"
     },
     "queue counters": {"broker/broker_stats.py": "ConsumerStats.queues TopicStats.queues"},
     "rates of groups": {"broker/requests/administration/consumption.py": "GroupRates._last"},
     "traffic history": {
         "broker/requests/administration/traffic_statistics.py": "TrafficHistory._series "
         "TrafficHistory._totals "
-        "_Series.samples",
+        "_Series.samples"
     },
     "metrics.series_per_family": {
         "broker/monitoring/metrics.py": "Family.values Page._families",
@@ -162,16 +162,14 @@ BOUNDED: Final[Containers] = {
     },
     # --- name server
     "limits.max_inflated_bytes": {"nameserver/name_server_requests.py": "_ReadBody.topics"},
-    "limits.max_kv_bytes": {
-        "nameserver/kv.py": "KvTable._changed KvTable._table KvText._parts",
-    },
+    "limits.max_kv_bytes": {"nameserver/kv.py": "KvTable._changed KvTable._table KvText._parts"},
     "name server, changes that wait": {
-        "nameserver/server.py": "NameServer._covered NameServer._unsaved NameServer._waiting",
+        "nameserver/server.py": "NameServer._covered NameServer._unsaved NameServer._waiting"
     },
     "name server, routes": {
         "nameserver/routes.py": "BrokerGroup.addresses RouteTable._changes RouteTable._topics_of "
         "RouteTable.clusters RouteTable.groups RouteTable.live RouteTable.topics "
-        "_BrokerChange.rest",
+        "_BrokerChange.rest"
     },
     "name server, topics that went": {"nameserver/routes.py": "RouteTable._departed"},
     "remembered texts": {
@@ -218,17 +216,15 @@ BOUNDED: Final[Containers] = {
         "access/files/account_file.py": "_Reader._names _Said.causes _Said.faults _Said.warnings",
     },
     "order locks": {
-        "broker/requests/clients/order_locks.py": "OrderLocks._locks OrderLocks._wheel",
+        "broker/requests/clients/order_locks.py": "OrderLocks._locks OrderLocks._wheel"
     },
-    "lists of members": {
-        "broker/requests/clients/member_lists.py": "MemberLists._kept",
-    },
+    "lists of members": {"broker/requests/clients/member_lists.py": "MemberLists._kept"},
     "deleted topics": {
-        "broker/second_step/deleted_topics.py": "DeletedTopics._newest DeletedTopics._offsets",
+        "broker/second_step/deleted_topics.py": "DeletedTopics._newest DeletedTopics._offsets"
     },
     "waiting questions for batches": {
         "broker/staging/answers.py": "StageAnswers._by_batch StageAnswers._by_deadline "
-        "StageAnswers._done_ends StageAnswers._due",
+        "StageAnswers._done_ends StageAnswers._due"
     },
     "limits.stage_state_bytes": {
         "broker/staging/stage_table.py": "Decision.names Decision.others Decision.own "
@@ -241,11 +237,9 @@ BOUNDED: Final[Containers] = {
         "broker/staging/finished_batches.py": "StageFile._log StageFile._saved",
     },
     "stages given up": {
-        "broker/staging/stage_table.py": "StageTable._dropped StageTable._dropped_unseen",
+        "broker/staging/stage_table.py": "StageTable._dropped StageTable._dropped_unseen"
     },
-    "beginnings of groups": {
-        "broker/broker_stats.py": "BrokerStats._began",
-    },
+    "beginnings of groups": {"broker/broker_stats.py": "BrokerStats._began"},
 }
 
 OTHERS: Final[Containers] = {
@@ -308,9 +302,7 @@ OTHERS: Final[Containers] = {
         "store/store_stats.py": "Histogram.counts Histogram.slow",
     },
     "the last ten minutes in samples": {"store/store_stats.py": "StoreStatsService._samples"},
-    "the accounts' files, which the operator writes": {
-        "access/accounts.py": "Rules.accounts",
-    },
+    "the accounts' files, which the operator writes": {"access/accounts.py": "Rules.accounts"},
     "a key of ours a connection": {"remoting/connections/connection.py": "Connection.context"},
     "callers of ours that wait for room": {
         "remoting/connections/connection.py": "Connection._drain_waiters"
@@ -343,7 +335,7 @@ OTHERS: Final[Containers] = {
         "store/reading/damage.py": "ScrubRequests._asked",
     },
     "buffers of the transient pool, by configuration": {
-        "store/segments/transient_pool.py": "TransientStorePool._free TransientStorePool._memories",
+        "store/segments/transient_pool.py": "TransientStorePool._free TransientStorePool._memories"
     },
     "steps of the machine's clock": {"store/disk/steady_time.py": "SteadyTime._held"},
     "a report of an operator's command, made once": {

@@ -11,9 +11,7 @@ class AccessSettings(Section):
     section: ClassVar[str] = "access"
 
     acl_enabled: bool = setting(
-        False,
-        "aclEnable",
-        why="Check signature and rights of every request against plain_acl.yml.",
+        False, "aclEnable", why="Check signature and rights of every request against plain_acl.yml."
     )
     acl_file: str = setting(
         "",

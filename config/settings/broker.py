@@ -154,9 +154,7 @@ class BrokerSettings(Section):
         why="A producer or consumer without heartbeat for this long is forgotten (120 s upstream).",
     )
     slave_read: bool = setting(
-        False,
-        "slaveReadEnable",
-        why="Suggest to lagging consumers that they read from a slave.",
+        False, "slaveReadEnable", why="Suggest to lagging consumers that they read from a slave."
     )
     transfer_by_heap: bool = setting(
         True,
@@ -165,9 +163,7 @@ class BrokerSettings(Section):
         why="Pull answers are always handed to the socket as views of the file, never copied.",
     )
     store_reply_message: bool = setting(
-        True,
-        "storeReplyMessageEnable",
-        why="Store the answers of request-reply conversations too.",
+        True, "storeReplyMessageEnable", why="Store the answers of request-reply conversations too."
     )
     rocketmq_home: str = setting(
         "",
@@ -176,10 +172,7 @@ class BrokerSettings(Section):
         conf/plain_acl.yml is looked for. Aerobee runs without one.""",
     )
     message_plug_in: str = setting(
-        "",
-        "messageStorePlugIn",
-        effect="never",
-        why="Class names of Java store plug-ins.",
+        "", "messageStorePlugIn", effect="never", why="Class names of Java store plug-ins."
     )
     config_black_list: str = setting(
         "configBlackList;brokerConfigPath",
@@ -208,9 +201,7 @@ class TopicSettings(Section):
         production a misspelt name becomes a topic, so turn it off there.""",
     )
     auto_create_group: bool = setting(
-        True,
-        "autoCreateSubscriptionGroup",
-        why="Accept consumer groups nobody declared.",
+        True, "autoCreateSubscriptionGroup", why="Accept consumer groups nobody declared."
     )
     auto_create_per_minute: int = setting(
         600,

@@ -29,9 +29,7 @@ class ReplicationSettings(Section):
         are refused until that is built, rather than promised and not kept.""",
     )
     ha_host: str = setting(
-        "",
-        "brokerIP2",
-        why="Address told to slaves. Empty: the advertised address.",
+        "", "brokerIP2", why="Address told to slaves. Empty: the advertised address."
     )
     ha_listen_port: int = setting(
         0,

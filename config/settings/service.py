@@ -19,8 +19,7 @@ class NameServerSettings(Section):
         where RocketMQ's own name servers are used.""",
     )
     nameserver_host: str = setting(
-        "",
-        why="Address it listens on. Empty: the same as broker.listen_host.",
+        "", why="Address it listens on. Empty: the same as broker.listen_host."
     )
     nameserver_port: int = setting(
         9876,
@@ -114,9 +113,7 @@ class MetricsSettings(Section):
         why="DISABLE leaves out the families with RocketMQ 5's names.",
     )
     metrics_label: str = setting(
-        "",
-        "metricsLabel",
-        why="Further labels of those families, k:v,k:v.",
+        "", "metricsLabel", why="Further labels of those families, k:v,k:v."
     )
     metrics_series_per_family: int = setting(
         1000,
@@ -176,10 +173,7 @@ class AdminSettings(Section):
 
     section: ClassVar[str] = "admin"
 
-    admin_host: str = setting(
-        "127.0.0.1",
-        why="Address of admin.port and nameserver.admin_port.",
-    )
+    admin_host: str = setting("127.0.0.1", why="Address of admin.port and nameserver.admin_port.")
     admin_port: int = setting(
         0,
         within=(0, _PORT_HIGH),

@@ -70,9 +70,7 @@ class StoreSettings(Section):
         why="Size of one file of these. Never change it under existing data.",
     )
     index_enabled: bool = setting(
-        True,
-        "messageIndexEnable",
-        why="Index message keys and unique ids, for queries by key.",
+        True, "messageIndexEnable", why="Index message keys and unique ids, for queries by key."
     )
     index_slots: int = setting(
         5_000_000,
@@ -197,10 +195,7 @@ class StoreSettings(Section):
         A check costs about 3 microseconds a message.""",
     )
     query_max_messages: int = setting(
-        64,
-        "maxMsgsNumBatch",
-        within=(1, 1024),
-        why="Most messages a query by key returns.",
+        64, "maxMsgsNumBatch", within=(1, 1024), why="Most messages a query by key returns."
     )
     unique_query_max_messages: int = setting(
         32,

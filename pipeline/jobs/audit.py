@@ -32,12 +32,7 @@ from aerobee.pipeline.jobs.derived.entries import (
     count_rows,
     derived_frame,
 )
-from aerobee.pipeline.jobs.derived.findings import (
-    FINDINGS_DDL,
-    KINDS,
-    Finding,
-    without_symptoms,
-)
+from aerobee.pipeline.jobs.derived.findings import FINDINGS_DDL, KINDS, Finding, without_symptoms
 from aerobee.pipeline.jobs.derived.lost_messages import Losses, damaged_stretches, find_losses
 from aerobee.pipeline.jobs.derived.lost_report import lost_text, report_losses
 from aerobee.pipeline.jobs.derived.numbering import (

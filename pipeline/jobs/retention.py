@@ -107,11 +107,7 @@ class Committed(NamedTuple):
 
 
 def retention(
-    spark: SparkSession,
-    store: StoreInput,
-    policies: Sequence[Policy],
-    *,
-    now_ms: int | None = None,
+    spark: SparkSession, store: StoreInput, policies: Sequence[Policy], *, now_ms: int | None = None
 ) -> JobResult:
     """Frames: `outcomes` (one a policy) and `losses` (one a policy, group and queue).
 
@@ -174,9 +170,7 @@ def outcome(policy: Policy, segments: Sequence[SegmentFacts], now_ms: int) -> Ou
 
 
 def losses(
-    result: Outcome,
-    committed: Iterable[Committed],
-    queues: Callable[[str, int], QueueEnds | None],
+    result: Outcome, committed: Iterable[Committed], queues: Callable[[str, int], QueueEnds | None]
 ) -> Iterator[Loss]:
     """The loss of each group that is behind; queues that are gone count for nothing."""
     for one in committed:

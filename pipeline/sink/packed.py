@@ -29,11 +29,7 @@ from aerobee.pipeline.sink.schema import SinkColumns
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.batch import MIN_ITEM_BYTES
-from aerobee.protocol.message.properties import (
-    PROPERTY_KEYS,
-    PROPERTY_TAGS,
-    PROPERTY_UNIQUE_KEY,
-)
+from aerobee.protocol.message.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 
 # Ids of up to this many rows differ by their counter alone (`UniqueIdMaker.block`).
 MOST_ROWS: Final = 16_384

@@ -276,9 +276,5 @@ class StatsWindow(msgspec.Struct, frozen=True):
 def encode_stats_data(minute: StatsWindow, hour: StatsWindow, day: StatsWindow) -> bytes:
     """The answer to VIEW_BROKER_STATS_DATA."""
     return dumps(
-        {
-            "statsDay": day.to_json(),
-            "statsHour": hour.to_json(),
-            "statsMinute": minute.to_json(),
-        }
+        {"statsDay": day.to_json(), "statsHour": hour.to_json(), "statsMinute": minute.to_json()}
     )

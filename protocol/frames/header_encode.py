@@ -125,10 +125,7 @@ def msgpack_header(
     return packed
 
 
-HeaderEncoder = Callable[
-    [int, Mapping[str, str] | None, int, str, int, str | None, int],
-    bytes,
-]
+HeaderEncoder = Callable[[int, Mapping[str, str] | None, int, str, int, str | None, int], bytes]
 # Position = serialization type.
 HEADER_ENCODERS: tuple[HeaderEncoder, ...] = (json_header, binary_header, msgpack_header)
 

@@ -8,10 +8,7 @@ from typing import Self
 
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.fields import Header, Int32, Int64
-from aerobee.protocol.message.record_layout import (
-    SYS_TRANSACTION_COMMIT,
-    SYS_TRANSACTION_ROLLBACK,
-)
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_ROLLBACK
 
 #: The values of `commitOrRollback`; the first says that the producer does not know yet.
 UNKNOWN = 0

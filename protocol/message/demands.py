@@ -200,10 +200,7 @@ BROKERS_WORD: Final = Demand(
     (PROPERTY_CLUSTER, PROPERTY_TIMER_OUT_MS),
 )
 ONE_RECORD: Final = Demand(
-    "nothing: the store says it of one record",
-    "",
-    (_OWN,) * len(Carrier),
-    OF_ONE_RECORD,
+    "nothing: the store says it of one record", "", (_OWN,) * len(Carrier), OF_ONE_RECORD
 )
 CHECKS: Final = Demand(
     "nothing: the broker says it of a half message that was asked about",

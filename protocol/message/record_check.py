@@ -22,9 +22,7 @@ from typing import TypeAlias
 import msgspec
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.properties import (
-    MAX_PROPERTIES_BYTES,
-)
+from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     BLANK_MAGIC,

@@ -66,8 +66,7 @@ def _head_struct(born_bytes: int, store_bytes: int) -> struct.Struct:
 # All fields up to and with the body length, by the two host bits (0x00, 0x10, 0x20, 0x30).
 HEADS: dict[int, struct.Struct] = {
     born_bit | store_bit: _head_struct(
-        V6_HOST_BYTES if born_bit else V4_HOST_BYTES,
-        V6_HOST_BYTES if store_bit else V4_HOST_BYTES,
+        V6_HOST_BYTES if born_bit else V4_HOST_BYTES, V6_HOST_BYTES if store_bit else V4_HOST_BYTES
     )
     for born_bit in (0, SYS_BORN_HOST_V6)
     for store_bit in (0, SYS_STORE_HOST_V6)

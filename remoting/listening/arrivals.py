@@ -123,12 +123,7 @@ class Arrivals:
     """The arrivals of one server. Made on its loop."""
 
     def __init__(
-        self,
-        encryption: Encryption,
-        times: ArrivalTimes,
-        host: Host,
-        stats: TlsStats,
-        name: str,
+        self, encryption: Encryption, times: ArrivalTimes, host: Host, stats: TlsStats, name: str
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._encryption = encryption

@@ -31,12 +31,7 @@ class FilterBitMaps:
     """Makes the maps of dispatched messages, of `map_bytes` each; knows the filters by topic and
     group."""
 
-    def __init__(
-        self,
-        segments: MappedFileQueue,
-        map_bytes: int,
-        stats: StoreStats,
-    ) -> None:
+    def __init__(self, segments: MappedFileQueue, map_bytes: int, stats: StoreStats) -> None:
         self._segments = segments
         self.map_bytes = map_bytes
         self._stats = stats

@@ -229,11 +229,7 @@ class ConsumeQueueFlushService(FlushService):
     name = "aerobee-flush-queues"
 
     def __init__(
-        self,
-        core: StoreCore,
-        index: IndexService | None,
-        offsets: OffsetsKeeper,
-        disk: DiskWatch,
+        self, core: StoreCore, index: IndexService | None, offsets: OffsetsKeeper, disk: DiskWatch
     ) -> None:
         settings = core.settings
         super().__init__(

@@ -150,14 +150,9 @@ class IndexFile:
     def _take_in(self) -> None:
         """Map the file and take its header over."""
         self._map = self._files.map(self._fd, index_file_bytes(self.slots, self.entries))
-        (
-            self.begin_ms,
-            self.end_ms,
-            self.begin_offset,
-            self.end_offset,
-            self.used_slots,
-            count,
-        ) = HEADER.unpack_from(self._map, 0)
+        (self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, count) = (
+            HEADER.unpack_from(self._map, 0)
+        )
         self.count = max(1, count)
         sane = (
             self.count <= self.entries

@@ -39,9 +39,7 @@ KINDS: Final[dict[str, FindingKind]] = {
         "look at the disk (kernel log, SMART), copy the directory to a sound one, then repair",
     ),
     "start-refused": FindingKind(
-        _D,
-        "a broker does not start on this directory",
-        "do what the text says, then verify again",
+        _D, "a broker does not start on this directory", "do what the text says, then verify again"
     ),
     "not-a-file": FindingKind(
         _D,
@@ -154,15 +152,11 @@ KINDS: Final[dict[str, FindingKind]] = {
         "nothing",
     ),
     "filler": FindingKind(
-        _N,
-        "a repair has put it in the place of records that were lost",
-        "nothing",
+        _N, "a repair has put it in the place of records that were lost", "nothing"
     ),
     # --- consume queues ----------------------------------------------------------------------
     "queue-missing": FindingKind(
-        _D,
-        "no consumer gets these messages, and numbering would begin at 0 again",
-        _REBUILD_QUEUES,
+        _D, "no consumer gets these messages, and numbering would begin at 0 again", _REBUILD_QUEUES
     ),
     "topic-deleted": FindingKind(
         _N,

@@ -26,11 +26,7 @@ _NARROW_BYTES = 512
 def reader_of(file: FoundFile, segment_bytes: int, window: Window) -> FileReader:
     """The file as a segment of that length."""
     return FileReader(
-        path=file.path,
-        start=file.start,
-        size=segment_bytes,
-        file_bytes=file.size,
-        window=window,
+        path=file.path, start=file.start, size=segment_bytes, file_bytes=file.size, window=window
     )
 
 

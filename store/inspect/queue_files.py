@@ -54,12 +54,7 @@ class QueueFiles(QueueView):
         return file.path, offset * ENTRY_BYTES - file.start
 
     def note(
-        self,
-        findings: Findings,
-        kind: str,
-        offset: int,
-        what: str,
-        log_offset: int | None = None,
+        self, findings: Findings, kind: str, offset: int, what: str, log_offset: int | None = None
     ) -> None:
         """Add a finding at a slot."""
         path, position = self.place(offset)

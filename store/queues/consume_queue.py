@@ -58,12 +58,7 @@ class ConsumeQueue(QueueView):
     )
 
     def __init__(
-        self,
-        cache: DescriptorCache,
-        directory: str,
-        topic: str,
-        queue_id: int,
-        segment_bytes: int,
+        self, cache: DescriptorCache, directory: str, topic: str, queue_id: int, segment_bytes: int
     ) -> None:
         assert segment_bytes % ENTRY_BYTES == 0
         self._files = cache.files

@@ -135,8 +135,7 @@ class Judge:
             if before is None or before.log_offset < first:
                 return None
         return _wrong(
-            entry,
-            f"it names {entry.log_offset}, the log is {first} to {self._segments.max_offset}",
+            entry, f"it names {entry.log_offset}, the log is {first} to {self._segments.max_offset}"
         )
 
     def _stands_there(self, segment: MappedFile, entry: QueueEntry) -> bool:

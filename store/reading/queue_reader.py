@@ -29,11 +29,7 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead, check_record
-from aerobee.protocol.message.record_layout import (
-    MESSAGE_MAGIC,
-    MIN_RECORD_BYTES,
-    SLOT_FIELDS,
-)
+from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, MIN_RECORD_BYTES, SLOT_FIELDS
 from aerobee.protocol.names import is_light
 from aerobee.store.log.compiled import Compiled
 from aerobee.store.log.store_core import StoreCore

@@ -197,13 +197,7 @@ class Search:
                 return found
 
     def query_steps(
-        self,
-        topic: str,
-        key: str,
-        max_messages: int,
-        begin_ms: int,
-        end_ms: int,
-        max_bytes: int,
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, max_bytes: int
     ) -> Generator[None, None, QueryResult]:
         """Do `query` in steps of a record or some hundred index entries."""
         index = self._index

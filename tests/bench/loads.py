@@ -80,19 +80,10 @@ LOADS = (
     ),
     Load("P6", "batch, 16 connections, 32 messages of 128 B", BATCH, (rate(1.5),)),
     Load(
-        "P7",
-        "batch, 16 connections, 32 messages of 1 KiB",
-        BATCH._replace(size=1024),
-        (rate(1.5),),
+        "P7", "batch, 16 connections, 32 messages of 1 KiB", BATCH._replace(size=1024), (rate(1.5),)
     ),
     Load("P8", "send, 1 connection, SYNC_FLUSH", _LONE, (rate(2.0),), sync=True),
-    Load(
-        "P9",
-        "send, 64 connections, SYNC_FLUSH",
-        _MANY,
-        (rate(2.0), Goal("p99", 0.5)),
-        sync=True,
-    ),
+    Load("P9", "send, 64 connections, SYNC_FLUSH", _MANY, (rate(2.0), Goal("p99", 0.5)), sync=True),
     Load(
         "P10",
         "open loop, 10,000 sends a second, 64 connections",

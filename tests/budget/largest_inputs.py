@@ -485,11 +485,7 @@ def _heartbeats(full: Full) -> list[list[Request]]:
         {"clientID": "c3", "producerDataSet": [], "consumerDataSet": tags},
     ]
     chosen = [
-        {
-            **subscription(name, 0),
-            "expressionType": "SQL92",
-            "subString": _expression(full, number),
-        }
+        {**subscription(name, 0), "expressionType": "SQL92", "subString": _expression(full, number)}
         for number, name in enumerate(full.topics[: _filters(full)])
     ]
     bodies.append(
@@ -696,12 +692,10 @@ BROKER: dict[int, Inputs] = {
         {"topic": ONE, "compareGroup": GROUP},
     ),
     Code.CLONE_GROUP_OFFSET: _asked(
-        Code.CLONE_GROUP_OFFSET,
-        {"srcGroup": GROUP, "destGroup": "G0", "offline": "true"},
+        Code.CLONE_GROUP_OFFSET, {"srcGroup": GROUP, "destGroup": "G0", "offline": "true"}
     ),
     Code.QUERY_CONSUME_QUEUE: _asked(
-        Code.QUERY_CONSUME_QUEUE,
-        {"topic": TOPIC, "count": "1000000", "consumerGroup": GROUP},
+        Code.QUERY_CONSUME_QUEUE, {"topic": TOPIC, "count": "1000000", "consumerGroup": GROUP}
     ),
     Code.GET_CONSUMER_RUNNING_INFO: _of_a_member(Code.GET_CONSUMER_RUNNING_INFO),
     Code.CONSUME_MESSAGE_DIRECTLY: _of_a_member(Code.CONSUME_MESSAGE_DIRECTLY),

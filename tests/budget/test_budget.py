@@ -41,15 +41,7 @@ from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.turns import SLICE_S, TURN_S
-from tests.budget.largest_inputs import (
-    BROKER,
-    NAME_SERVER,
-    SETTINGS,
-    Full,
-    Inputs,
-    Request,
-    frames,
-)
+from tests.budget.largest_inputs import BROKER, NAME_SERVER, SETTINGS, Full, Inputs, Request, frames
 from tests.budget.turn_meter import Counted, Meter
 from tests.crash.power_cuts.recorded_disk import memory_folder
 from tests.fuzz.target import PIECE, Heard, Target

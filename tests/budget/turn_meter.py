@@ -87,12 +87,7 @@ class Meter:
         self._counting = False
         self._end_turn()
         dearest = sorted(self._of_longest, key=self._of_longest.__getitem__)[:-4:-1]
-        self.result = Counted(
-            self._step * LINE_S,
-            self._turn * LINE_S,
-            held,
-            ", ".join(dearest),
-        )
+        self.result = Counted(self._step * LINE_S, self._turn * LINE_S, held, ", ".join(dearest))
 
     def _watch(self, loop: Any) -> None:
         """Learn when the loop looks at its sockets: a turn is what runs between two looks."""

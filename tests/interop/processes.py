@@ -111,12 +111,7 @@ class Dialogue(Child):
     """A child that answers each line of its input with one line."""
 
     def __init__(
-        self,
-        argv: list[str],
-        log: Path,
-        env: dict[str, str] | None = None,
-        *,
-        start_s: float = 30,
+        self, argv: list[str], log: Path, env: dict[str, str] | None = None, *, start_s: float = 30
     ) -> None:
         super().__init__(argv, log, env, stdin=True, lines=True)
         self.wait_lines(lambda lines: len(lines) >= 1, start_s)

@@ -158,10 +158,7 @@ class ByHand(Connection):
 
 
 async def replayed(
-    folder: Path,
-    reads: Sequence[Read],
-    form: CompiledForm | None,
-    **changes: Any,
+    folder: Path, reads: Sequence[Read], form: CompiledForm | None, **changes: Any
 ) -> Outcome:
     """Feed a new broker with `reads`, one after the other, each served to its end before the next
     one comes."""

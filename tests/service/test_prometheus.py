@@ -20,10 +20,7 @@ PACKAGE = "prometheus"
 PROJECT = Path(__file__).parents[2]
 DEPLOY = PROJECT / "deploy"
 #: Rules, and `promtool`'s cases for them.
-ALERT_TESTS = {
-    "alerts.yml": "alerts_test.yml",
-    "alerts-streams.yml": "alerts_streams_test.yml",
-}
+ALERT_TESTS = {"alerts.yml": "alerts_test.yml", "alerts-streams.yml": "alerts_streams_test.yml"}
 NAMES = re.compile(r"\b(?:aerobee|rocketmq)_[a-z0-9_]+")
 
 

@@ -347,8 +347,7 @@ def test_a_broken_file_changes_nothing_and_says_why(serve: Serve, tmp_path: Path
     wrong = "limits]\nmax_topics = 40\n"
     broker.change(wrong, says="configuration not taken, nothing changed")
     broker.change(
-        '[limits]\nmax_topics = 40\nmax_tropics = 1\n[log]\nlevel = "LOUD"\n',
-        says="max_tropics",
+        '[limits]\nmax_topics = 40\nmax_tropics = 1\n[log]\nlevel = "LOUD"\n', says="max_tropics"
     )
     assert "LOUD" in broker.daemon.log
     with Wire(broker.daemon.port) as wire:
@@ -386,9 +385,7 @@ def test_rates_of_the_scrub_change_in_the_middle_of_a_wait(serve: Serve, tmp_pat
     wait_until(lambda: metric(broker.daemon, passes) >= 1, "a pass of the scrub")
 
 
-def test_a_name_server_alone_takes_a_new_level_and_says_what_is_not_its_own(
-    tmp_path: Path,
-) -> None:
+def test_a_name_server_alone_takes_a_new_level_and_says_what_is_not_its_own(tmp_path: Path) -> None:
     file, log = tmp_path / "n.toml", tmp_path / "log"
     file.write_text('[log]\nlevel = "WARNING"\n')
     with log.open("wb") as stream:

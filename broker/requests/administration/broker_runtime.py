@@ -18,11 +18,7 @@ from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.protocol.bodies.common import encode_kv_table
-from aerobee.protocol.codes import (
-    PROTOCOL_VERSION,
-    PROTOCOL_VERSION_NAME,
-    RequestCode,
-)
+from aerobee.protocol.codes import PROTOCOL_VERSION, PROTOCOL_VERSION_NAME, RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps, text_of
 from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, store_timestamp_position

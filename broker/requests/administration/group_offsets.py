@@ -28,11 +28,7 @@ from aerobee.protocol.bodies.queues import (
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
-from aerobee.protocol.headers.admin import (
-    CloneOffsetHeader,
-    CorrectionOffsetHeader,
-    TimeSpanHeader,
-)
+from aerobee.protocol.headers.admin import CloneOffsetHeader, CorrectionOffsetHeader, TimeSpanHeader
 from aerobee.protocol.names import check_group_name, retry_topic
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Steps
@@ -51,12 +47,7 @@ _STEP_COPIES = 32
 class ProgressRequests:
     """Serves administrators. Loop thread only."""
 
-    def __init__(
-        self,
-        broker_name: str,
-        tables: Tables,
-        store: MessageStore,
-    ) -> None:
+    def __init__(self, broker_name: str, tables: Tables, store: MessageStore) -> None:
         self._broker_name = broker_name
         self._topics = tables.topics
         self._offsets = tables.offsets

@@ -50,12 +50,7 @@ _KNOWN_CODES = frozenset(int(code) for code in ResponseCode) - {
 class ClientCalls:
     """All calls under way, and the requests that wait for them."""
 
-    def __init__(
-        self,
-        turns: Turns,
-        stats: BrokerStats,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, turns: Turns, stats: BrokerStats, settings: Settings) -> None:
         self._turns = turns
         self._stats = stats
         # Its limits may change.
@@ -91,12 +86,7 @@ class ClientCalls:
             )
 
     def call(
-        self,
-        member: GroupMember,
-        code: int,
-        ext: Mapping[str, str],
-        body: bytes,
-        timeout_s: float,
+        self, member: GroupMember, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float
     ) -> asyncio.Future[Command]:
         """Ask a client. The future gives its answer, or fails with a RemotingError.
 

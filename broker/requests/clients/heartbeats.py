@@ -29,11 +29,7 @@ from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.clients import ConsumerGroup, Heartbeat
 from aerobee.broker.tables.tables import Tables
 from aerobee.config.model import Settings
-from aerobee.protocol.bodies.clients import (
-    CheckClientConfig,
-    ConsumerData,
-    HeartbeatData,
-)
+from aerobee.protocol.bodies.clients import CheckClientConfig, ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest

@@ -54,11 +54,7 @@ class ResetRequests:
     """Serves administrators. Loop thread only."""
 
     def __init__(
-        self,
-        broker_name: str,
-        tables: Tables,
-        store: MessageStore,
-        stats: BrokerStats,
+        self, broker_name: str, tables: Tables, store: MessageStore, stats: BrokerStats
     ) -> None:
         self._broker_name = broker_name
         self._topics = tables.topics

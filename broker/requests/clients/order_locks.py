@@ -149,10 +149,7 @@ class LockRequests:
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
-        return {
-            RequestCode.LOCK_BATCH_MQ: self.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
-        }
+        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     def lock(self, _connection: Connection, command: Command) -> Steps:
         """Lock or renew; the answer holds only the queues that are the client's now."""

@@ -19,11 +19,7 @@ from aerobee.broker.background.loop_workers import BodyReader
 from aerobee.broker.requests.clients.client_calls import ClientCalls, no_answer
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.clients import ClientTable, GroupMember
-from aerobee.protocol.bodies.offsets import (
-    group_status,
-    member_status,
-    parse_consumer_status,
-)
+from aerobee.protocol.bodies.offsets import group_status, member_status, parse_consumer_status
 from aerobee.protocol.codes import RequestCode, ResponseCode, version_name
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response

@@ -124,10 +124,7 @@ def find_losses(
 
 
 def _lost_messages(
-    spark: SparkSession,
-    ranges: Sequence[Gap],
-    runs: DataFrame,
-    entries: DataFrame | None,
+    spark: SparkSession, ranges: Sequence[Gap], runs: DataFrame, entries: DataFrame | None
 ) -> DataFrame:
     """Rows of LOST_DDL: one row at most for a queue and range, and a row for a queue's hole."""
     if entries is None:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.jobs.common.job_result import JobResult, size_text
-from aerobee.pipeline.jobs.derived.lost_messages import (
-    DAMAGE_DDL,
-    LOST_DDL,
-    DamagedRange,
-    Losses,
-)
+from aerobee.pipeline.jobs.derived.lost_messages import DAMAGE_DDL, LOST_DDL, DamagedRange, Losses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

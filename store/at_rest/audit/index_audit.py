@@ -33,13 +33,7 @@ Entry = tuple[int, int, int, int]
 class IndexFileAudit:
     """The audit of a file. `entries` checks while it reads; the header is in attributes."""
 
-    def __init__(
-        self,
-        store: StoreFiles,
-        path: str,
-        size: int,
-        findings: Findings,
-    ) -> None:
+    def __init__(self, store: StoreFiles, path: str, size: int, findings: Findings) -> None:
         self._findings = findings
         self._clean_stop = not store.left_open
         self.path = path
@@ -181,11 +175,7 @@ class IndexAudit:
     """Takes the records of the log in order by `feed`, then `finish` ends it. `gaps` may grow."""
 
     def __init__(
-        self,
-        store: StoreFiles,
-        findings: Findings,
-        counts: Counts,
-        gaps: Sequence[Gap],
+        self, store: StoreFiles, findings: Findings, counts: Counts, gaps: Sequence[Gap]
     ) -> None:
         self._findings = findings
         self._counts = counts

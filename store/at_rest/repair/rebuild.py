@@ -160,12 +160,7 @@ class Build:
     """A scan of the log into the new, empty `parts`."""
 
     def __init__(
-        self,
-        rest: StoreAtRest,
-        parts: StoreParts,
-        report: RebuildReport,
-        *,
-        queues: bool,
+        self, rest: StoreAtRest, parts: StoreParts, report: RebuildReport, *, queues: bool
     ) -> None:
         self._rest = rest
         self._parts = parts

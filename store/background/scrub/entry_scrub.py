@@ -78,12 +78,7 @@ class EntryCheck:
     """The check of one segment: log offsets from `start` to `end`."""
 
     def __init__(
-        self,
-        files: Files,
-        queues: ConsumeQueueTable,
-        levels: DelayLevels,
-        start: int,
-        end: int,
+        self, files: Files, queues: ConsumeQueueTable, levels: DelayLevels, start: int, end: int
     ) -> None:
         self._queues = queues
         self._derivation = Derivation(queues.queues, queues.get, self._listed, levels)

@@ -86,10 +86,7 @@ def rows(found: Found) -> list[Row]:
                 middle(columns[0]),
                 f"{middle(columns[1])}, ours, empty",
                 spread(rate),
-                [
-                    _verdict("rate", rate, RATE_MIN),
-                    _verdict("processor", processor, PROCESSOR_MIN),
-                ],
+                [_verdict("rate", rate, RATE_MIN), _verdict("processor", processor, PROCESSOR_MIN)],
                 pair_of(turns, "cpu_us", 1),
                 f"{spread(processor)}, empty / full",
                 pair_of(turns, "p50_us", 0),

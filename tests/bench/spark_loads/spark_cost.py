@@ -14,10 +14,7 @@ from tests.spark.kit import Driver, descendants
 _TICKS = os.sysconf("SC_CLK_TCK")
 # A user's JVM runs with these; the tests' drivers do without the optimizing compiler and compiled
 # plans.
-_JVM = {
-    "spark.driver.extraJavaOptions": "-XX:+UseG1GC",
-    "spark.sql.codegen.wholeStage": "true",
-}
+_JVM = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC", "spark.sql.codegen.wholeStage": "true"}
 
 
 class Cost(NamedTuple):

@@ -55,11 +55,7 @@ WAYS = (
         "tuned",
         "kafka",
         "Kafka, tuned",
-        {
-            **_WAIT,
-            "kafka.max.poll.records": "50000",
-            "kafka.max.partition.fetch.bytes": "8388608",
-        },
+        {**_WAIT, "kafka.max.poll.records": "50000", "kafka.max.partition.fetch.bytes": "8388608"},
     ),
 )
 SUM, NOOP = "sum(length(body))", "noop"

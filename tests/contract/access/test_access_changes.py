@@ -313,7 +313,7 @@ async def test_an_account_is_changed_in_the_file_that_has_it(guarded: Guarded, w
     assert guarded.file.read_text() == ACCOUNTS
     versions = await call(wire, Code.GET_BROKER_CLUSTER_ACL_INFO, {})
     assert set(json.loads(versions.ext["allAclFileVersion"])) == {
-        *("conf/acl/team.yml", "conf/plain_acl.yml"),
+        *("conf/acl/team.yml", "conf/plain_acl.yml")
     }
     white = {"globalWhiteAddrs": "10.7.7.7", "aclFileFullPath": "conf/acl/team.yml"}
     assert (await call(wire, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, white)).code == 0

@@ -97,9 +97,7 @@ async def test_sends_are_answered_busy_while_no_buffer_is_free() -> None:
 
 async def test_without_fail_fast_sends_go_on_without_a_buffer() -> None:
     settings = pool(
-        commit_interval_ms=NEVER_MS,
-        commit_thorough_interval_ms=NEVER_MS,
-        commit_least_pages=1000,
+        commit_interval_ms=NEVER_MS, commit_thorough_interval_ms=NEVER_MS, commit_least_pages=1000
     )
     with aerobee.testing.broker(**settings) as running:
         wire = await Wire.to(running.broker)

@@ -256,18 +256,7 @@ def heartbeats(port: int, share: float) -> None:
 
 ATTACKS: dict[str, Callable[[int, float], None]] = {
     one.__name__: one
-    for one in (
-        slow,
-        announced,
-        unread,
-        floods,
-        topics,
-        giants,
-        queries,
-        views,
-        held,
-        heartbeats,
-    )
+    for one in (slow, announced, unread, floods, topics, giants, queries, views, held, heartbeats)
 }
 
 

@@ -28,15 +28,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from tests import campaign
-from tests.budget.largest_inputs import (
-    BROKER,
-    NAME_SERVER,
-    SETTINGS,
-    Full,
-    Inputs,
-    Request,
-    frames,
-)
+from tests.budget.largest_inputs import BROKER, NAME_SERVER, SETTINGS, Full, Inputs, Request, frames
 from tests.crash.running.link import SEND, Link, send_fields
 from tests.fuzz.target import Target
 from tests.service.kit import Served, wait_until

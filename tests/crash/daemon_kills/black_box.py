@@ -171,9 +171,7 @@ class Store:
             if daemon.wait() != 0:
                 self.result.wrong.append(f"seed {self.seed}: the last stop failed: {daemon.log}")
         settings = Settings.for_tests(
-            store_path=str(self.root),
-            disk_warning_ratio=1.0,
-            **{**SMALL, **self._sizes},
+            store_path=str(self.root), disk_warning_ratio=1.0, **{**SMALL, **self._sizes}
         )
         store = MessageStore.open(settings)
         try:

@@ -165,10 +165,7 @@ class FailingRun:
     # --- the failure ------------------------------------------------------------------------
 
     def _fail(
-        self,
-        disk: RecordedDisk,
-        blocks: Callable[[RecordedDisk], list[Range]],
-        daemon: Served,
+        self, disk: RecordedDisk, blocks: Callable[[RecordedDisk], list[Range]], daemon: Served
     ) -> None:
         daemon.ready()
         self._traffic.prepare(daemon.port)

@@ -107,10 +107,7 @@ def lose_last(found: Found) -> None:
 
 def swap_bodies(found: Found) -> None:
     first, second = found.pulled["T", 0][:2]
-    found.pulled["T", 0][:2] = [
-        replace(first, body=second.body),
-        replace(second, body=first.body),
-    ]
+    found.pulled["T", 0][:2] = [replace(first, body=second.body), replace(second, body=first.body)]
 
 
 def change_record(**values: object) -> Change:

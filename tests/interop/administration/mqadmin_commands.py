@@ -128,10 +128,7 @@ LEFT = (
     "topicStatus -t payments",
 )
 #: When our own client has sent and consumed one message, and written the trace of it.
-TRACED = (
-    "queryMsgTraceById -i {trace_id}",
-    "queryMsgTraceById -i {no_unique_id}",
-)
+TRACED = ("queryMsgTraceById -i {trace_id}", "queryMsgTraceById -i {no_unique_id}")
 #: An order topic that becomes a plain topic.
 ORDERED = (
     "updateOrderConf -t payments -m get",

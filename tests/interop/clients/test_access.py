@@ -154,9 +154,7 @@ def ask_all(side: Side) -> dict[str, str]:
 
 
 #: Allowed by 4.9.7 to anybody with an account, and not here (access/needs.py).
-STRICTER = {
-    "only-others: offsets": "the ends of a topic are told to who may send to it or read it",
-}
+STRICTER = {"only-others: offsets": "the ends of a topic are told to who may send to it or read it"}
 
 
 def test_clients_are_allowed_what_a_java_broker_allows_them(sides: dict[str, Side]) -> None:

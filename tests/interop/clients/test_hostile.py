@@ -152,9 +152,7 @@ def send_raw(wire: Wire, properties: bytes) -> Answer:
     return wire.answer()
 
 
-def test_broken_text_is_stored_as_java_stores_it_and_the_connection_goes_on(
-    broker: Broker,
-) -> None:
+def test_broken_text_is_stored_as_java_stores_it_and_the_connection_goes_on(broker: Broker) -> None:
     broker.create_topic("broken", 1)
     table = BROKEN_BYTES + BROKEN_ESCAPES
     with broker.wire() as wire:

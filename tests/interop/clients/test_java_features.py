@@ -417,10 +417,7 @@ def test_names_of_a_namespace_are_its_own(side: Side) -> None:
     assert (given["topic"], given["id"], given["reconsume"]) == (name, sent["id"], 1)
     properties = given["properties"]
     assert properties["INSTANCE_ID"] == "shop"
-    assert (properties["RETRY_TOPIC"], properties["REAL_TOPIC"]) == (
-        topic,
-        f"%RETRY%shop%{group}",
-    )
+    assert (properties["RETRY_TOPIC"], properties["REAL_TOPIC"]) == (topic, f"%RETRY%shop%{group}")
     assert properties["ORIGIN_MESSAGE_ID"] == sent["offsetId"]
 
 

@@ -21,13 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tests.crash.judges.records import Record, read_record
-from tests.crash.transactions.history import (
-    UNKNOWN,
-    Decision,
-    History,
-    Transaction,
-    number_of,
-)
+from tests.crash.transactions.history import UNKNOWN, Decision, History, Transaction, number_of
 from tests.crash.transactions.judge import Rules, judge, sort_out
 from tests.sim.broker.life import (
     CHECKS,

@@ -182,8 +182,7 @@ class SteppedBroker:
         self.transactions = Transactions(
             self._appending(settings, stats),
             cast(
-                "Any",
-                SimpleNamespace(topics=_Topics(), clients=self.clients, offsets=self.offsets),
+                "Any", SimpleNamespace(topics=_Topics(), clients=self.clients, offsets=self.offsets)
             ),
             loop=loop,
             turns=AtOnce(),
@@ -194,11 +193,7 @@ class SteppedBroker:
 
     def _appending(self, settings: object, stats: BrokerStats) -> Appending:
         return appending(
-            self.store,
-            settings,
-            stats=stats,
-            clock_ms=self.time.now_ms,
-            appended=self.appended,
+            self.store, settings, stats=stats, clock_ms=self.time.now_ms, appended=self.appended
         )
 
     def _put(self, stored: StoreMessage) -> PutResult:

@@ -233,8 +233,7 @@ def _is_caught(control: str, scenario: str, seed: int, text: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a day forward", "1970 for a while", "1970 at each start", "forward over restarts"],
+    "name", ["a day forward", "1970 for a while", "1970 at each start", "forward over restarts"]
 )
 def test_control_deletion_by_the_wall_clock_is_caught(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch

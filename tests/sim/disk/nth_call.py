@@ -16,13 +16,7 @@ from tests.sim.storage.history import Life
 from tests.sim.storage.workload import Plan, Recorded, Rules, Runner, log_offsets
 
 PLAN = Plan(
-    "nth-call",
-    True,
-    0,
-    {},
-    body_sizes=(600, 900),
-    settings={"index_entries": 12},
-    segment=4096,
+    "nth-call", True, 0, {}, body_sizes=(600, 900), settings={"index_entries": 12}, segment=4096
 )
 SCRIPT = (
     "batch sync dispatch put put sync dispatch flush_queues allocate put sync put sync dispatch",

@@ -238,10 +238,7 @@ class RecordedFiles(MemoryFiles):
         directory, name = os.path.split(path)
         self.journal.append(
             Linked(
-                self._nodes[directory].number,
-                name,
-                node.number,
-                isinstance(node, MemoryDirectory),
+                self._nodes[directory].number, name, node.number, isinstance(node, MemoryDirectory)
             )
         )
 

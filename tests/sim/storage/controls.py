@@ -107,10 +107,7 @@ FLUSHED = replace(SYNC_LIVES, weights=SYNC_LIVES.weights | {"flush_queues": 8})
 CONTROLS = [
     Control("ack before sync", SYNC, frozenset({"I1"}), rules=Rules(ack_on_put=True)),
     Control(
-        "directory sync skipped",
-        SYNC,
-        frozenset({"I1"}),
-        rules=Rules(files=DirectoriesUnsynced),
+        "directory sync skipped", SYNC, frozenset({"I1"}), rules=Rules(files=DirectoriesUnsynced)
     ),
     Control(
         "mark moved on a failed sync",

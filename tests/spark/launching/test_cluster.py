@@ -167,10 +167,7 @@ def test_submit_sends_its_modules_to_a_cluster_that_has_none(
 
 @pytest.mark.campaign
 def test_speculative_tasks_leave_nothing_in_a_topic(
-    cluster: Cluster,
-    our_broker: Broker,
-    new_driver: Callable[..., Driver],
-    tmp_path: Path,
+    cluster: Cluster, our_broker: Broker, new_driver: Callable[..., Driver], tmp_path: Path
 ) -> None:
     driver = new_driver(
         master=cluster.url,

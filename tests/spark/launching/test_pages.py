@@ -46,9 +46,7 @@ LOOKED_AT = {
 #: No code: the leavings of a run, its output, and a unit of systemd with a command of the page.
 NO_CODE = ("/archive/messages/topic=", "[PYTHON_DATA_SOURCE_ERROR]", "[Service]")
 #: Lines that a reader imagines before a program.
-BEFORE = {
-    "docs/spark-sink.md": "orders = spark.sql(\"SELECT 'ada' AS customer, 5 AS cents\")\n",
-}
+BEFORE = {"docs/spark-sink.md": "orders = spark.sql(\"SELECT 'ada' AS customer, 5 AS cents\")\n"}
 #: Pages on which nothing is to be typed.
 TABLES_ALONE = {"docs/spark-moving.md"}
 EXAMPLES = {

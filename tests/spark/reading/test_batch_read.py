@@ -267,9 +267,7 @@ def test_the_plan_is_frozen_when_the_frame_is_first_used(
         f"Wire('{our_broker.address}').send('{topic}', 0, b'x')\""
     )
     found = newest.run(
-        twice,
-        options={"nameServer": our_broker.name_server, "topic": topic},
-        send_more=program,
+        twice, options={"nameServer": our_broker.name_server, "topic": topic}, send_more=program
     )
     assert found == [3, 3, 4]
 

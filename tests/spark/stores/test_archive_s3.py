@@ -17,14 +17,7 @@ from tests import campaign
 from tests.spark.kit import VERSIONS, Driver
 from tests.spark.s3_server import S3Server, s3_server
 from tests.spark.stores.test_jobs import archived, in_store, job
-from tests.unit.pipeline.jobs.test_jobs_ledger import (
-    ALL,
-    Killed,
-    KilledAt,
-    by_ledger,
-    decided,
-    run,
-)
+from tests.unit.pipeline.jobs.test_jobs_ledger import ALL, Killed, KilledAt, by_ledger, decided, run
 from tests.unit.store.at_rest import audit_support as at
 
 _NEVER = 1 << 30

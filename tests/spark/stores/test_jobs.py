@@ -474,10 +474,7 @@ def test_replay_leaves_out_what_is_no_message(newest: Driver, tmp_path: Path) ->
     }
     # A waiting message has no other copy yet, so an archive has it; the rest it never had.
     in_archive = {"waiting copies of delayed messages": 5}
-    for arguments, others in (
-        ([str(tmp_path / "s")], in_log),
-        ([target, "--archive"], in_archive),
-    ):
+    for arguments, others in (([str(tmp_path / "s")], in_log), ([target, "--archive"], in_archive)):
         found = newest.run(job, arguments=["replay", *arguments, "--to", "x", "--dry-run"])
         bodies = [bytes(row["body"]) for row in found["frames"]["messages"]]
         assert bodies == [b"plain", b"again", b"again", b"delayed"]

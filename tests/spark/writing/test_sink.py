@@ -193,10 +193,7 @@ def test_a_stream_goes_on_from_its_checkpoint_after_what_it_cannot_write(
     newest: Driver, our_broker: Broker, tmp_path: Path
 ) -> None:
     stream = Stream(our_broker, tmp_path)
-    with pytest.raises(
-        SparkFailed,
-        match=r'outputMode complete.*"append".*from foreachBatch',
-    ):
+    with pytest.raises(SparkFailed, match=r'outputMode complete.*"append".*from foreachBatch'):
         stream.run(newest, mode="complete")
     bad = "file-1-7"
     for body, reason in [

@@ -82,11 +82,7 @@ ROWS: dict[int, tuple[bytes, list[Need]]] = {
 OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
 ADMINISTRATORS = {code for code, needs in BROKER_NEEDS.items() if needs is administrator}
 # Without their fields these name nothing that a right could be for: their handlers answer them.
-MAY_LACK = {
-    Code.UNREGISTER_CLIENT,
-    Code.VIEW_MESSAGE_BY_ID,
-    Code.END_TRANSACTION,
-}
+MAY_LACK = {Code.UNREGISTER_CLIENT, Code.VIEW_MESSAGE_BY_ID, Code.END_TRANSACTION}
 #: Codes whose body says what they reach.
 WITH_BODY = {code for code, (body, _) in ROWS.items() if body}
 

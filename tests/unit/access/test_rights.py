@@ -2,16 +2,7 @@
 
 import pytest
 
-from aerobee.access.rights import (
-    ANY,
-    DENY,
-    PUB,
-    SUB,
-    allows,
-    is_right,
-    parse_right,
-    right_name,
-)
+from aerobee.access.rights import ANY, DENY, PUB, SUB, allows, is_right, parse_right, right_name
 
 
 @pytest.mark.parametrize(

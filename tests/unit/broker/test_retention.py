@@ -202,7 +202,7 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
             bodies=BODIES,
             deleted=deletions(tmp_path, store.written),
             retries=tables.retries,
-        ).handlers(),
+        ).handlers()
     }
 
     async def serve(code: int, ext: dict[str, str] | None = None) -> Command:

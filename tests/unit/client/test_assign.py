@@ -19,11 +19,7 @@ def numbers(found: list[MessageQueue]) -> list[int]:
 
 def test_average_gives_contiguous_runs_and_the_rest_to_the_first() -> None:
     ids = ["a", "b", "c"]
-    assert [numbers(average(ids, queues(8), own)) for own in ids] == [
-        [0, 1, 2],
-        [3, 4, 5],
-        [6, 7],
-    ]
+    assert [numbers(average(ids, queues(8), own)) for own in ids] == [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
 def test_average_leaves_late_clients_without_queues_when_there_are_too_few() -> None:

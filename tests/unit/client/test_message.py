@@ -67,10 +67,7 @@ def test_what_no_broker_takes_is_refused_before_it_is_sent(wrong: Message) -> No
         ),
         ({"delay_s": "5"}, "delay_s must be a number, got the str '5'"),
         ({"delay_s": None}, "delay_s must be a number, got the NoneType None"),
-        (
-            {"delay_level": 1.5},
-            "delay_level must be an int, got the float 1.5: int() makes it one",
-        ),
+        ({"delay_level": 1.5}, "delay_level must be an int, got the float 1.5: int() makes it one"),
         ({"delay_level": True}, "delay_level must be an int, got the bool True"),
         ({"delay_level": "3"}, "delay_level must be an int, got the str '3'"),
     ],

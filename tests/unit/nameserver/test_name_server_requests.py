@@ -175,8 +175,7 @@ def test_a_wrong_crc_is_refused_and_a_right_one_taken(desk):
 
 def test_compressed_registrations_are_read(desk):
     answer = desk.register(
-        compressed_body("T1 4 5 6 SINGLE_TAG", 'T2 1 1 4 MULTI_TAG {"a":"b c"}'),
-        compressed="true",
+        compressed_body("T1 4 5 6 SINGLE_TAG", 'T2 1 1 4 MULTI_TAG {"a":"b c"}'), compressed="true"
     )
     assert answer.code == 0, answer.remark
     queues = desk.body(105, {"topic": "T1"})["queueDatas"][0]

@@ -96,9 +96,7 @@ def test_a_word_that_set_up_does_not_know_is_named(clone: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "setup: 'tset' is neither 'dev' nor 'run'\n")
 
 
-def test_a_set_up_without_the_compiled_form_says_so_in_one_line(
-    clone: Path,
-) -> None:
+def test_a_set_up_without_the_compiled_form_says_so_in_one_line(clone: Path) -> None:
     command = [clone / ".ci" / "setup"]
     (clone / "unbuilt").touch()
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -20,11 +20,7 @@ from aerobee.protocol.bodies.clients import (
     subscription_members,
 )
 from aerobee.protocol.bodies.routes import TopicRoute
-from aerobee.protocol.bodies.topics import (
-    DataVersion,
-    TopicConfig,
-    parse_topic_table,
-)
+from aerobee.protocol.bodies.topics import DataVersion, TopicConfig, parse_topic_table
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription, parse_tag_expression

@@ -111,9 +111,7 @@ def test_corners_of_bare_keys_are_read_alike_by_both_readers(text: str) -> None:
     assert outcome(text.encode()) == outcome(b"/**/" + text.encode())
 
 
-def test_a_table_of_offsets_goes_through_the_native_reader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_of_offsets_goes_through_the_native_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found at 100,000 offsets: a start read them for 14 s."""
     monkeypatch.setattr(fastjson, "_read_dialect", None)
     text = b'{\n\t"offsetTable":{\n\t\t"T@g":{0:5,10:6\n\t\t},\n\t\t"U@g":{}\n\t}\n}'

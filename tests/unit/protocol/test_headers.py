@@ -20,11 +20,7 @@ from aerobee.protocol.headers.client import (
     UnregisterClientHeader,
 )
 from aerobee.protocol.headers.fields import Header
-from aerobee.protocol.headers.send import (
-    SendMessageHeader,
-    SendMessageResponse,
-    SendReply,
-)
+from aerobee.protocol.headers.send import SendMessageHeader, SendMessageResponse, SendReply
 
 SEND = SendMessageHeader(
     "PG", "T", "TBW102", 4, -1, 1, 1700000000000, -5, "TAGS\x01a", 3, True, 7, False

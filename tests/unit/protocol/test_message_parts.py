@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from aerobee.protocol import names
 from aerobee.protocol.checksum import body_crc, crc32c
-from aerobee.protocol.codes import (
-    LANGUAGES,
-    RequestCode,
-    ResponseCode,
-    request_name,
-    version_name,
-)
+from aerobee.protocol.codes import LANGUAGES, RequestCode, ResponseCode, request_name, version_name
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import (
     parse_tag_expression,

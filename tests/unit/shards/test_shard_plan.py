@@ -48,10 +48,7 @@ def test_a_clash_with_the_name_server_names_the_shard() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "count", "key"),
-    [
-        ({"listen_port": 65_530}, 2, "broker.listen_port"),
-        ({"http_port": 65_535}, 2, "http.port"),
-    ],
+    [({"listen_port": 65_530}, 2, "broker.listen_port"), ({"http_port": 65_535}, 2, "http.port")],
 )
 def test_too_many_for_the_ports_there_are_is_said(
     changes: dict[str, int], count: int, key: str

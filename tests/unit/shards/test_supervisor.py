@@ -139,9 +139,7 @@ GOOD = READY + FOR_EVER
 ALL_GOOD = {"nameserver": GOOD, "shard-0": GOOD, "shard-1": GOOD}
 
 
-async def test_the_name_server_comes_first_and_goes_last(
-    start: Callable[..., Running],
-) -> None:
+async def test_the_name_server_comes_first_and_goes_last(start: Callable[..., Running]) -> None:
     running = start(ALL_GOOD)
     await running.until(running.ready.is_set)
     assert "READY=1" in running.told.said
@@ -155,9 +153,7 @@ async def test_the_name_server_comes_first_and_goes_last(
     ]  # fmt: skip
 
 
-async def test_one_that_dies_comes_back_and_the_other_stays(
-    start: Callable[..., Running],
-) -> None:
+async def test_one_that_dies_comes_back_and_the_other_stays(start: Callable[..., Running]) -> None:
     running = start(ALL_GOOD)
     await running.until(running.ready.is_set)
     first, second = running.supervisor.shards
@@ -169,9 +165,7 @@ async def test_one_that_dies_comes_back_and_the_other_stays(
     assert await running.code() == 0
 
 
-async def test_a_start_that_fails_ends_all_with_its_code(
-    start: Callable[..., Running],
-) -> None:
+async def test_a_start_that_fails_ends_all_with_its_code(start: Callable[..., Running]) -> None:
     running = start({"shard-0": GOOD, "shard-1": "sys.exit(78)"})
     assert await running.code() == 78
     assert not running.ready.is_set()
@@ -216,9 +210,7 @@ async def test_a_rolling_restart_has_each_ready_before_the_next_stops(
 
 
 async def test_a_rolling_restart_is_done_when_the_name_server_knows_all(
-    start: Callable[..., Running],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
     running = start(ALL_GOOD)
@@ -267,9 +259,7 @@ async def test_a_rolling_restart_ends_at_one_that_does_not_come_back(
     assert running.life.count("shard-1 starts") == 1
 
 
-async def test_a_reload_is_over_when_all_have_read_again(
-    start: Callable[..., Running],
-) -> None:
+async def test_a_reload_is_over_when_all_have_read_again(start: Callable[..., Running]) -> None:
     running = start(ALL_GOOD)
     await running.until(running.ready.is_set)
     del running.told.said[:]
@@ -299,9 +289,7 @@ async def test_one_without_a_sign_of_life_is_killed_and_comes_back(
     assert shard.last_code == -signal.SIGKILL
 
 
-async def test_our_own_watchdog_is_fed_while_none_is_overdue(
-    start: Callable[..., Running],
-) -> None:
+async def test_our_own_watchdog_is_fed_while_none_is_overdue(start: Callable[..., Running]) -> None:
     running = start({"shard-0": GOOD})
     running.told.watched_s = 0.01
     await running.until(lambda: "WATCHDOG=1" in running.told.said)

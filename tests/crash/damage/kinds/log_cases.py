@@ -173,13 +173,7 @@ def _flip(
     if kind == CHECKED and original.power_lost and above_mark(original, hit):
         kind = "log: damage above the synced mark"
     where = f"{field} byte {position}" if len(places) == 1 else f"{field} byte +{offset}"
-    return Case(
-        original.name,
-        kind,
-        f"{where} bit {mask:#04x} of record {numbers}",
-        apply,
-        hit,
-    )
+    return Case(original.name, kind, f"{where} bit {mask:#04x} of record {numbers}", apply, hit)
 
 
 def _zeroed(original: Original) -> Iterator[Case]:
@@ -314,10 +308,7 @@ def _odd_files(original: Original) -> Iterator[Case]:
     for name in original.segments():
         if not hits(original, name):
             continue
-        for what, apply in (
-            ("a directory", do.make_directory),
-            ("a link to nothing", do.dangle),
-        ):
+        for what, apply in (("a directory", do.make_directory), ("a link to nothing", do.dangle)):
             yield Case(
                 image, "log: no file in the place of a segment", f"{name} is {what}",
                 partial(apply, name=name), file=name,

@@ -538,9 +538,7 @@ def test_an_hour_that_is_full_takes_no_more_and_other_hours_do(bench: Bench) -> 
 # --- rolling --------------------------------------------------------------------------------
 
 
-def test_what_is_further_ahead_than_the_window_is_stored_again_and_comes_once(
-    bench: Bench,
-) -> None:
+def test_what_is_further_ahead_than_the_window_is_stored_again_and_comes_once(bench: Bench) -> None:
     bench.timer_roll_window_seconds = 8 * 3600
     deliver_ms = bench.send(b"x", 40 * HOUR_MS)
     first = bench.waiting()[0]

@@ -198,10 +198,7 @@ async def test_failing_route_answers_500_and_is_logged(
         (b"GET /hello HTTP/1.1\r\n\r\n", 400),
         (b"GET /hello HTTP/1.1\r\nHost: b\r\nX: " + b"a" * 40_000, 431),
         (b"POST /hello HTTP/1.1\r\nHost: b\r\nContent-Length: 3\r\n\r\nabc", 413),
-        (
-            b"POST /hello HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-            413,
-        ),
+        (b"POST /hello HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", 413),
     ],
 )
 async def test_what_is_not_a_plain_request_is_refused(

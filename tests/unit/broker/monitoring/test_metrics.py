@@ -422,9 +422,7 @@ class FakeDisks:
         return self.disks[path]
 
 
-async def test_deletion_is_counted_by_reason_and_disks_are_shown_by_path(
-    metrics: Metrics,
-) -> None:
+async def test_deletion_is_counted_by_reason_and_disks_are_shown_by_path(metrics: Metrics) -> None:
     counts = DeletionCounts()
     counts.segment("time", 1000)
     counts.segment("forced", 1000)

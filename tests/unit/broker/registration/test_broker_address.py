@@ -16,10 +16,7 @@ def test_a_loopback_broker_is_told_as_it_listens_without_a_warning() -> None:
 def test_a_host_name_is_passed_on_and_resolved_for_the_records() -> None:
     advertised = decide_advertised("localhost", "127.0.0.1")
     assert advertised.host == "localhost"
-    assert advertised.packed(10911) in (
-        b"\x7f\0\0\1\0\0\x2a\x9f",
-        b"\0" * 15 + b"\1\0\0\x2a\x9f",
-    )
+    assert advertised.packed(10911) in (b"\x7f\0\0\1\0\0\x2a\x9f", b"\0" * 15 + b"\1\0\0\x2a\x9f")
 
 
 def test_an_ipv6_address_makes_a_twenty_byte_store_host() -> None:

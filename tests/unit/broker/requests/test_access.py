@@ -50,11 +50,7 @@ async def service(file: Path) -> AsyncIterator[AccessService]:
     ("asked", "ext", "refusal"),
     [
         (AccessRequests.delete, {}, ResponseCode.DELETE_ACL_CONFIG_FAILED),
-        (
-            AccessRequests.put,
-            {"admin": "false"},
-            ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
-        ),
+        (AccessRequests.put, {"admin": "false"}, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED),
     ],
 )
 async def test_of_two_administrators_who_are_taken_away_at_once_one_stays(

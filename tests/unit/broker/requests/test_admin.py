@@ -110,18 +110,10 @@ class Admin:
         self.armed = 0
         self.deleted = deletions(folder, 1 << 60)
         self.settings = Settings.for_tests(
-            store_path=str(folder),
-            broker_name="b-a",
-            max_topics=50,
-            max_queues=2_100,
-            **changes,
+            store_path=str(folder), broker_name="b-a", max_topics=50, max_queues=2_100, **changes
         )
         requests = ClientRequests(
-            self.settings,
-            tables,
-            no_pulls_held(),
-            turns=Endless(),
-            bodies=BODIES,
+            self.settings, tables, no_pulls_held(), turns=Endless(), bodies=BODIES
         )
         self.handlers = {
             **TopicRequests(
@@ -135,13 +127,7 @@ class Admin:
                 deleted=self.deleted,
                 retries=tables.retries,
             ).handlers(),
-            **StatsRequests(
-                "b-a",
-                "192.0.2.9:10911",
-                tables,
-                self.stats,
-                tables.queues,
-            ).handlers(),
+            **StatsRequests("b-a", "192.0.2.9:10911", tables, self.stats, tables.queues).handlers(),
             **RuntimeRequests(
                 self.settings,
                 tables.topics,
@@ -452,10 +438,7 @@ def test_progress_of_a_group_is_told_by_topic(admin: Admin) -> None:
     admin.tables.queues.put("U", 0, [1000])
     admin.tables.offsets.commit("g", "T", 0, 2)
     admin.tables.offsets.commit("g", "U", 0, 1)
-    queues = {
-        MessageQueue("T", "b-a", 0): (3, 2, 2000),
-        MessageQueue("T", "b-a", 1): (0, 0, 0),
-    }
+    queues = {MessageQueue("T", "b-a", 0): (3, 2, 2000), MessageQueue("T", "b-a", 1): (0, 0, 0)}
     assert progress(admin, topic="T", topicList="x") == queues
     assert progress(admin) == {**queues, MessageQueue("U", "b-a", 0): (1, 1, 1000)}
     # Also where a member is online that does not subscribe to one of them.

@@ -152,11 +152,7 @@ class Desk:
 
     def _appending(self, settings: Settings, stats: BrokerStats) -> Appending:
         return appending(
-            self.store,
-            settings,
-            stats=stats,
-            clock_ms=lambda: self.now_ms,
-            appended=lambda: None,
+            self.store, settings, stats=stats, clock_ms=lambda: self.now_ms, appended=lambda: None
         )
 
     def _delays(self, settings: Settings) -> ScheduleMessageService:

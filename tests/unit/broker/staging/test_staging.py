@@ -548,9 +548,7 @@ def test_rows_of_a_deleted_topic_are_dropped_and_the_others_published(desk: Desk
     assert desk.staging.publisher.lost_rows == 0
 
 
-def test_a_batch_whose_topic_was_deleted_is_refused_where_nobody_has_decided_it(
-    desk: Desk,
-) -> None:
+def test_a_batch_whose_topic_was_deleted_is_refused_where_nobody_has_decided_it(desk: Desk) -> None:
     """It was accepted before, and its rows dropped: the job learnt nothing."""
     part = desk.stage(KEY, 0, rows("a", 4) + rows("b", 4, "Audit"))
     desk.deleted.add("Audit", desk.store.written)

@@ -151,11 +151,7 @@ class Tables:
     """The broker's tables on files below a folder; saved at once, unless there is a loop."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        auto_create: bool = True,
-        loop: asyncio.AbstractEventLoop = INLINE,
+        self, folder: Path, *, auto_create: bool = True, loop: asyncio.AbstractEventLoop = INLINE
     ) -> None:
         self.clock = Clock()
         self.queues = Queues()

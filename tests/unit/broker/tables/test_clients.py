@@ -54,11 +54,7 @@ class Broker:
         self.warnings = self.tables.warnings
         self.clients = self.tables.clients
         self.requests = ClientRequests(
-            self.settings,
-            self.tables,
-            no_pulls_held(),
-            turns=turns or Endless(),
-            bodies=BODIES,
+            self.settings, self.tables, no_pulls_held(), turns=turns or Endless(), bodies=BODIES
         )
 
     def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:
@@ -530,9 +526,7 @@ def test_the_filters_of_a_group_die_with_its_last_member(broker: Broker) -> None
     assert [bool(one.dead_ms) for n in range(2) if (one := filters.get(f"T{n}", "g"))] == [True] * 2
 
 
-def test_a_client_that_leaves_while_its_filters_are_noted_leaves_none_alive(
-    broker: Broker,
-) -> None:
+def test_a_client_that_leaves_while_its_filters_are_noted_leaves_none_alive(broker: Broker) -> None:
     peer = Peer(1)
     steps = broker.requests.heartbeat(peer.connection, request(34, body=_sql_beat(20)))
     while broker.tables.filters.get("T0", "g") is None:

@@ -105,9 +105,7 @@ def test_a_filter_of_a_file_gives_way_to_a_client_whose_clock_is_behind(tmp_path
     assert (world.of("T", "g").expression, world.of("T", "g").client_version) == ("a > 2", 5)
 
 
-def test_what_a_member_says_beside_what_is_in_force_is_no_filter_of_the_group(
-    world: World,
-) -> None:
+def test_what_a_member_says_beside_what_is_in_force_is_no_filter_of_the_group(world: World) -> None:
     world.beat("g", 1, T="a > 1")
     in_force = {"T": Subscription("T", "a > 1", "SQL92", 1)}
     stated = [Subscription("T", "a > 2", "SQL92", 9)]
@@ -239,8 +237,7 @@ def test_after_a_start_all_are_dead_until_a_heartbeat_names_them(
 
 
 @pytest.mark.parametrize(
-    ("found", "born_ms"),
-    [("112", 10_000), ("120", 77_000), ('112,\n\t\t\t\t\t\t"x":0', 10_000)],
+    ("found", "born_ms"), [("112", 10_000), ("120", 77_000), ('112,\n\t\t\t\t\t\t"x":0', 10_000)]
 )
 def test_maps_of_another_size_say_nothing_of_a_filter(
     tmp_path: Path, found: str, born_ms: int

@@ -200,9 +200,7 @@ async def test_a_topic_that_is_being_made_is_made_once_for_all_who_ask(world: Wo
     assert world.topics.create_retry("T", 1) is None
 
 
-async def test_what_a_full_disk_refuses_is_refused_to_all_and_changes_nothing(
-    world: World,
-) -> None:
+async def test_what_a_full_disk_refuses_is_refused_to_all_and_changes_nothing(world: World) -> None:
     await world.topics.update(TopicConfig("T1", 4, 4))
     version, stored = world.topics.data_version, world.topics_file.path.read_bytes()
     told: list[list[TopicConfig]] = []
@@ -271,9 +269,7 @@ async def test_limits_count_what_is_being_made(tmp_path: Path) -> None:
     world.pool.shutdown()
 
 
-async def test_groups_made_by_consumers_are_there_at_once_and_saved_together(
-    world: World,
-) -> None:
+async def test_groups_made_by_consumers_are_there_at_once_and_saved_together(world: World) -> None:
     made = [world.groups.get(f"g{n}") for n in range(100)]
     assert None not in made
     assert world.groups.find("g99") == GroupConfig("g99")
@@ -307,9 +303,7 @@ async def test_groups_that_could_not_be_written_are_in_the_next_save(world: Worl
     assert {"g1", "g2"} <= set(table)
 
 
-async def test_a_group_that_is_being_configured_is_not_made_by_its_consumers(
-    world: World,
-) -> None:
+async def test_a_group_that_is_being_configured_is_not_made_by_its_consumers(world: World) -> None:
     change = world.groups.update(GroupConfig("g", retry_max_times=3))
     assert world.groups.find("g") is None
     assert world.groups.get("g") == GroupConfig("g")
@@ -322,11 +316,7 @@ async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_pat
     tables = Tables(tmp_path / "clients")
     tables.topics, tables.groups = world.topics, world.groups
     requests = ClientRequests(
-        world.settings,
-        tables,
-        no_pulls_held(),
-        turns=Endless(),
-        bodies=BODIES,
+        world.settings, tables, no_pulls_held(), turns=Endless(), bodies=BODIES
     )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(500)})
     peer = Peer(1)
@@ -351,13 +341,7 @@ async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_pat
 async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     settings = Settings.for_tests()
-    requests = ClientRequests(
-        settings,
-        tables,
-        no_pulls_held(),
-        turns=Endless(),
-        bodies=BODIES,
-    )
+    requests = ClientRequests(settings, tables, no_pulls_held(), turns=Endless(), bodies=BODIES)
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(80)})
     members: list[int] = []
     for step in requests.heartbeat(Peer(1).connection, request(34, body=body)):
@@ -371,11 +355,7 @@ async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: W
     tables = Tables(world.topics_file.path.parent / "c")
     tables.topics, tables.groups = world.topics, world.groups
     requests = ClientRequests(
-        world.settings,
-        tables,
-        no_pulls_held(),
-        turns=Endless(),
-        bodies=BODIES,
+        world.settings, tables, no_pulls_held(), turns=Endless(), bodies=BODIES
     )
     peer = Peer(1)
     steps = requests.heartbeat(

@@ -11,14 +11,7 @@ import msgspec
 import pytest
 
 from aerobee.cli.bench.bench_plan import BenchPlan
-from aerobee.cli.bench.bench_result import (
-    COLUMNS,
-    document,
-    failure_rows,
-    line,
-    table,
-    warnings,
-)
+from aerobee.cli.bench.bench_result import COLUMNS, document, failure_rows, line, table, warnings
 from aerobee.cli.bench.counts import Counts, sum_of
 from aerobee.cli.bench.generator.request_frames import Payload
 from aerobee.cli.bench.generator.security import Security

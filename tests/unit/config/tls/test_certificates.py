@@ -103,11 +103,7 @@ def wrong(settings: Settings) -> ConfigError:
         ({"tls_key_path": "other"}, "tls.key_path", "is not the key of the certificate in"),
         ({"tls_key_path": "certificate"}, "tls.key_path", "holds no private key in PEM"),
         ({"tls_certificate_path": "key"}, "tls.certificate_path", "holds no certificate in PEM"),
-        (
-            {"tls_key_path": "half"},
-            "tls.certificate_path",
-            "is damaged or not whole, or the",
-        ),
+        ({"tls_key_path": "half"}, "tls.certificate_path", "is damaged or not whole, or the"),
         ({"tls_key_path": "locked"}, "tls.key_path", "is encrypted, and tls.server.keyPassword"),
         (
             {"tls_key_path": "locked", "tls_key_password": PASSWORD + "!"},

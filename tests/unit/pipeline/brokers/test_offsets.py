@@ -100,10 +100,7 @@ def test_a_limit_of_one_still_moves() -> None:
     assert sum(held.values()) == 1
 
 
-@given(
-    st.lists(st.integers(0, 40), max_size=6),
-    st.one_of(st.none(), st.integers(1, 60)),
-)
+@given(st.lists(st.integers(0, 40), max_size=6), st.one_of(st.none(), st.integers(1, 60)))
 def test_splits_cover_each_offset_once(sizes: list[int], at_least: int | None) -> None:
     ranges = [Range(Queue("t", "b", number), 100, 100 + size) for number, size in enumerate(sizes)]
     pieces = split(ranges, at_least)

@@ -14,11 +14,7 @@ import pytest
 from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.jobs.audit import damage_finding, damaged_places, following_records
 from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
-from aerobee.pipeline.jobs.derived.entries import (
-    DELAY_LEVELS,
-    ENTRIES,
-    derived_rows,
-)
+from aerobee.pipeline.jobs.derived.entries import DELAY_LEVELS, ENTRIES, derived_rows
 from aerobee.pipeline.jobs.derived.findings import Finding, without_symptoms
 from aerobee.pipeline.jobs.derived.numbering import (
     OffsetRun,

@@ -166,10 +166,7 @@ def test_a_spark_that_is_no_package_brings_its_own_pyspark(
 
 
 def test_a_description_of_a_pipeline_is_run_by_sparks_program_for_them(
-    launch: Callable[..., Launch],
-    spark: Given,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launch: Callable[..., Launch], spark: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     description, settings = tmp_path / "spark-pipeline.yml", tmp_path / "spark.properties"
     description.touch()

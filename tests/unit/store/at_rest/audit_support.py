@@ -124,12 +124,7 @@ def records(root: Path) -> list[Stored]:
             one = decode_record(data, position)
             found.append(
                 Stored(
-                    start + position,
-                    one.size,
-                    one.topic,
-                    one.queue_id,
-                    one.queue_offset,
-                    one.body,
+                    start + position, one.size, one.topic, one.queue_id, one.queue_offset, one.body
                 )
             )
             position += one.size

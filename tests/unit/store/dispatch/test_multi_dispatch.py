@@ -13,11 +13,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_ROLLBACK,
 )
 from aerobee.store.at_rest.audit.verify import verify
-from aerobee.store.errors import (
-    LmqConsumeQueueNumExceeded,
-    MessageIllegal,
-    PropertiesTooLarge,
-)
+from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, PropertiesTooLarge
 from aerobee.store.log import commit_log
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import Arrival

@@ -221,9 +221,7 @@ def test_failed_sync_breaks_the_store_for_good(tmp_path: Path, flush: str) -> No
 def test_failed_sync_of_a_derived_file_breaks_the_store_too(tmp_path: Path, part: str) -> None:
     files = FaultyFiles(tmp_path)
     settings = small_settings(
-        tmp_path,
-        consume_queue_flush_interval_ms=1,
-        consume_queue_flush_thorough_interval_ms=2,
+        tmp_path, consume_queue_flush_interval_ms=1, consume_queue_flush_thorough_interval_ms=2
     )
     store = MessageStore.open(settings, files=files)
     files.fail("data_sync", errno.EIO, part)

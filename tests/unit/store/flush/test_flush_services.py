@@ -14,14 +14,7 @@ from aerobee.store.flush.services import FlushService
 from aerobee.store.message_store import MessageStore
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.flush.test_durability import GatedFiles, sync_store, wait_until
-from tests.unit.store.support import (
-    FIRST_MS,
-    SEGMENT,
-    ManualClock,
-    fill,
-    message,
-    small_settings,
-)
+from tests.unit.store.support import FIRST_MS, SEGMENT, ManualClock, fill, message, small_settings
 
 NEVER_MS = 3_600_000
 

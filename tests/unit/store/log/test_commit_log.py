@@ -10,12 +10,7 @@ import pytest
 
 from aerobee.protocol.message.record import StoreMessage, decode_record, record_size
 from aerobee.protocol.message.record_layout import pack_host
-from aerobee.store.errors import (
-    MessageIllegal,
-    PageCacheBusy,
-    PropertiesTooLarge,
-    StoreClosed,
-)
+from aerobee.store.errors import MessageIllegal, PageCacheBusy, PropertiesTooLarge, StoreClosed
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.mapped_file import MappedFile
 from tests.unit.store.support import (

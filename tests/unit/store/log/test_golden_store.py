@@ -14,12 +14,7 @@ from tests.golden import make_store
 from tests.golden.make_store import FIRST_MS, STEP_MS, Item, puts
 from tests.unit.store.support import ManualClock, bodies, from_properties, read_all, tree
 
-MISSING: list[tuple[str, ...]] = [
-    (),
-    ("consumequeue",),
-    ("index",),
-    ("consumequeue", "index"),
-]
+MISSING: list[tuple[str, ...]] = [(), ("consumequeue",), ("index",), ("consumequeue", "index")]
 GOLDEN = Path(make_store.__file__).parent / "store"
 
 
@@ -116,10 +111,7 @@ def test_golden_store_is_read_whole(tmp_path: Path) -> None:
     assert contents(root) == contents(GOLDEN)
 
 
-@pytest.mark.parametrize(
-    ("crashed", "missing"),
-    list(itertools.product([False, True], MISSING)),
-)
+@pytest.mark.parametrize(("crashed", "missing"), list(itertools.product([False, True], MISSING)))
 def test_what_is_rebuilt_equals_what_was_there(
     tmp_path: Path, crashed: bool, missing: tuple[str, ...]
 ) -> None:

@@ -512,9 +512,7 @@ def test_extensions_of_messages_that_a_crash_took_are_gone(tmp_path: Path) -> No
     assert store.close()
 
 
-def test_after_a_crash_extensions_are_read_from_the_disk_not_from_the_cache(
-    tmp_path: Path,
-) -> None:
+def test_after_a_crash_extensions_are_read_from_the_disk_not_from_the_cache(tmp_path: Path) -> None:
     filled(tmp_path)
     files = FaultyFiles(tmp_path)
     store = extended(crashed(tmp_path), files)

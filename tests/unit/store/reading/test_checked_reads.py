@@ -348,9 +348,7 @@ def test_what_recovery_read_is_not_checked_again(tmp_path: Path) -> None:
         assert [segment.unchecked_below for segment in segments] == [s.wrote for s in segments]
 
 
-def test_walk_in_the_middle_of_a_segment_leaves_what_is_below_unchecked(
-    tmp_path: Path,
-) -> None:
+def test_walk_in_the_middle_of_a_segment_leaves_what_is_below_unchecked(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path / "a", flush_interval_ms=60_000))
     fill(store, 10)
     store._sync.sync()

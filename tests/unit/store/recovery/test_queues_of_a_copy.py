@@ -11,12 +11,7 @@ import pytest
 
 from aerobee.store.at_rest.audit.verify import verify
 from aerobee.store.message_store import MessageStore
-from tests.unit.store.support import (
-    as_copy,
-    bodies,
-    message,
-    small_settings,
-)
+from tests.unit.store.support import as_copy, bodies, message, small_settings
 
 QUEUES = 3
 #: Messages of a queue: it has four files of ten units.

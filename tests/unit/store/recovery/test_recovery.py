@@ -458,9 +458,7 @@ def test_topic_deleted_and_used_again_is_rebuilt_with_its_new_messages(tmp_path:
     store.close()
 
 
-def test_units_of_a_foreign_recovery_that_did_not_clear_them_are_not_served(
-    tmp_path: Path,
-) -> None:
+def test_units_of_a_foreign_recovery_that_did_not_clear_them_are_not_served(tmp_path: Path) -> None:
     killed = Killed(tmp_path, 15)
     stale = struct.pack(">qiq", killed.records[3].log_offset + 7, 120, 0)
     with queue_file(killed.root, start=QUEUE_SEGMENT).open("r+b") as file:

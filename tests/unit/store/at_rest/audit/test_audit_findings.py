@@ -62,8 +62,7 @@ def scenario(
 
 
 @scenario(
-    "start-refused",
-    checked_with=lambda root: {"read_only_commit_log_paths": f"{root}/not-mounted"},
+    "start-refused", checked_with=lambda root: {"read_only_commit_log_paths": f"{root}/not-mounted"}
 )
 def _(root: Path) -> None:
     """Damage that no part of an audit looks at, but loading does."""

@@ -37,10 +37,7 @@ from tests.unit.store.support import (
 )
 
 # Damage that no repair undoes, and why.
-HOPELESS = {
-    "log-missing": "the whole commit log is missing",
-    "start-refused": "a start is refused",
-}
+HOPELESS = {"log-missing": "the whole commit log is missing", "start-refused": "a start is refused"}
 
 
 @pytest.fixture(scope="module")

@@ -126,10 +126,7 @@ def test_groups_do_not_stand_behind_the_end(root: Path) -> None:
         (root / "config" / "consumerOffset.json").read_text().replace("{0", '{"0"')
         .replace(",1:", ',"1":').replace(",2:", ',"2":')
     )  # fmt: skip
-    assert table["offsetTable"] == {
-        "Orders@g1": {"0": 5, "1": 20, "2": 20},
-        "Gone@g1": {"0": 500},
-    }
+    assert table["offsetTable"] == {"Orders@g1": {"0": 5, "1": 20, "2": 20}, "Gone@g1": {"0": 500}}
     assert (root / "config" / "consumerOffset.json.bak").read_text() == at.OFFSETS
 
 

@@ -203,11 +203,7 @@ def test_messages_that_wait_for_their_delay_count_as_needed(tmp_path: Path) -> N
     file.parent.mkdir(exist_ok=True)
     file.write_text('{"offsetTable":{2:1}}')
     (waiting,) = look(tmp_path, clock).groups
-    assert (waiting.group, waiting.topic, waiting.queue) == (
-        "SCHEDULE_CONSUMER",
-        SCHEDULE_TOPIC,
-        1,
-    )
+    assert (waiting.group, waiting.topic, waiting.queue) == ("SCHEDULE_CONSUMER", SCHEDULE_TOPIC, 1)
     assert (waiting.committed, waiting.behind) == (1, 2)
 
 

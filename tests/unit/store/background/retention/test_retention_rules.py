@@ -145,11 +145,7 @@ def segments(count: int) -> list[SegmentPlace]:
 
 
 def chosen(
-    at: Verdict,
-    days_old: list[float],
-    *,
-    safe_end: int = 10**9,
-    most: int = 10,
+    at: Verdict, days_old: list[float], *, safe_end: int = 10**9, most: int = 10
 ) -> tuple[list[tuple[int, str]], str]:
     """(start, reason) of the deleted segments, given ages in days, and why no more go."""
     places = segments(len(days_old))
@@ -215,10 +211,7 @@ def test_forced_ones_are_told_from_expired_ones_and_stop_when_it_is_enough() -> 
 # --- who needs it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("committed", "behind"),
-    [(0, 30), (20, 30), (49, 1), (50, 0), (70, 0)],
-)
+@pytest.mark.parametrize(("committed", "behind"), [(0, 30), (20, 30), (49, 1), (50, 0), (70, 0)])
 def test_group_needs_what_it_has_not_committed_of_what_goes(committed: int, behind: int) -> None:
     # The queue begins at 20 and will begin at 50.
     needs = needs_in_queue({"g": committed}, "T", 3, 20, 50)
