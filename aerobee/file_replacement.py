@@ -1,16 +1,15 @@
 """A file replaced as a whole: after a crash there is the old content or the new one, never a part.
 
 The new content goes to `X.tmp` and is synced, the old content is kept as a backup if that is asked
-for, then `X.tmp` is renamed over `X` and the directory is synced. The backup is a second name of
-the old file, which costs the same however large it is, and loses the first with the rename; where
-the file system knows no second names it is a copy. It is for small files that are written seldom:
-offsets, tables, states. The message store does not come here, it has a door of its own to the disk
-(store/disk/files.py).
+for, then `X.tmp` is renamed over `X` and the directory is synced. The backup is a hard link to the
+old file, which costs the same however large that is; where the file system has no hard links it is
+a copy. This module is for small files that are written seldom: offsets, tables, states. The message
+store does not come here, it has a door of its own to the disk (store/disk/files.py).
 
-The cost of a megabyte is mostly the kernel's pages for a new file, and their end with the old file.
-So the backup that is replaced may be kept, as `X.spare`, and the next content is written over it: a
-third less. Nobody else may see that: a spare that has another name, or that somebody still reads,
-is not written to, and nothing that has to survive a crash is ever at that name.
+The cost of a megabyte is mostly the kernel's: pages for the new file, and the release of the old
+file's. So the backup that is replaced may be kept, as `X.spare`, and the next content is written
+over it, for a third less. Nobody else may see that: a spare that has another name, or that somebody
+still reads, is not written to, and nothing that has to survive a crash is ever at that name.
 
 Every function raises OSError and may be called from any thread, by one writer of a file at a time.
 `sync` makes a descriptor durable: `os.fsync`, or a function that its caller trusts more.
@@ -34,7 +33,7 @@ Content = bytes | Sequence[bytes]
 _NO_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS))
 #: The end of the name of a damaged file that is kept aside; a number may follow.
 DAMAGED = ".damaged"
-# A smaller file costs less to make than its spare to keep.
+# To make a smaller file costs less than to keep its spare.
 _SPARE_FROM = 256 << 10
 # The most that one `writev` takes.
 _PIECES = os.sysconf("SC_IOV_MAX")
@@ -79,7 +78,7 @@ def replace_file(
         sync_directory(path.parent, sync=sync)
     except OSError:
         if keep_spare:
-            # After a crash it may be the backup again.
+            # After a crash the spare may be the backup again.
             spare.unlink(missing_ok=True)
         raise
 
@@ -106,8 +105,8 @@ def _take_spare(spare: Path, temporary: Path, size: int) -> bool:
     """Give the spare the name `temporary`, if it may be written to: when it is our own, has no
     other name, and no reader still has it open from the time when it was the file.
 
-    It is left if `size` is of another eighth: a file that grew a little at a time lies in as many
-    pieces, in memory and on the disk, and costs as much as a new one in the end.
+    It is left alone if `size` is of another eighth (`_eighth`): a file that grew a little at a time
+    lies in many pieces, in memory and on the disk, and costs as much as a new one in the end.
     """
     try:
         descriptor = os.open(spare, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -144,7 +143,7 @@ def _keep(path: Path, backup: Path, mode: int, sync: Sync) -> None:
         write_synced(backup, path.read_bytes(), mode=mode, sync=sync)
         return
     os.replace(second, backup)
-    # Both names may be of one file already, after a crash: then nothing was replaced.
+    # After a crash both may already name one file: then the rename did nothing.
     second.unlink(missing_ok=True)
     descriptor = os.open(backup, os.O_RDONLY)
     try:
@@ -158,7 +157,7 @@ def _size_of(content: Content) -> int:
 
 
 def _eighth(size: int) -> tuple[int, int]:
-    """The power of two above a size, and which eighth of that it is in."""
+    """The power of two above a size, and the eighth of that power that the size is in."""
     bits = size.bit_length()
     return bits, size >> max(0, bits - 3)
 
@@ -224,7 +223,7 @@ def set_aside_in(directory: Path) -> list[Path]:
 
 
 def sync_directory(path: Path, *, sync: Sync = os.fsync) -> None:
-    """The names in a directory are on the disk."""
+    """Bring the names in a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         sync(descriptor)

@@ -75,9 +75,9 @@ async def commit_offset(session: Session, group: str, queue: MessageQueue, offse
     Java's consumers send this oneway. An offset lost with its connection would then count as stored
     here, and be missing at the next start.
 
-    The first of a group for a topic goes alone. A Java broker 4.9 makes the table of its queues at
-    that moment. Each of its threads that finds no table makes its own, the last table stays, and
-    the offsets in the others are lost although they were answered
+    The first commit of a group for a topic goes alone. At that moment a Java broker 4.9 makes the
+    table of the topic's queues. Each of its threads that finds no table makes its own, the last
+    table stays, and the offsets in the others are lost although they were answered
     (ConsumerOffsetManager.commitOffset).
     """
     address = await _master(session, queue)

@@ -2,15 +2,15 @@
 
 A broker registers every 30 s with its whole topic table (protocol/WIRE.md 5.2). It is dropped when
 the connection it registered on closes, when it has been silent for two minutes, or when it says so;
-a broker that says that it restarts stays, and counts as silent. With the last address of a broker
-name go the name, its place in the cluster and its queues; topics that lose their last broker this
+a broker that says that it restarts stays, and counts as silent. A broker name goes with its last
+address, and so do its place in the cluster and its queues; topics that lose their last broker this
 way are remembered for a while, so that the answer to a client can say why there is no route.
 
 Topics missing from a registration stay: one registration may carry a single changed topic. Slaves
 never change queues. All tables are bounded; a registration that would pass a bound changes nothing.
 
 A broker that goes, or whose permissions change, may have 50,000 topics. Such a change reaches them
-in steps (`change_some`); it reaches a topic at once when that is asked for or changed. So each
+in steps (`change_some`), and a topic at once when the topic is asked for or changed. So each
 topic looks as if all had been changed together. Only the number of all topics and their list show
 topics that the change has still to take away.
 """
@@ -46,7 +46,7 @@ class RouteLimitReached(Exception):
     """A registration would make a table larger than it may be; the text says which."""
 
 
-#: The value if nothing was taken from permissions.
+#: `QueueData.taken_from` if nothing was taken from the permissions.
 NOT_TAKEN: Final = -1
 
 
@@ -299,7 +299,7 @@ class RouteTable:
         self._begun()
 
     def _begun(self) -> None:
-        """There is something to do for `change_some`."""
+        """Have `change_some` called until there is nothing to do."""
         if self._spread is not None:
             self._spread.go_on()
             return
@@ -476,8 +476,8 @@ class RouteTable:
         self._queue_entries -= len(topics)
         change = self._changes.get(name)
         if change is not None:
-            # Permissions do not matter any more. Topics that it had when it went before, and has
-            # not registered since, go with the rest.
+            # Permissions do not matter any more. Topics that the broker had when it went
+            # before, and has not registered since, go with the rest.
             topics |= change.rest
         if topics:
             self._begin(name, topics, partial(self._forget_queues, name, cause))

@@ -8,8 +8,8 @@ at the first try (`refusal` in `router.py`), so that the other pulls of a batch 
 whose member has said something else since it came gets no messages: it is sent to pull again
 (`_is_restated`).
 
-A consumer with a SQL92 expression is served by the messages' properties, in steps; what is said
-here of a wrong expression differs from the reference on purpose (protocol/WIRE.md 3.2).
+A consumer with a SQL92 expression is served by the messages' properties, in steps; the answers
+to a wrong expression differ from the reference on purpose (protocol/WIRE.md 3.2).
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ from aerobee.store.segments.results import GetResult, GetStatus
 
 log = logging.getLogger("aerobee.broker")
 
-#: More are read in steps, where they may be asked for at all; a held pull is answered with these.
+#: The most for a held pull; other pulls get more, in steps, where they may ask for more at all.
 MAX_MESSAGES = 1_024
 # A subscription of more characters is read in steps.
 _LONG_EXPRESSION = 4096
-# Pulls that judge messages by their properties for longer than a step, at a time, each with a slice
-# of a turn. A group has one place, which it shares with few others.
+# The most pulls that judge messages by properties for longer than a step at a time, each with a
+# slice of a turn. A group has one of these places, and shares it with few other groups.
 _JUDGING = 16
 
 # The answer to a pull whose member has said something else since it came. Java's clients take it as
@@ -92,7 +92,7 @@ _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-# Messages were looked at, whether or not they were wanted.
+# For these messages were looked at, whether or not they were wanted.
 _FINDS = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
 
 
@@ -100,7 +100,7 @@ class PlainPull(NamedTuple):
     """A pull by tags: messages of a queue with tags of these codes (None: all).
 
     `live` and `subscription`: the group and its subscription to the topic, where that decides.
-    Then the broker's id that the answer names, and the id for a consumer that is far behind.
+    `broker_id` is named by the answer, `slow_broker_id` to a consumer that is far behind.
     """
 
     queue: ConsumeQueue
@@ -214,7 +214,7 @@ class PullProcessor:
         stored_bytes: int,
         spent_s: float,
     ) -> None:
-        """Count a pull that was given messages the short way; reading them took so long."""
+        """Count a pull that was given messages the short way; reading them took `spent_s`."""
         self._store.stats.get_found += 1
         self._store.stats.get_messages += messages
         counters = self._stats.consumer(group, topic)
@@ -226,7 +226,7 @@ class PullProcessor:
     def _with_many_tags(
         self, connection: Connection, command: Command, header: PullMessageHeader, expression: str
     ) -> Steps:
-        """One such pull at a time: on the way its tags take ten times their bytes."""
+        """Serve one such pull at a time: while read, its tags take ten times their bytes."""
         yield from self._long_expressions.enter()
         try:
             codes = yield from tag_codes_in_steps(expression)
@@ -297,7 +297,7 @@ class PullProcessor:
             if hold_s is None:
                 hold_s = header.suspend_timeout_millis / 1000
             replay = self._replay if wanted is None else self._replay_judged
-            # A heartbeat behind the pull waits until that is held, or answered: requests of a
+            # A heartbeat after the pull waits until the pull is held, or answered: requests of a
             # connection are served in their order.
             stated = self._stated_now(connection, header)
             if self._held.hold(connection, command, header, codes, hold_s, replay, wanted, stated):
@@ -309,8 +309,8 @@ class PullProcessor:
     def _with_expression(
         self, connection: Connection, command: Command, header: PullMessageHeader, kind: str
     ) -> Steps:
-        """A pull that brings its expression. A wrong one is refused, or the consumer would get what
-        it does not want."""
+        """A pull that brings its expression. A wrong one is refused: else the consumer would get
+        what it does not want."""
         self._check_serves_expressions(kind)
         wanted: MessageFilter
         wanted = yield from self._expressions.compiled(kind, header.subscription or "")
@@ -359,7 +359,7 @@ class PullProcessor:
         return self._retry_filter(header) or found.compiled
 
     def _check_filter_latest(self, header: PullMessageHeader, subscription: Subscription) -> None:
-        """A pull that carries a higher version than was heard comes before its heartbeat."""
+        """Refuse a pull with a higher version than was heard: it comes before its heartbeat."""
         group, topic = header.consumer_group, header.topic
         found = self._filters.get(topic, group)
         if found is None or found.expression != subscription.expression:
@@ -426,8 +426,8 @@ class PullProcessor:
     # --- pulls whose member has said something else since they came
 
     def _stated_now(self, connection: Connection, header: PullMessageHeader) -> Subscription | None:
-        """The statement about the topic of the member that pulls, if any. For a pull that brings
-        its own expression it only tells that something has changed."""
+        """The statement of the member that pulls about the topic, if any. For a pull that brings
+        its own expression this only tells that something has changed."""
         live = self._clients.consumer_group(header.consumer_group)
         if live is None:
             return None
@@ -440,7 +440,7 @@ class PullProcessor:
 
         Messages that the pull has found since then must not be the answer: the client chooses by
         the expression that it pulled with, so it drops those that only the new expression wants,
-        and goes on after them; by the old expression, wanted messages would be passed over.
+        and goes on after them; and the old expression would have the broker pass over wanted ones.
         Versions do not matter, so that no pull of a client which has none, or always the same, is
         sent back twice.
         """
@@ -453,8 +453,8 @@ class PullProcessor:
         return now is not pull.stated and text_of(now) != text_of(pull.stated)
 
     def _answer_restated(self, pull: HeldPull, group: GroupConfig) -> bytes:
-        """To pull from the same offset again: clients do so at once, with what they want now.
-        After an error they wait, Java's for 3 s."""
+        """Tell the client to pull from the same offset again: it does so at once, with what it
+        wants now. After an error clients wait, Java's for 3 s."""
         header, store = pull.header, self._store
         topic, queue_id = header.topic, header.queue_id
         result = GetResult(
@@ -502,7 +502,7 @@ class PullProcessor:
         return (yield from self._stated_filter(pull.header, subscription))
 
     def _judged_by(self, pull: HeldPull) -> Subscription | None:
-        """None for a pull that brought what it wants, and when nobody is there to say it."""
+        """The statement of a held pull's member; None without it, or if the pull has its own."""
         if pull.header.sys_flag & PULL_SUBSCRIPTION:
             return None
         return self._stated_now(pull.connection, pull.header)
@@ -565,9 +565,9 @@ class PullProcessor:
             self._stats.get_time_max_s = spent_s
 
     def _check_not_gone(self, status: GetStatus) -> None:
-        """Refuse a pull that finds nothing, as sends are, where the store was taken away: to say
-        that a queue is empty, or that an offset has moved, would lead its consumer past what is in
-        there. What is still found is served."""
+        """Refuse a pull that finds nothing, as sends are refused, where the store was taken away:
+        to say that the queue is empty, or that an offset has moved, would lead the consumer past
+        its messages. What is still found is served."""
         if status in _FINDS or (error := self._store.gone_error()) is None:
             return
         raise error

@@ -3,14 +3,14 @@
 One router per port: the main port serves everything, the VIP port everything but pulls
 (protocol/WIRE.md 1.9). Handlers are plain functions `(connection, command) -> bytes | None`; None
 means "answered later, or never" (a held pull, a send that waits for its sync, a oneway request).
-The code that answers later counts the request then, with the time it took. A request that may take
+A handler that answers later counts the request then, with the time it took. A request that may take
 long is a generator instead, whose steps are spread over turns of the loop
 (`remoting/connections/serving.py`).
 
 Errors have owners: `BadRequest` is the peer's fault and carries its own code; a `StoreError` is the
 store's state and has its code in the table below; anything else is our bug. It is logged with its
 traceback, answered with SYSTEM_ERROR so that the client does not wait for its time-out, and counted
-in `stats.handler_failures`, which an alert watches. The code that answers later uses `refusal` too,
+in `stats.handler_failures`, which an alert watches. A handler that answers later uses `refusal`,
 for each request by itself, so that an answer does not depend on when it is given, and one request's
 error does not become another's.
 """
@@ -40,7 +40,7 @@ log = logging.getLogger("aerobee.broker")
 # A code is logged once; codes come from the peer, so their number is bounded.
 _UNSUPPORTED_LOGGED = 100
 # These requests may name many topics and groups in their bodies, each with a right of its own. A
-# body that is larger is looked at in steps; those of JSON are what takes long to read.
+# body larger than this is looked at in steps; it is JSON that takes long to read.
 _LOOKED_AT_ONCE: dict[int, int] = {
     **dict.fromkeys(
         (
@@ -172,13 +172,13 @@ class Router(Serving):
     def _serve_checked(
         self, access: AccessControl, connection: Connection, command: Command, handler: Handler
     ) -> Steps:
-        """Serve a request of which it takes a while to see whether it may be served."""
+        """Serve a request whose check of rights takes a while."""
         yield from access.check_in_steps(command, connection.peer[0], self._read_body)
         answer = handler(connection, command)
         return (yield from answer) if isinstance(answer, Generator) else answer
 
     def _check_waited(self, connection: Connection, command: Command) -> None:
-        """Refuse what its sender has given up, or will have before it is done (fast failure)."""
+        """Refuse a request whose sender has given up, or will before it is done (fast failure)."""
         patience_s = self._patience_s.get(command.code)
         waited_s = self._turns.clock() - connection.waited_since
         if patience_s is not None and waited_s > patience_s:

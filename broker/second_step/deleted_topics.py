@@ -4,7 +4,7 @@ ours).
 A message that was accepted before its topic was deleted must not appear in a topic that is made
 anew under the name. So a deletion is remembered by the log offset at which it happened: a message
 that waits at a lower offset belongs to the old topic. The file is written before a deletion is
-answered. It is forgotten when nothing below it waits any more (`waiting_sources.py` finds out).
+answered. A deletion is forgotten when nothing waits below it (`waiting_sources.py` finds out).
 
 A power cut can leave a log that is shorter than a deletion's offset. Messages of the topic made
 anew would then be stored below it, and taken for old ones. So a start lowers all offsets to the end
@@ -38,8 +38,8 @@ class DeletedTopics:
         self._file = file
         stored = stored_deletions(file)
         self._offsets = {name: min(offset, log_end) for name, offset in stored.items()}
-        #: The offset of a topic's deletion by its name; by default the offset of a topic that was
-        #: never deleted.
+        #: The offset of a topic's deletion by the topic's name; the second argument is returned for
+        #: a topic that was never deleted.
         self.offset_of = self._offsets.get
         self._saving = threading.Lock()
         # Snapshots: the last that was taken to be written, and the last that was written.

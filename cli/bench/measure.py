@@ -11,7 +11,7 @@ from aerobee.cli.bench.counts import Counts, sum_of
 from aerobee.cli.bench.fleet import Fleet
 
 _NS: Final = 1_000_000_000
-# Every process has heard of the start before it comes.
+# The start is told so long before it comes, so that every process hears of it in time.
 _HEAD_START_S: Final = 0.2
 # A backlog counts as drained at this many messages, however small it was.
 _DRAINED_MESSAGES: Final = 1000
@@ -30,7 +30,7 @@ class Second:
     cpu: float  # the busiest process of the generator, in cores
 
     def rate(self, count: int) -> float:
-        """So many, as a rate."""
+        """The rate of `count` in this second."""
         return count / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
@@ -73,7 +73,7 @@ class Conductor:
         self._next_look_s = 0.0
 
     def interrupt(self) -> None:
-        """End it with what there is so far."""
+        """End the measurement with what there is so far."""
         self._interrupted.set()
 
     async def run(self) -> Measurement:
@@ -120,7 +120,7 @@ class Conductor:
             self._found.backlog_text.append(text)
 
     async def _look(self, until_s: float | None, begun_s: float) -> Second:
-        """Wait for the end of this second, or of all, and take the figures."""
+        """Wait for the end of this second, or of the plan, and take the figures."""
         self._next_look_s = max(self._next_look_s + 1.0, time.monotonic())
         at_s = end_of_second(self._next_look_s, until_s)
         try:
@@ -166,7 +166,7 @@ class Conductor:
 
 
 def end_of_second(at_s: float, until_s: float | None) -> float:
-    """When to look next, `at_s` or at the end of all: no rate is made of a sliver of a second."""
+    """When to look next, `at_s` or `until_s`: no rate is made of a sliver of a second."""
     return at_s if until_s is None or until_s - at_s > _SLIVER_S else until_s
 
 
@@ -185,7 +185,7 @@ class Backlog:
         self._capacity = plan.backlog_bytes // plan.payload.size
 
     def is_over(self) -> bool:
-        """Whether the time of the measurement itself runs."""
+        """Whether all steps are done, so that the time of the measurement runs."""
         return self._state == "none"
 
     def step(self, ever: Counts) -> tuple[str, str] | None:

@@ -54,8 +54,7 @@ async def send(parsed: argparse.Namespace) -> int:
                         rows.append(result)
                 count += 1
         except (ClientError, asyncio.CancelledError):
-            # Acknowledged messages are stored: to send the rest, the user has to know from where
-            # on.
+            # Acknowledged messages are stored: to send the rest, the user has to know its start.
             if count:
                 _report(rows, count, parsed)
                 say(f"{count} messages were sent before it ended")
@@ -167,7 +166,7 @@ async def cancel(parsed: argparse.Namespace) -> int:
     async with Producer(name_servers(parsed), options=options) as producer:
         handle = parsed.handle or await _made_handle(producer, parsed, deliver_ms)
         msg_id = await producer.recall(parsed.topic, handle)
-    # The producer has read it, so it can be read.
+    # The producer has read the handle, so it can be read.
     deliver_ms = decode_handle(handle).deliver_ms
     if parsed.json:
         fields = {"topic": parsed.topic, "msg_id": msg_id, "deliver_at_ms": deliver_ms}

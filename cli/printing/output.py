@@ -2,12 +2,12 @@
 
 People get tables, `--json` gives what scripts can rely on: one JSON document for a listing, one
 object a line for a stream of messages. Rich draws the tables of a terminal and is imported only
-then; into a pipe goes plain aligned text, never cut to a width nobody has.
+then; a pipe gets plain aligned text, which is not cut to any width.
 
 This is the one door to the terminal: no other module of this folder writes to either stream (a test
-holds that), and what passes here is escaped. Texts come from outside (bodies, remarks, names of
-properties), and a message must not be able to move somebody's cursor. In JSON such characters are
-its own escapes, so the data stays exact.
+ensures it), and what passes here is escaped. Texts come from outside (bodies, remarks, names of
+properties), and a message must not be able to move somebody's cursor. JSON escapes such
+characters itself, so the data stays exact.
 """
 
 import os
@@ -61,7 +61,7 @@ def show_marked(mark: str, text: str, colour: str) -> None:
 def say_traceback(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """For `sys.excepthook`: a bug's traceback, whose text may have what a peer sent."""
+    """Print a bug's traceback, whose text may have what a peer sent, for `sys.excepthook`."""
     import traceback
 
     text = "".join(traceback.format_exception(kind, error, frames))
@@ -70,8 +70,8 @@ def say_traceback(
 
 
 def quieten_logs() -> None:
-    """Our own log is off: commands say themselves what went wrong. Lines that others log (asyncio
-    does, of a bug) come out escaped."""
+    """Turn our own log off: commands say themselves what went wrong. Lines of other loggers (of
+    asyncio about a bug, for example) come out escaped."""
     import logging
 
     class Escaped(logging.Formatter):

@@ -45,8 +45,8 @@ USER_STARTUP: Final = "AEROBEE_PYTHONSTARTUP"
 
 @dataclass(frozen=True)
 class Launch:
-    """A process to become. `archive` is a file that is of no use when Spark has ended; whoever
-    runs inside Spark deletes it, unless `is_remote`: then nothing of ours runs there."""
+    """The process that the command becomes. `archive` is a file that is of no use when Spark has
+    ended; what runs in Spark deletes it, unless `is_remote`: then nothing of ours runs there."""
 
     argv: list[str]
     environ: dict[str, str]
@@ -118,11 +118,11 @@ def build(launch: str, words: Words, given: Mapping[str, str], *, is_terminal: b
             options.append(("--conf", driver))
     archive = None
     if is_local:
-        # Brokers find nobody here; a name of the machine that means nothing here does no harm.
+        # No other machine connects here, so a host name that does not resolve does no harm.
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if setting("spark.log.level") is None:
-            # Spark's warnings are about this machine, its errors come with pages of frames; they
-            # reach the program as errors of Python, which say the same.
+            # Spark's warnings are about this machine; its errors come with pages of stack trace,
+            # and reach the program as errors of Python, which say the same.
             options.append(("--conf", "spark.log.level=FATAL"))
     elif not words.installed:
         archive = write_modules()
@@ -152,14 +152,14 @@ def _shell(
     *,
     is_terminal: bool,
 ) -> Launch:
-    """Python itself: it starts Spark's Java process with these arguments."""
+    """The process is Python itself, which starts Spark's Java process with these arguments."""
     if not is_terminal:
         options = [*options, ("--conf", "spark.ui.showConsoleProgress=false")]
     options = [("--name", "aerobee pipeline shell"), *options]
     environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*flat(options), "pyspark-shell"])
     zips = [str(one) for one in home.glob("python/lib/py4j-*-src.zip")]
     if (home / "python").is_dir():
-        # A Spark that no Python has as a package.
+        # This Spark is not installed as a package of Python.
         paths = [str(home / "python"), *zips, environ.get("PYTHONPATH", "")]
         environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     if not is_terminal:
@@ -172,7 +172,7 @@ def _shell(
 
 
 def is_declarative(path: str | None) -> bool:
-    """Whether that is the description of a pipeline, and no program."""
+    """Whether `path` is the description of a pipeline, and no program."""
     return path is not None and path.endswith((".yml", ".yaml"))
 
 
@@ -183,7 +183,7 @@ def _declarative(
     environ: dict[str, str],
     archive: Path | None,
 ) -> Launch:
-    """Spark's own program for them; its arguments follow the description."""
+    """The process is Spark's own program; its arguments follow the description."""
     program = home / "bin" / "spark-pipelines"
     if not program.is_file():
         raise JobFailed(f"declarative pipelines need Spark 4.1 or newer; {home} is older")
@@ -193,7 +193,7 @@ def _declarative(
     verb, more = "run", words.arguments
     if more and not more[0].startswith("-"):
         verb, *more = more
-    # It starts a second Spark, which learns of these settings in no other way.
+    # The program starts a second Spark, which learns of these settings in no other way.
     if words.value("--remote") is None:
         environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*flat(options), "pyspark-shell"])
     argv = [str(program), verb, "--spec", str(words.application), *more, *flat(options)]

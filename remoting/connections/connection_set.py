@@ -121,7 +121,7 @@ class ConnectionSet:
         return connection_id
 
     def remove(self, connection: SetMember, reason: str) -> None:
-        """A connection has ended."""
+        """Take out a connection that has ended."""
         del self._connections[connection.id]
         host = connection.peer[0]
         self._addresses[host] -= 1
@@ -177,7 +177,7 @@ class ConnectionSet:
         self.recount_at = self.stats.bytes_out + max(MIB, (limit - total) // 2)
 
     def log_violation(self, text: str, *args: object) -> None:
-        """One info line about a peer that broke a rule; floods are summed.
+        """Log one line about a peer that broke a rule; floods are summed.
 
         `text` is the event and the fields of `args`: "frame too slow bytes=%d".
         """

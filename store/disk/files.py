@@ -34,8 +34,8 @@ _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 # A file's two times come from the kernel's coarse clock, which ticks every few milliseconds.
 _SAME_TIME_NS = 20_000_000
 _COPY_BYTES = 1 << 20
-# Threads that work on many files, and the number from which files are many: an SSD, and the
-# journal, serve eight syncs at a time in hardly more time than a single sync.
+# Threads for many files, and the number of files that counts as many: an SSD, and the journal,
+# serve eight syncs at a time in hardly more time than a single sync.
 _THREADS = 8
 _MANY_FILES = 64
 # Errors of a system that cannot make a file without a name: the file system's, an old kernel's.
@@ -57,7 +57,7 @@ _libc.memset.restype = ctypes.c_void_p
 class Clock:
     """Wall clock for what is stored, monotonic clock for intervals."""
 
-    #: Nanoseconds since the epoch. The append path asks twice for each put, so no call is between.
+    #: Nanoseconds since the epoch. The append path asks twice for each put, so no method wraps it.
     now_ns = staticmethod(time.time_ns)
 
     def now_ms(self) -> int:
@@ -102,7 +102,7 @@ class Files:
             self.close(fd)
 
     def create(self, path: str, size: int) -> int:
-        """A descriptor of a new file of `size` bytes of nothing; no blocks are reserved yet.
+        """A descriptor of a new file of `size` zero bytes; no blocks are reserved yet.
 
         Where the system can, the name appears with the full length: a process killed in between
         leaves no shorter file, with which the reference would refuse to start. Raises OSError, and
@@ -118,7 +118,7 @@ class Files:
             raise
         try:
             os.ftruncate(fd, size)
-            # Python follows the link only if it is given a descriptor, which nobody looks at here.
+            # Python follows the link only if it is given a descriptor, which is not used here.
             os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
         except FileNotFoundError:  # no /proc here
             os.close(fd)
@@ -169,9 +169,9 @@ class Files:
     def made_and_left(self, path: str) -> bool:
         """Whether a file was made since the machine came up, here, and never touched afterwards.
 
-        A copy that kept its times has a younger change of the inode; one from before the last boot
-        is older than that. One whose time is still to come is from before the clock was set back,
-        and nobody can tell whether from before the boot as well.
+        The inode of a copy that kept its times has a later change; a file from before the last boot
+        is older than the boot. A file with a time in the future is from before the clock was set
+        back, and nobody can tell whether it is from before the boot as well.
         """
         found = os.stat(path)
         now_ns = time.time_ns()
@@ -180,7 +180,7 @@ class Files:
         return untouched and up_ns < found.st_mtime_ns <= now_ns
 
     def boot_id(self) -> str:
-        """Names this run of the kernel: another one after each power cut; "" if not known."""
+        """The name of this run of the kernel, another after each power cut; "" if not known."""
         try:
             with open(_BOOT_ID_PATH, encoding="ascii") as file:
                 return file.read().strip()
@@ -266,8 +266,8 @@ class Files:
     def data_ranges(self, fd: int, start: int, end: int) -> list[tuple[int, int]]:
         """Ranges of [start, end) that may hold something else than zeros, in order.
 
-        A list, not a generator: reading up to a hole makes the kernel read ahead into it, what it
-        has read counts as data, and the caller would follow it through the whole file.
+        A list, not a generator: a read up to a hole makes the kernel read ahead into the hole. What
+        it has read counts as data, and the caller would follow that through the whole file.
         """
         ranges: list[tuple[int, int]] = []
         position = start
@@ -285,12 +285,12 @@ class Files:
         return ranges
 
     def last_nonzero(self, fd: int, start: int, end: int) -> int:
-        """Position behind the last byte of [start, end) that is not zero; `start` if all are."""
+        """Position after the last byte of [start, end) that is not zero; `start` if all are."""
         for begin, stop in reversed(self.data_ranges(fd, start, end)):
             while stop > begin:
                 position = max(begin, stop - _COPY_BYTES)
                 data = self.read(fd, position, stop - position)
-                # Comparing is ten times faster than stripping, and most of it is zeros.
+                # Comparing is ten times faster than stripping, and most bytes are zeros.
                 if data != _ZEROS[: len(data)]:
                     return position + len(data.rstrip(b"\0"))
                 stop = position
@@ -298,9 +298,9 @@ class Files:
 
     def synced_ends(self, paths: Sequence[str], size: int) -> list[int]:
         """Sync files of `size` bytes, forget what is cached of them, and read where they end: the
-        position behind the last byte of each that is not zero, as the disk has it.
+        position after the last byte of each that is not zero, as the disk has it.
 
-        With the other threads of this call nobody shares anything but the files. Raises OSError.
+        The threads of this call share nothing with other threads but the files. Raises OSError.
         """
 
         def synced_end(path: str) -> int:
@@ -312,15 +312,15 @@ class Files:
         return self.each(synced_end, paths)
 
     def each(self, call: Callable[[str], int], paths: Sequence[str]) -> list[int]:
-        """The results of `call` for each path, on several threads where there are many. All have
-        ended when it returns, or raises what one of them did."""
+        """The results of `call` for each path, on several threads where there are many. All calls
+        have ended when it returns, or raises the error of one of them."""
         if len(paths) < _MANY_FILES:
             return [call(path) for path in paths]
         with ThreadPoolExecutor(_THREADS, "aerobee-start-sync") as threads:
             return list(threads.map(call, paths))
 
     def zero(self, fd: int, start: int, end: int) -> int:
-        """Overwrite what is not zero in [start, end); the reservation stays. Bytes rewritten.
+        """Overwrite what is not zero in [start, end), return how many bytes; the reservation stays.
 
         Only chunks that hold something are written, so zeroing the unused rest of a reserved
         segment costs a look at its extents and no disk space on sparse files.
@@ -351,10 +351,10 @@ class Files:
             return
 
     def make_directories(self, path: str, *, below: str | None = None) -> list[str]:
-        """Make `path` with its parents; the directories whose list of names changed by it.
+        """Make `path` with its parents; returns the directories that got a new name.
 
-        The directory `below`, one of the parents, has to be there: FileNotFoundError otherwise. A
-        running store is not begun anew at a path from which it was moved away.
+        The directory `below`, one of the parents, has to be there: FileNotFoundError otherwise. So
+        a running store is not begun anew at a path from which it was moved away.
         """
         changed: list[str] = []
         missing: list[str] = []
@@ -417,7 +417,7 @@ class Files:
         if os.fstat(fd).st_nlink:
             return False
         try:
-            # Granted only to the one opener of a file; given back when the descriptor is closed.
+            # Only the sole opener of a file gets this lease, which ends with the descriptor.
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError:
             return False
@@ -440,7 +440,7 @@ def is_full(error: OSError) -> bool:
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """Whether a file could not be opened because too many are; no open one lost anything by it."""
+    """Whether a file could not be opened because too many are open; no open file was harmed."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
@@ -455,14 +455,14 @@ def is_refused(error: OSError) -> bool:
 
 
 class SyncFailed(OSError):
-    """A file that was being made could not be synced. What is thrown away with it may not be all:
-    without a journal, the sync of a new file syncs its directory too, and whoever syncs that one
-    next is not told of the error again (docs/reliability.md 3.2)."""
+    """A file that was being made could not be synced. To throw it away may not be enough: without
+    a journal, the sync of a new file syncs its directory too, and whoever syncs that directory next
+    is not told of the error again (docs/reliability.md 3.2)."""
 
     @classmethod
     @contextmanager
     def marked(cls) -> Iterator[None]:
-        """Marks the OSError of a sync as such."""
+        """Raise the OSError of a sync as SyncFailed."""
         try:
             yield
         except OSError as error:
@@ -473,7 +473,7 @@ class ReadOnlyFiles(Files):
     """The operating system for whoever only looks: a write to what it has opened fails.
 
     Plans and checks use the parts that a broker is made of. Those open files to write to them
-    later, and that must work where nothing can be written, and change nothing anywhere.
+    later. Here the opening has to work where nothing can be written, and to change nothing.
     """
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:

@@ -35,7 +35,7 @@ MAX_TOPIC_BYTES = 127
 REMOVED_SUFFIX = ".removed"
 _I32_MAX = 0x7FFFFFFF
 _UNCOUNTED = (0, -1)
-# Queues whose files a start syncs with several threads: what that takes for each is not little.
+# The most queues whose files a start syncs at a time: each takes memory meanwhile.
 _SYNCED_AT_A_TIME = 512
 
 
@@ -56,13 +56,13 @@ class ConsumeQueueTable:
     ) -> None:
         self._files = files
         self.directory = directory
-        # Directory of extension files; without the option the files that it has left there.
+        # Directory of extension files, which may hold some from a time when the option was on.
         self.ext_directory = directory + "_ext"
         self._segment_bytes = segment_bytes
         self._ext_segment_bytes = ext_segment_bytes
         self.cache = DescriptorCache(files)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
-        #: Queues that have left the table: who remembers one looks whether this has moved.
+        #: Counts queues that have left the table: whoever keeps a queue looks whether it has moved.
         self.removed = 0
         self._removal_lock = threading.Lock()
         self._light_limit = light_limit
@@ -110,8 +110,8 @@ class ConsumeQueueTable:
         return queue
 
     def admit(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Obtain a queue (see `obtain`); raises LmqConsumeQueueNumExceeded when a light queue more
-        would be too many."""
+        """Obtain a queue (see `obtain`); raises LmqConsumeQueueNumExceeded when one light queue
+        more would be too many."""
         limit = self._light_limit
         if limit is None or not is_light(topic) or (topic, queue_id) in self.queues:
             return self.obtain(topic, queue_id)
@@ -164,8 +164,8 @@ class ConsumeQueueTable:
             )
 
     def _judge_sizes(self) -> None:
-        """A size that most files have is what they were made with, and the setting is wrong then;
-        otherwise files of another size were damaged, and are made again. StoreSizeMismatch."""
+        """Raise StoreSizeMismatch if most files have another size than the setting: they were made
+        with it. Otherwise files of another size were damaged, and are made again."""
         odd = [queue for queue in self if queue.odd_sizes]
         sizes = Counter([size for queue in odd for size in queue.odd_sizes.values()])
         made = sum([len(queue.segments) - len(queue.unmade) for queue in self])
@@ -191,13 +191,13 @@ class ConsumeQueueTable:
         return found
 
     def take_out(self, queue: ConsumeQueue) -> list[str]:
-        """Forget a queue; the directories of its files, which have names of no queue now.
+        """Forget a queue; returns its directories, whose names are now those of no queue.
 
         Raises OSError; then the queue is still there.
         """
         extension = os.path.join(self.ext_directory, queue.topic, str(queue.queue_id))
         with self._removal_lock:
-            # Without its extension files a queue is whole; without its own it is not there.
+            # They go first: without extension files a queue is whole, without its own it is gone.
             gone = [*self._renamed(extension), *self._renamed(queue.directory)]
             del self.queues[queue.topic, queue.queue_id]
             self.removed += 1
@@ -224,7 +224,7 @@ class ConsumeQueueTable:
     def unlink(self, queue: ConsumeQueue, file: QueueFile) -> bool:
         """Remove the name of a file that `queue` has given up; False if it is gone. Any thread.
 
-        Not the file of another queue that has taken the name since: the lock keeps a topic's
+        The file of another queue that has taken the name since stays: the lock keeps a topic's
         directory from being taken out, and made anew, in between. Raises OSError.
         """
         with self._removal_lock:
@@ -237,7 +237,7 @@ class ConsumeQueueTable:
             return True
 
     def flush(self, least_pages: int) -> int:
-        """Flush thread: sync the files with that many new pages (0: all); how many were synced.
+        """Flush thread: sync the files with that many new pages (0: all); returns their number.
 
         Names of new files are made durable first. A file with a mended entry does not wait for
         pages: a start looks for what was not synced among the newest entries, not among those of
@@ -275,10 +275,10 @@ class ConsumeQueueTable:
     def sync_and_drop_caches(
         self, log_offset: int, is_synced: Callable[[ConsumeQueue], bool]
     ) -> None:
-        """Before a recovery: see files with entries of records at or above `log_offset` as the disk
-        has them, and have them synced, but for queues that have none. Raises OSError."""
+        """Before a recovery: sync the files with entries of records at or above `log_offset`, and
+        see them as the disk has them; but for queues that `is_synced`. Raises OSError."""
         if self._files.exists(self.directory):
-            # A topic's directory may be there without anything in it that would say so.
+            # A topic's directory may be new and empty: no file in it has its name synced.
             self._files.sync_directory(self.directory)
         kept = KeptEnds(len(self.queues))
         queues = list(self.queues.values())

@@ -4,9 +4,9 @@ A level's messages lie in one queue, in the order of their delivery times, which
 entries have tags codes. So only the head of a queue has to be looked at: `look` gives its due
 messages and the wait of the next one.
 
-Trust: a delivery time before the message was stored is not believed (entries made again by a
-reference whose levels were not yet parsed hold tag hashes there; an extension entry may be lost).
-It is computed from the store time then. Messages that cannot be read are passed over, as for every
+Trust: a delivery time before the message was stored is not believed, but computed from the store
+time. (An extension entry may be lost, and entries that a reference made again before it had parsed
+its levels hold tag hashes there.) Messages that cannot be read are passed over, as for every
 consumer (`queue_reader.py`).
 
 Threads: the store's caller only.

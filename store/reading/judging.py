@@ -39,8 +39,8 @@ _WANTED, _UNWANTED = 1, 0
 #: The codes of wanted entries.
 WANTED: Final = frozenset({_WANTED})
 
-# The cost of a message besides its filter; the bytes of properties, and of a record that is checked
-# whole, that cost 1.
+# The cost of a message besides its filter; then how many bytes cost 1: of properties, and of a
+# record that is checked whole.
 _MESSAGE_COST = 35
 _MISSED_COST = 10
 _PROPERTY_BYTES = 3
@@ -60,7 +60,7 @@ class Judging:
         stats: StoreStats,
         map_bytes: int,
     ) -> None:
-        """Bit maps have `map_bytes`, 0 without bit maps."""
+        """A bit map has `map_bytes`; 0 if there are no bit maps."""
         self._segments = segments
         self._stats = stats
         self._map_bytes = map_bytes

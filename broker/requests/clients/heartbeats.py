@@ -49,8 +49,8 @@ from aerobee.remoting.turns import Spread, Steps, Turns
 
 log = logging.getLogger("aerobee.broker.clients")
 
-# The step of a heartbeat: groups that are made or joined in it (30 us each, most of it for the
-# log), and names that are checked in it (1 us each).
+# The most groups that a step of a heartbeat makes or joins (30 us each, most of it for the log),
+# and the most names that a step checks (1 us each).
 _STEP = 8
 _NAMES_STEP = 200
 
@@ -79,7 +79,7 @@ class ClientRequests:
         self._filters = tables.filters
         self._held = held
         self._notifications = Notifications(tables.clients, turns)
-        # A look at all connections that goes on; None: the next one begins anew.
+        # The look at all connections that is under way; None: the next look begins anew.
         self._expiring: Iterator[ConsumerGroup | None] | None = None
         self._expiry = Spread(turns, self._expire_one)
         # Groups that are being left by connections that have ended.
@@ -107,7 +107,7 @@ class ClientRequests:
         for part in _parts(data):
             yield None
             if connection.closed:
-                # It has left its groups already, and would stay in these.
+                # The client has left its groups already, and would stay in these.
                 return None
             heartbeat = Heartbeat(connection, command.language, command.version, part, account)
             heard = yield from self._clients.heartbeat(heartbeat)
@@ -115,7 +115,7 @@ class ClientRequests:
                 self._notify(group, force=False)
             for consumer in part.consumers:
                 yield from self._register_filters(consumer, compiled)
-            # After the filters are set: the pulls come again at once, and are judged by them.
+            # The filters come first: the pulls come again at once, and are judged by them.
             for name, topics in heard.restated.items():
                 self._held.restated(connection, name, topics)
         return encode_success(command)
@@ -128,7 +128,7 @@ class ClientRequests:
             stated, in_force = consumer.subscriptions, live.subscriptions
             yield from self._filters.register(consumer.group, stated, in_force, compiled)
         if self._clients.consumer_group(consumer.group) is None:
-            # It left meanwhile, as the last one.
+            # The last member left meanwhile.
             self._filters.group_left(consumer.group)
 
     def _compile(
@@ -182,7 +182,7 @@ class ClientRequests:
         name = consumer.group
         group = self._groups.get(name)
         if self._settings.lmq_enabled and is_light(name):
-            # There may be thousands; theirs is made when the first message is sent back.
+            # There may be thousands; a retry topic is made when the first message is sent back.
             return None
         if group is None or group.retry_queue_nums <= 0:
             return None
@@ -227,7 +227,7 @@ class ClientRequests:
         return encode_success(command, body)
 
     def connection_closed(self, connection: Connection) -> None:
-        """The client has left all its groups; of thousands it leaves some in later turns."""
+        """Take the client out of its groups; out of some in later turns, if it has thousands."""
         self._leaving.append(self._clients.connection_closed(connection))
         self._departure.go_on()
 
@@ -236,7 +236,7 @@ class ClientRequests:
         self._notifications.look()
 
     def expire(self) -> None:
-        """Clients that were silent too long have left. Called by a timer; it may go on in later
+        """Take out clients that were silent too long. Called by a timer; may go on in later
         turns."""
         self._expiry.go_on()
 
@@ -253,7 +253,7 @@ class ClientRequests:
         return False
 
     def _leave_one(self) -> bool:
-        """One group is left; False when all were."""
+        """Leave one group; False when all were left."""
         while self._leaving:
             for group in self._leaving[0]:
                 if group is not None:

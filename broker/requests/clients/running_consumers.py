@@ -215,8 +215,8 @@ class ConsumerRequests:
 
 
 class _Answers:
-    """The answers of several calls in the order in which they come, not more of them than
-    `most_bytes`."""
+    """The answers of several calls in the order in which they come, `most_bytes` of them
+    at most."""
 
     def __init__(self, most_bytes: int) -> None:
         self._room = most_bytes
@@ -225,7 +225,7 @@ class _Answers:
         self._waker: asyncio.Future[None] | None = None
 
     def expect(self, member: GroupMember, call: asyncio.Future[Command]) -> None:
-        """One more call."""
+        """Wait for one more call."""
         self._expected += 1
         call.add_done_callback(partial(self._take, member))
 

@@ -60,7 +60,7 @@ _SIGNATURE_MARK: Final = "<the signature of all of it>"
 class Payload(msgspec.Struct, frozen=True):
     """The bodies of messages: that of a file, or `pool` different ones of `size` bytes.
 
-    `random_ratio` of each is random bytes, the rest is zeros: it decides how well they compress.
+    The share `random_ratio` of each is random, the rest zeros; it decides how well they compress.
     """
 
     size: int
@@ -140,8 +140,8 @@ def _message_marks(shape: Shape) -> list[bytes]:
 
 
 class Template:
-    """A request up to its body, as a format for `%`; what is filled in, in the order of its marks:
-    the opaque first, and what `send_template` and its like say."""
+    """A request up to its body, as a format for `%`. The values come in the order of its marks:
+    first the opaque, then those that `send_template` and its like name."""
 
     def __init__(self, request: bytes, body_bytes: int, marks: Sequence[bytes]) -> None:
         head = request[: len(request) - body_bytes].replace(b"%", b"%%")

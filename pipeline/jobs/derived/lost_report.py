@@ -10,7 +10,7 @@ from aerobee.pipeline.jobs.derived.lost_messages import DAMAGE_DDL, LOST_DDL, Da
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Ranges in the facts: those with most messages. The frame has all.
+#: The most ranges in the facts, those with most messages; the frame has all.
 MOST_IN_FACTS: Final = 1000
 _MOST_LINES: Final = 20
 _MOST_TOPICS: Final = 5

@@ -1,4 +1,4 @@
-"""Makes consume queues and index again from the commit log, without belief in the old ones.
+"""Makes consume queues and index again from the commit log, without trust in the old ones.
 
 They are built aside, below `<root>/rebuild`, by a broker's own parts, with another directory for
 the derived files; so they come out as a broker would have written them. The old queues are used for
@@ -68,8 +68,8 @@ def rebuild(
     progress: Progress | None = None,
     recover: bool = True,
 ) -> RebuildReport:
-    """Make queues and index, or one of them, again; `rest` is locked, and given back recovered
-    and closed, or still locked without `recover`.
+    """Make queues and index, or one of them, again; `rest` comes locked, and is recovered and
+    closed here; without `recover` it stays locked.
 
     Raises StoreLayoutError or StoreSizeMismatch when the log is not whole (repair comes first), or
     when settings that the store was written with are missing; nothing was changed then.

@@ -2,18 +2,18 @@
 
 Deletion runs when one of three things holds (store/FORMAT.md 10.1):
 - *time*: the local hour is one of `delete_hours`, for the whole of it;
-- *space*: the log's disk is fuller than `max_used_ratio`, or not there; otherwise the consume
-  queues' disk is. Of several log directories the emptiest counts;
+- *space*: the log's disk, or else the consume queues' disk, is fuller than `max_used_ratio`, or not
+  there. Of several log directories the emptiest counts;
 - *manual*: somebody asked for it.
 
-A run deletes expired segments. It is *forced*, and takes others too, when the disk is fuller than
+A run deletes expired segments. It is *forced*, and deletes others too, when the disk is fuller than
 `force_ratio`: the oldest messages go before their time, consumed or not, so that new ones can be
 taken (docs/reliability.md B10). Two things differ from the reference, which deletes ten files in
 each run until it is satisfied. Forced deletion stops as soon as the freed bytes bring the log's
 disk back to `force_ratio`; if the queues' disk is full, nobody can tell how much a segment frees
 there, so each run deletes one segment. And a disk so full that sends are refused (`warning_ratio`)
-counts as the space trigger whatever `max_used_ratio` says: there, 95 % would mean sends refused
-until the hour.
+counts as the space trigger whatever `max_used_ratio` says: with 95 % there, sends would be refused
+until the next of `delete_hours`.
 
 It is pure: everything is passed in.
 """
@@ -79,7 +79,7 @@ class Disks(NamedTuple):
 
     @classmethod
     def ask(cls, files: Files, log_directories: Sequence[str], queue_directory: str) -> "Disks":
-        """Ask the system. A directory that fails for another reason is left out."""
+        """Ask the system. A directory that is there, and fails, is left out."""
         return cls(_ask(files, log_directories), _ask(files, (queue_directory,)))
 
 
@@ -97,11 +97,11 @@ def _ask(files: Files, directories: Sequence[str]) -> dict[str, DiskSpace | None
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of a moment. `triggers` are some of TIME, SPACE, MANUAL, in this order; without
-    any nothing goes."""
+    """The judgement of a moment. `triggers` are some of TIME, SPACE, MANUAL, in this order;
+    without a trigger nothing goes."""
 
     triggers: tuple[str, ...]
-    #: Whether segments go that have not expired; `relieved` ends that.
+    #: Whether segments that have not expired go too, until `relieved`.
     forced: bool = False
     #: The log's disk is above `force_limit`; else, if `forced`, the queues' disk is.
     log_forced: bool = False
@@ -109,7 +109,7 @@ class Verdict:
     logs: Mapping[str, DiskSpace | None] = field(default_factory=dict)
 
     def relieved(self, freed: Mapping[str, int]) -> bool:
-        """Whether no more has to be forced once `freed` bytes by log directory are free."""
+        """Whether force is no longer needed after `freed`, bytes by log directory."""
         if not self.log_forced:
             return any(freed.values())
         return any(

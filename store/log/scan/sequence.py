@@ -3,11 +3,14 @@
 The CRC covers a record's body only. A flipped bit in its topic, queue id or queue offset leaves a
 record that looks sound and claims a slot that is not its own; believing it would displace a good
 message, or fill a disk with slots up to a number that never was. But numbers of a queue follow each
-other in the log, so a claim is believed when it is in sequence, when the queue's own entry agrees
-with it, when it goes on from entries that name records after those it displaces (a new numbering
-whose first records are damaged), when the records known to be lost explain what is missing, or when
-the next record of the queue follows on from it. A single claim that none of this supports is set
-aside: reported as damage, its slot kept free.
+other in the log, so a claim is believed if one of these holds:
+- it is in sequence;
+- the queue's own entry agrees with it;
+- it goes on from entries whose records are later than those of the entries that it displaces (a new
+  numbering whose first records are damaged);
+- the records known to be lost explain what is missing;
+- the next record of the queue goes on from it.
+A single claim that none of this supports is set aside: reported as damage, its slot kept free.
 
 Numbers that begin anew, as they do when a topic was deleted and used again, come in sequence too,
 and the old numbering gives way to them. Where the log offset is known from which on this may happen
@@ -35,7 +38,7 @@ _NEIGHBOURS = 5
 
 
 class Run(NamedTuple):
-    """Records that claim slots without a step between them: the first slot, and their entries."""
+    """Records that claim slots without a gap between them: the first slot, and their entries."""
 
     first: int
     entries: bytes
@@ -156,7 +159,7 @@ class _State:
 
 class Sequences:
     """Gives the records of one scan their slots. `sound` judges entries that stand in the way;
-    `renumbered` are topics whose queues were taken out, and where the log ended then."""
+    `renumbered` are topics whose queues were taken out, with the log's end at that time."""
 
     def __init__(
         self,
@@ -210,8 +213,8 @@ class Sequences:
 
     def _run(self, queue: ConsumeQueue, state: _State, run: Run) -> None:
         if run.first > run.log_offset // MIN_RECORD_BYTES:
-            # The log before it has no room for that number of records. Two that are damaged alike
-            # follow each other, and slots up to their number would fill the disk.
+            # The log before it has no room for that number of records. Two damaged alike follow
+            # each other, and slots up to their number would fill the disk.
             for one in run.parts(1):
                 self._set_aside(queue, one)
             return
@@ -239,7 +242,7 @@ class Sequences:
     def _is_first_of(self, state: _State, claim: Run, following: Run) -> bool:
         """Whether the first claim of a queue made anew is to be believed because of the next one.
 
-        There is no number to expect it by: the beginning of the log may have been deleted. But the
+        Nothing tells its expected number: the beginning of the log may have been deleted. But the
         next claim goes on from it, if lost records explain the missing numbers in between.
         """
         if not state.rebuilt or state.expected is not None:
@@ -250,7 +253,7 @@ class Sequences:
         """The run without the first records that the queue's own entries name in other slots.
 
         Neighbours that are damaged alike, by a bit that is stuck somewhere on their way, follow
-        each other in the way of a new numbering. But a new numbering's entries name its records.
+        each other like those of a new numbering. But a new numbering's entries name its records.
         """
         while self._read_from is not None and run.entries and self._is_displaced(queue, run):
             self._set_aside(queue, run)
@@ -320,8 +323,8 @@ class Sequences:
         """Whether to believe a single claim that nothing followed."""
         offset = claim.first
         if offset == 0 and (state.rebuilt or state.expected == queue.max_offset):
-            # It is the first again, after its topic was deleted: the scan has passed all entries of
-            # the queue, which a recovery that was broken off may have made.
+            # The claim is a first one again, after its topic was deleted: the scan has passed all
+            # entries of the queue; a recovery that was broken off may have made them.
             return True
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 < offset - expected <= self.lost + _SLACK:
