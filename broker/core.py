@@ -30,7 +30,7 @@ from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Sch
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
-from aerobee.broker.delay.level_progress import DelayProgress, TimerProgress
+from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.compiled_requests import CompiledRequests
 from aerobee.broker.messages.pull import PullProcessor

@@ -14,7 +14,7 @@ the draw behind that of the run before it on this machine (`next_seed`). A machi
 before, as in continuous integration, takes the number of commits: five commits meet all.
 
 Only `make test` draws (`pytest --draw=part`). A test that is named runs. A campaign runs all, and
-so does `AEROBEE_DRAW=all make test`. `.ci/run` also takes a sixth of the campaign, by the seed
+so does `AEROBEE_DRAW=all make test`. `make sixth` takes a sixth of the campaign, by the seed
 modulo six (`--draw=sixth`); six runs that follow each other take each sixth.
 """
 

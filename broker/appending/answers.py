@@ -195,7 +195,8 @@ class WhenKept(AtOnce):
     def go_on(self) -> None:
         """Send the answers that need not wait any longer, or have waited too long: a slice now,
         unless the turns are at it already."""
-        if not self._going and self._slice():
+        # A slice opens a turn of the loop: not for nothing, each time a mark moves.
+        if self._waiting and not self._going and self._slice():
             self._going = True
             self._turns.add(self._slice)
 

@@ -12,7 +12,7 @@ Loop thread only.
 
 from __future__ import annotations
 
-from aerobee.broker.delay.level_progress import Done, Past
+from aerobee.broker.delay.delivery_progress import Done, Past
 from aerobee.store.reading.timed_messages import BUCKETS, HOUR_MS, RECALLS_FROM
 from aerobee.store.reading.timer_queues import TimerQueues
 

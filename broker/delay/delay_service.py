@@ -11,7 +11,7 @@ A message that can never be put (its properties or its topic break the store's r
 and named in the log, or its level would stand still for ever, as it does in RocketMQ.
 
 Delivery is at least once: what was delivered shortly before a kill is delivered again
-(`level_progress.py`). Loop thread only.
+(`delivery_progress.py`). Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import MESSAGE_DELAY
-from aerobee.broker.delay.level_progress import DelayProgress
+from aerobee.broker.delay.delivery_progress import DelayProgress
 from aerobee.broker.delay.turns import DeliveryTurns, Head
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.second_step.second_step import DELAYED, SecondStep

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aerobee.broker.delay.level_progress import Cursor, Done, Past
+from aerobee.broker.delay.delivery_progress import Cursor, Done, Past
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,

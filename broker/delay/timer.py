@@ -9,9 +9,9 @@ The hour that is now, and the next one shortly before it begins, are loaded: the
 into the `Wheel`, eight bytes each. Everything happens in turns (`turns.py`), each of which loads,
 puts in order or delivers a few.
 
-One cursor says what is done (`level_progress.py`), which holds because nothing is ever stored with
-an action time before it: a put raises it. A record that is stored but not visible yet (SYNC_FLUSH)
-has the cursor wait for it, if its time is earlier than what would be delivered.
+One cursor says what is done (`delivery_progress.py`), which holds because nothing is ever stored
+with an action time before it: a put raises it. A record that is stored but not visible yet
+(SYNC_FLUSH) has the cursor wait for it, if its time is earlier than what would be delivered.
 
 A message that cannot be put now is tried again, and all others wait for it. A message that can
 never be put, or whose record is gone, is passed over and named in the log. Delivery is at least
@@ -30,7 +30,7 @@ from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import MESSAGE_DELAY
 from aerobee.broker.delay.backlog import TimerBacklog
 from aerobee.broker.delay.delay_service import ScheduleMessageService
-from aerobee.broker.delay.level_progress import Cursor, Done, TimerProgress
+from aerobee.broker.delay.delivery_progress import Cursor, Done, TimerProgress
 from aerobee.broker.delay.turns import DeliveryTurns, Head
 from aerobee.broker.delay.wheel import Wheel
 from aerobee.broker.second_step.second_step import TIMED, SecondStep

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from aerobee.broker.delay.level_progress import DurableProgress
+from aerobee.broker.delay.delivery_progress import DurableProgress
 from aerobee.store.errors import StoreBroken, StoreClosed, StoreError
 
 RETRY_S: Final = 0.1

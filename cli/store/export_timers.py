@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final
 
 from aerobee.broker.core import wall_clock_ms
+from aerobee.broker.delay.delivery_progress import TimerProgress
 from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
-from aerobee.broker.delay.level_progress import TimerProgress
 from aerobee.broker.delay.timer import roll_window_ms
 from aerobee.broker.second_step.deleted_topics import stored_deletions
 from aerobee.broker.tables.files.state_file import JsonStateFile, StateFileError

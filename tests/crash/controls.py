@@ -18,7 +18,7 @@ from aerobee import file_replacement
 from aerobee.broker.appending.answers import WhenKept
 from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.delay.delay_service import ScheduleMessageService
-from aerobee.broker.delay.level_progress import DelayProgress, TimerProgress
+from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.transactions import transaction_log
 from aerobee.broker.transactions.check_back import CheckService

@@ -133,7 +133,7 @@ def _logs_what_it_is_given(patch: pytest.MonkeyPatch) -> None:
 
 def _writes_and_forgets(patch: pytest.MonkeyPatch) -> None:
     """A change that is in the file, and not in force."""
-    patch.setattr(AccessControl, "use", lambda *_: None)
+    patch.setattr(AccessControl, "put_in_force", lambda *_: None)
 
 
 def _shows_a_secret(_connection: Connection, command: Command) -> bytes:

@@ -13,6 +13,8 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -24,6 +26,7 @@ from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
 from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.marks import Marks
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.staging.staging_support import Desk, Row, rows, texts
 from tests.unit.store.support import adopt, kill_image, message
@@ -327,9 +330,10 @@ def test_a_file_that_is_ahead_of_the_log_is_not_written(tmp_path: Path) -> None:
     assert desk.staging.table.state(KEY) == "done"
     # The mark is where it was as long as nobody looks: this is before the next sync ends.
     file = desk.staging.file
-    file._marks = lambda: (desk.store.written, 0)
+    written = desk.store.written
+    file._marks = cast("Marks", SimpleNamespace(written=written, durable=0))
     assert file.take_changes() is None
-    file._marks = lambda: (desk.store.written, desk.store.written)
+    file._marks = cast("Marks", SimpleNamespace(written=written, durable=written))
     assert file.take_changes() is not None
     desk.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.delay.level_progress import TimerProgress
+from aerobee.broker.delay.delivery_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.transactions import transaction_log
 from aerobee.broker.transactions.check_back import CheckService

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from aerobee.broker.appending.answers import Answers
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.delay.level_progress import TimerProgress
+from aerobee.broker.delay.delivery_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.tables.files.state_file import JsonStateFile, Rescue
 from aerobee.broker.tables.offsets import ConsumerOffsets

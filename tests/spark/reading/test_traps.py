@@ -44,7 +44,7 @@ from tests.spark.messages import new_topic, send
 
 
 def test_each_test_of_the_table_is_there() -> None:
-    here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    here = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
     names = re.findall(r"\btest_\w+", __doc__ or "")
     assert len(names) >= 19 + 4
     page = (__doc__ or "").partition("Restarts:")[0]

@@ -12,7 +12,7 @@ import pytest
 
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
-from aerobee.broker.delay.level_progress import TimerProgress
+from aerobee.broker.delay.delivery_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.protocol.bodies.topics import TopicConfig

@@ -13,7 +13,7 @@ from aerobee.broker.appending.answers import Answers
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
-from aerobee.broker.delay.level_progress import DelayProgress
+from aerobee.broker.delay.delivery_progress import DelayProgress
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable

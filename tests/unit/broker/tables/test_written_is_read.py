@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.delay.level_progress import Cursor, DelayProgress, Done, Past, TimerProgress
+from aerobee.broker.delay.delivery_progress import Cursor, DelayProgress, Done, Past, TimerProgress
 from aerobee.broker.staging.finished import FinishedBatches, Forgotten, LastBatch, parts_bytes
 from aerobee.broker.staging.finished_batches import StageFile
 from aerobee.broker.tables.files.state_file import JsonStateFile

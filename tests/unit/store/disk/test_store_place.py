@@ -102,6 +102,8 @@ def test_a_queue_without_a_file_is_not_made_where_the_store_was(
 ) -> None:
     """Its directory was made at the old path: the store, moved back, landed inside that."""
     root = tmp_path / "store"
+    store.log.put(message())
+    wait_until(lambda: len(list((root / "commitlog").iterdir())) == 2, "a segment made ahead")
     lose(root)
     before = sorted(root.rglob("*"))
     for queue_id in (1, 2, 3):
