@@ -60,7 +60,7 @@ test: setup
 	echo "make test: $$drawn" && $(PYTEST) tests $(PARALLEL) --durations=20 $(ARGS) $$drawn && \
 	$(PYTHON_IN_VENV) -m tests.parts wait $$drawn
 
-# The sixth of the campaign that the seed draws, as far as it begins within so many seconds.
+# The sixth of the campaign that the seed draws, as far as it begins within WITHIN seconds.
 WITHIN ?= 600
 sixth: export AEROBEE_CAMPAIGN := full
 sixth: setup

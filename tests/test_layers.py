@@ -212,7 +212,6 @@ ENTRIES_MAX = 15
 FUNCTION_LINES_MAX = 60
 # A call with more names its arguments; nobody counts to the seventh.
 POSITIONAL_MAX = 5
-WIRED_BY_NAME = ("broker", "access", "config", "remoting", "nameserver", "shards", "native")
 # Called once a message or once an entry: a call more for each would cost what it runs.
 HOT_LINES_MAX = 75
 HOT = (
@@ -474,25 +473,6 @@ def test_the_store_knows_no_event_loop() -> None:
     assert wrong == []
 
 
-#: Where the rule below holds.
-KEYWORD_ONLY_FOLDERS = ("protocol", "config", "store", "client", "pipeline", "cli")
-MOST_POSITIONAL = 5
-
-
-def test_constructors_of_many_arguments_take_them_by_name() -> None:
-    """A call with more than five values in a row says nothing about what each of them is."""
-    wrong = [
-        f"{name_of(path)}:{method.lineno} {node.name}"
-        for path in modules(*KEYWORD_ONLY_FOLDERS)
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
-        for method in node.body
-        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
-        if len(method.args.posonlyargs) + len(method.args.args) - 1 > MOST_POSITIONAL
-    ]
-    assert wrong == []
-
-
 def test_functions_fit_a_screen() -> None:
     lengths = {
         f"{name_of(path)} {node.name}": _code_lines(node)
@@ -520,7 +500,7 @@ def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_constructors_take_more_than_five_arguments_by_name() -> None:
     wrong = [
         f"{name_of(path)}:{method.lineno} {owner.name} takes {count} by position"
-        for path in modules(*WIRED_BY_NAME)
+        for path in ALL
         for owner, method in _methods(path)
         if method.name == "__init__"
         if (count := len(method.args.posonlyargs + method.args.args) - 1) > POSITIONAL_MAX
@@ -530,7 +510,7 @@ def test_constructors_take_more_than_five_arguments_by_name() -> None:
 
 def test_no_method_is_bound_as_an_attribute_of_another_object() -> None:
     wrong = []
-    for path in modules(*WIRED_BY_NAME):
+    for path in ALL:
         for owner, method in _methods(path):
             for node in ast.walk(method):
                 targets = node.targets if isinstance(node, ast.Assign) else ()

@@ -87,14 +87,20 @@ class AtOnce:
 
     #: Whether an answer may have to wait.
     waits: bool = False
-    #: Whether as many answers wait as may; the next request is to be refused before it appends.
-    full: bool = False
-    #: How many more may wait.
-    room: int = 0
     #: How many were answered because they had waited too long.
     timed_out: int = 0
 
     def __len__(self) -> int:
+        return 0
+
+    @property
+    def full(self) -> bool:
+        """Whether as many answers wait as may; the next request is refused before it appends."""
+        return False
+
+    @property
+    def room(self) -> int:
+        """How many more may wait."""
         return 0
 
     def when_kept(
@@ -149,11 +155,11 @@ class WhenKept(AtOnce):
         return len(self._waiting)
 
     @property
-    def full(self) -> bool:  # type: ignore[override]
+    def full(self) -> bool:
         return len(self._waiting) >= self._most
 
     @property
-    def room(self) -> int:  # type: ignore[override]
+    def room(self) -> int:
         return max(0, self._most - len(self._waiting))
 
     @property

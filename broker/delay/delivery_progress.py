@@ -28,6 +28,7 @@ Loop thread only, but for `save`, which may run on any.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -60,7 +61,7 @@ class Position(Generic[V]):
         return self.durable_offset
 
 
-class DurableProgress(Generic[V]):
+class DurableProgress(ABC, Generic[V]):
     """Positions by number, saved when they are durable. `durable()` is the store's mark,
     `sync_soon` has it moved to what is written now. Raises StateFileError if the file and its
     backup are damaged."""
@@ -87,14 +88,14 @@ class DurableProgress(Generic[V]):
         self._saving = threading.Lock()
 
     @staticmethod
+    @abstractmethod
     def parse(content: bytes) -> dict[int, V]:
         """The values by number that a file has. Raises ValueError, KeyError or TypeError."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def text(values: Mapping[int, V]) -> str:
         """The file that has these values."""
-        raise NotImplementedError
 
     def _move(self, number: int, value: V, first: V, end: int | None) -> None:
         position = self._positions.get(number)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -42,7 +43,7 @@ H = TypeVar("H", bound=Head)
 P = TypeVar("P", bound=DurableProgress[Any])
 
 
-class DeliveryTurns(Generic[H, P]):
+class DeliveryTurns(ABC, Generic[H, P]):
     """The turns of one service. `kind` is the word for its messages in the log."""
 
     def __init__(
@@ -64,17 +65,17 @@ class DeliveryTurns(Generic[H, P]):
         #: How often a due message could not be stored; it was or will be tried again.
         self.put_failures = 0
 
+    @abstractmethod
     def _next_turn(self) -> float | None:
         """When there is something to be done, as loop time; None if nothing waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _due(self, now_ms: int) -> H | None:
         """The head that is served in this turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _serve(self, head: H, now_ms: int) -> None:
         """Do some of what is due. Raises StoreBroken, StoreClosed; OSError from reading."""
-        raise NotImplementedError
 
     def _halt(self) -> None:
         self._running = False

@@ -55,11 +55,11 @@ def sync_on_the_loop() -> None:
     def when_kept(
         answers: WhenKept, connection: Any, request: Any, end: int, made: bytes
     ) -> bytes | None:
-        answered = old(answers, connection, request, end, made)
+        answered: bytes | None = old(answers, connection, request, end, made)
         answers._store.request_flush()
         while answers._marks.durable < end:
             time.sleep(0.01)
-        return answered  # type: ignore[no-any-return]
+        return answered
 
     old = replace(WhenKept, "when_kept", when_kept)
 
