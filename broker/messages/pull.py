@@ -35,13 +35,8 @@ from aerobee.protocol.bodies.routes import PERM_READ
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.property_filter import MessageFilter
-from aerobee.protocol.filters.subscription import (
-    TAG_TYPE,
-    Subscription,
-    tag_codes,
-    tag_codes_in_steps,
-)
+from aerobee.protocol.filters.property_filter import TAG_TYPE, MessageFilter
+from aerobee.protocol.filters.subscription import Subscription, tag_codes, tag_codes_in_steps
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.hashing import tag_code
@@ -313,7 +308,7 @@ class PullProcessor:
         what it does not want."""
         self._check_serves_expressions(kind)
         wanted: MessageFilter
-        wanted = yield from self._expressions.compiled(kind, header.subscription or "")
+        wanted = yield from self._expressions.compiled((kind, header.subscription or ""))
         # Meanwhile the topic or the group may have gone.
         self._check(header)
         wanted = self._retry_filter(header) or wanted
@@ -337,11 +332,11 @@ class PullProcessor:
         """The filter of a member for the topic, by its heartbeat. The table has one filter of the
         group, the last stated; the filter of a member which differs is found by its text."""
         found = self._filters.get(header.topic, header.consumer_group)
-        if found is None or found.expression == subscription.expression:
+        if found is None or found.typed_expression == subscription.typed_expression:
             return self._group_filter(header, subscription)
         self._check_serves_expressions(subscription.type)
         own: MessageFilter
-        own = yield from self._expressions.compiled(subscription.type, subscription.expression)
+        own = yield from self._expressions.compiled(subscription.typed_expression)
         return self._retry_filter(header) or own
 
     def _group_filter(self, header: PullMessageHeader, subscription: Subscription) -> MessageFilter:
@@ -350,7 +345,7 @@ class PullProcessor:
         group, topic = header.consumer_group, header.topic
         found = self._filters.get(topic, group)
         if found is None or found.compiled is None:
-            why = self._expressions.why_refused(subscription.type, subscription.expression)
+            why = self._expressions.why_refused(subscription.typed_expression)
             raise BadRequest(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 f"the consumer's filter data not exist: group {group}, topic {topic}; "
@@ -362,7 +357,7 @@ class PullProcessor:
         """Refuse a pull with a higher version than was heard: it comes before its heartbeat."""
         group, topic = header.consumer_group, header.topic
         found = self._filters.get(topic, group)
-        if found is None or found.expression != subscription.expression:
+        if found is None or found.typed_expression != subscription.typed_expression:
             return
         if found.client_version < header.sub_version:
             raise BadRequest(

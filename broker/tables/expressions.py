@@ -1,11 +1,11 @@
-"""SQL92 expressions of consumers: compiled in steps, within the limits, and remembered.
+"""Compiles consumers' expressions over properties in steps, within the limits; remembers them.
 
 An expression comes again and again: in each heartbeat of each member of a group, and in each pull
 that brings its own. So what was compiled is kept, the last ones as far as there is room, and what
 could not be is kept as well. One is compiled at a time: who asks for the same meanwhile gets that.
 
-The parser is loaded by a worker when the first expression comes. It takes 80 ms and some megabytes,
-which a broker without such consumers does not spend.
+The parser of a type is loaded by a worker when the first expression of the type comes. It takes
+80 ms and some megabytes, which a broker without such consumers does not spend.
 
 Loop thread only.
 """
@@ -19,8 +19,15 @@ from typing import Any, NamedTuple, TypeAlias
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.property_filter import CHAR_BYTES, FILTER_BYTES, PropertyFilter
-from aerobee.protocol.filters.subscription import SQL_TYPE
+from aerobee.protocol.filters.property_filter import (
+    CHAR_BYTES,
+    EXPRESSION_TYPES,
+    FILTER_BYTES,
+    PropertyFilter,
+    RefusedForDepth,
+    TypedExpression,
+    check_type,
+)
 from aerobee.remoting.turns import Gate
 
 #: Steps that end with what was compiled. They raise BadRequest, which says why it cannot be.
@@ -43,18 +50,18 @@ class Expressions:
         self._loop = loop
         # Its limits may change.
         self._settings = settings
-        self._loading: asyncio.Future[None] | None = None
+        self._loading: dict[str, asyncio.Future[None]] = {}
         self._one_at_a_time = Gate(1)
         # The newest question is last.
-        self._known: dict[str, PropertyFilter | Refused] = {}
+        self._known: dict[TypedExpression, PropertyFilter | Refused] = {}
         #: Bytes that they take.
         self.bytes = 0
 
-    def compiled(self, kind: str, expression: str) -> Compiling:
-        """The filter that an expression of that type means."""
-        found = self._find(expression) if kind == SQL_TYPE else None
+    def compiled(self, expression: TypedExpression) -> Compiling:
+        """The filter that an expression means."""
+        found = self._find(expression)
         if found is None:
-            self._check(kind, expression)
+            self._check(expression)
             yield from self._one_at_a_time.enter()
             try:
                 found = self._find(expression)
@@ -63,80 +70,78 @@ class Expressions:
                     self._keep(expression, found)
             finally:
                 self._one_at_a_time.leave()
-        if remark := self._why_not(found):
+        if remark := self._why_not(expression, found):
             raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
         assert isinstance(found, PropertyFilter)
         return found
 
-    def why_refused(self, kind: str, expression: str) -> str:
+    def why_refused(self, expression: TypedExpression) -> str:
         """Why an expression that was asked for is faulty; "" if that is not known."""
         try:
-            self._check(kind, expression)
+            self._check(expression)
         except BadRequest as error:
             return error.remark
         found = self._known.get(expression)
-        return self._why_not(found) if found is not None else ""
+        return self._why_not(expression, found) if found is not None else ""
 
-    def _check(self, kind: str, expression: str) -> None:
-        if kind != SQL_TYPE:
+    def _check(self, expression: TypedExpression) -> None:
+        kind, text = expression
+        check_type(kind)
+        if not text:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"there is no expression type {kind[:64]!r}; it is TAG or {SQL_TYPE}",
+                f"the {kind} expression is empty; subscribe by TAG with * for all messages",
             )
-        if not expression:
+        if len(text) > (most := self._settings.max_sql_chars):
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"the {SQL_TYPE} expression is empty; subscribe by TAG with * for all messages",
-            )
-        if len(expression) > (most := self._settings.max_sql_chars):
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"the {SQL_TYPE} expression has {len(expression)} characters, the limit is {most} "
+                f"the {kind} expression has {len(text)} characters, the limit is {most} "
                 "(limits.max_sql_chars)",
             )
 
-    def _find(self, expression: str) -> PropertyFilter | Refused | None:
+    def _find(self, expression: TypedExpression) -> PropertyFilter | Refused | None:
         found = self._known.pop(expression, None)
         if found is not None:
             self._known[expression] = found
         return found
 
     def _compile(
-        self, expression: str
+        self, expression: TypedExpression
     ) -> Generator[asyncio.Future[Any] | None, None, PropertyFilter | Refused]:
-        if self._loading is None:
-            self._loading = self._loop.run_in_executor(None, _load)
-        yield self._loading
-        self._loading.result()
-        from aerobee.protocol.filters.sql_filter import RefusedForDepth, compile_in_steps
-
+        kind, text = expression
+        row = EXPRESSION_TYPES[kind]
+        loading = self._loading.get(kind)
+        if loading is None:
+            loading = self._loading[kind] = self._loop.run_in_executor(None, row.load)
+        yield loading
+        loading.result()
         # A heartbeat may bring very many, each too short for a second step.
         yield None
         try:
-            sql = yield from compile_in_steps(expression)
+            compiled = yield from row.compile_in_steps(text)
         except BadRequest as error:
             levels = error.levels if isinstance(error, RefusedForDepth) else 0
-            return Refused(error.remark, FILTER_BYTES + CHAR_BYTES * len(expression), levels)
-        return PropertyFilter(sql)
+            return Refused(error.remark, FILTER_BYTES + CHAR_BYTES * len(text), levels)
+        return PropertyFilter(compiled)
 
-    def _why_not(self, found: PropertyFilter | Refused) -> str:
+    def _why_not(self, expression: TypedExpression, found: PropertyFilter | Refused) -> str:
         """Why one is refused, "" if it is not; limits may have changed since it was compiled."""
-        limits = self._settings
+        limits, kind = self._settings, expression[0]
         if isinstance(found, Refused):
             if found.levels:
-                return _too_deep(f"more than {found.levels}", limits.max_sql_depth)
+                return _too_deep(kind, f"more than {found.levels}", limits.max_sql_depth)
             return found.remark
-        sql = found.sql
-        if sql.depth > limits.max_sql_depth:
-            return _too_deep(str(sql.depth), limits.max_sql_depth)
-        if sql.nodes > limits.max_sql_nodes:
+        compiled = found.compiled
+        if compiled.depth > limits.max_sql_depth:
+            return _too_deep(kind, str(compiled.depth), limits.max_sql_depth)
+        if compiled.nodes > limits.max_sql_nodes:
             return (
-                f"the {SQL_TYPE} expression has {sql.nodes} operands and operators, the limit is "
+                f"the {kind} expression has {compiled.nodes} operands and operators, the limit is "
                 f"{limits.max_sql_nodes} (limits.max_sql_nodes)"
             )
         return ""
 
-    def _keep(self, expression: str, found: PropertyFilter | Refused) -> None:
+    def _keep(self, expression: TypedExpression, found: PropertyFilter | Refused) -> None:
         self._known[expression] = found
         self.bytes += found.size
         most = self._settings.sql_filter_bytes
@@ -144,14 +149,8 @@ class Expressions:
             self.bytes -= self._known.pop(next(iter(self._known))).size
 
 
-def _too_deep(levels: str, most: int) -> str:
+def _too_deep(kind: str, levels: str, most: int) -> str:
     return (
-        f"the {SQL_TYPE} expression has {levels} levels of operators and parentheses, the limit is "
+        f"the {kind} expression has {levels} levels of operators and parentheses, the limit is "
         f"{most} (limits.max_sql_depth)"
     )
-
-
-def _load() -> None:
-    from aerobee.protocol.filters.sql_filter import load_parser
-
-    load_parser()

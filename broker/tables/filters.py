@@ -1,5 +1,5 @@
-"""Filters of consumer groups: what the members of a group that subscribe by SQL92 want of a topic
-(`config/consumerFilter.json`, store/FORMAT.md 11.2).
+"""Filters of consumer groups: the messages of a topic that a group wants whose members subscribe by
+an expression over properties (`config/consumerFilter.json`, store/FORMAT.md 11.2).
 
 A heartbeat brings them: what the group's members have stated last (`statements.py`) replaces what
 was here, whatever the client's clock says. The version is kept for the file, and for pulls that are
@@ -38,11 +38,13 @@ from aerobee.protocol.filters.property_filter import (
     CHAR_BYTES,
     FILTER_BYTES,
     NODE_COST,
+    TAG_TYPE,
     MapTest,
     MessageFilter,
     PropertyFilter,
+    TypedExpression,
 )
-from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
+from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.message.properties import (
     PROPERTY_RETRY_TOPIC,
     chosen_properties,
@@ -79,6 +81,11 @@ class ConsumerFilter(msgspec.Struct, frozen=True):
     dead_ms: int = 0
     # Bits in maps of messages below this log offset say nothing.
     mapped_from: int = 0
+
+    @property
+    def typed_expression(self) -> TypedExpression:
+        """The type and the text of the expression."""
+        return self.type, self.expression
 
 
 class FilterTable:
@@ -136,16 +143,16 @@ class FilterTable:
         group: str,
         subscriptions: Sequence[Subscription],
         in_force: Mapping[str, Subscription],
-        compiled: Mapping[str, PropertyFilter],
+        compiled: Mapping[TypedExpression, PropertyFilter],
     ) -> Generator[None, None, None]:
         """Note what a member's heartbeat says of its group, in steps: `subscriptions`, as far as
-        they are those `in_force`. `compiled` has the SQL92 expressions that are some. Raises
+        they are those `in_force`. `compiled` has the expressions that could be compiled. Raises
         BadRequest when there is no room; what came before is noted."""
         for number, stated in enumerate(subscriptions, 1):
             one = in_force.get(stated.topic, stated)
-            is_one = (one.type, one.expression) == (stated.type, stated.expression)
+            is_one = one.typed_expression == stated.typed_expression
             if is_one and one.type != TAG_TYPE and one.expression:
-                self._register_one(group, one, compiled.get(one.expression))
+                self._register_one(group, one, compiled.get(one.typed_expression))
             if number % _STEP == 0:
                 yield
         for topic in self._index.topics_of(group):
@@ -256,7 +263,7 @@ class FilterTable:
     def _register_one(self, group: str, one: Subscription, compiled: PropertyFilter | None) -> None:
         pair = one.topic, group
         known = self._entries.get(pair)
-        is_same = known is not None and (one.type, one.expression) == (known.type, known.expression)
+        is_same = known is not None and one.typed_expression == known.typed_expression
         if known is not None and is_same and (compiled or known.compiled):
             self._renew(pair, known, one.version, compiled)
         elif compiled is None:
@@ -295,7 +302,9 @@ class FilterTable:
         """The expression as this group's, which bit maps know."""
         if self._maps is None or compiled is None:
             return compiled
-        return PropertyFilter(compiled.sql, MapTest(map_mask(entry.positions), entry.mapped_from))
+        return PropertyFilter(
+            compiled.compiled, MapTest(map_mask(entry.positions), entry.mapped_from)
+        )
 
     def _check_room(self, pair: Pair, compiled: PropertyFilter) -> None:
         known = self._entries.get(pair)

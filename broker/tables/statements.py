@@ -25,7 +25,8 @@ from collections.abc import Mapping
 import msgspec
 
 from aerobee.broker.tables.client_sizes import subscription_bytes
-from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
+from aerobee.protocol.filters.property_filter import TAG_TYPE
+from aerobee.protocol.filters.subscription import Subscription
 
 
 class _Statement(msgspec.Struct, gc=False):

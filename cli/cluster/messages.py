@@ -28,7 +28,7 @@ from aerobee.client.consuming.puller import PullStatus, make_subscription
 from aerobee.client.errors import CallerError, NetworkError, PeerFailed
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.filters.subscription import SQL_TYPE, TAG_TYPE
+from aerobee.protocol.filters.property_filter import SQL_TYPE, TAG_TYPE
 
 _BATCH: Final = 32
 _ENDS: Final = ("earliest", "latest")

@@ -14,7 +14,8 @@ from aerobee.client.consuming.send_back import send_back
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Addresses, ClientOptions, checked_group, checked_options
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
+from aerobee.protocol.filters.property_filter import TAG_TYPE
+from aerobee.protocol.filters.subscription import Subscription
 
 
 class PullConsumer(queue_offsets.OffsetsRole):

@@ -16,13 +16,8 @@ from aerobee.client.message import ReceivedMessage, received_until_full
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.subscription import (
-    SQL_TYPE,
-    TAG_TYPE,
-    Subscription,
-    parse_tag_expression,
-)
+from aerobee.protocol.filters.property_filter import TAG_TYPE, check_type
+from aerobee.protocol.filters.subscription import Subscription, parse_tag_expression
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import (
     PULL_COMMIT_OFFSET,
@@ -51,11 +46,8 @@ def make_subscription(
         check_topic_name(topic)
         if expression_type == TAG_TYPE:
             return parse_tag_expression(topic, expression, version)
-        if expression_type != SQL_TYPE:
-            raise BadRequest.system_error(
-                f"the expression type is {TAG_TYPE} or {SQL_TYPE}, not {expression_type!r}"
-            )
-        return Subscription(topic, expression, SQL_TYPE, version)
+        check_type(expression_type)
+        return Subscription(topic, expression, expression_type, version)
 
 
 class PullStatus(enum.Enum):

@@ -48,7 +48,8 @@ from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, CheckClientConfig
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
+from aerobee.protocol.filters.property_filter import TAG_TYPE
+from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import retry_topic, why_no_group_topic
 

@@ -1,4 +1,4 @@
-"""The properties of many messages at once, in Arrow; SQL92 filters over them.
+"""The properties of many messages at once, in Arrow; filters over them.
 
 Rules as in `protocol/message/properties.py`: entries end with U+0002, names with U+0001; an entry
 without a name or a value is dropped; of a repeated name the last entry counts.
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from aerobee.pipeline.decode import compiled
 from aerobee.pipeline.decode.arrow_values import of_buffers, slices
+from aerobee.protocol.filters.property_filter import TypedExpression, compile_expression
 from aerobee.protocol.message.properties import SYSTEM_PROPERTIES
 
 _ENTRY_END, _NAME_END = "\x02", "\x01"
@@ -193,16 +194,13 @@ def _are_single(parents: np.ndarray, codes: np.ndarray, count: int) -> bool:
     return bool((np.add.reduceat(bits, begins) == np.bitwise_or.reduceat(bits, begins)).all())
 
 
-def sql_matcher(expression: str) -> Callable[[Properties], np.ndarray]:
-    """A function that says, as bool[n], which of n messages match an SQL92 filter.
+def property_matcher(condition: TypedExpression) -> Callable[[Properties], np.ndarray]:
+    """A function that says, as bool[n], which of n messages fulfil a condition.
 
-    The expression was checked before. Arrow finds the values of the properties that it names for
+    The condition was checked before. Arrow finds the values of the properties that it names for
     all messages together; then the compiled filter is asked for each message.
     """
-    # This import brings the parser, which reads without SQL have no need of.
-    from aerobee.protocol.filters.sql_filter import compile_sql
-
-    compiled = compile_sql(expression)
+    compiled = compile_expression(condition)
     names, matches = compiled.names, compiled.matches
 
     def match(properties: Properties) -> np.ndarray:

@@ -39,8 +39,8 @@ from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import MessageIllegal
-from aerobee.store.index.index_file import index_file_bytes
 from aerobee.store.index.index_service import IndexService
+from aerobee.store.index.layout import index_file_bytes
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_table import ConsumeQueueTable

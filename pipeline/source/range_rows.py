@@ -21,7 +21,7 @@ from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
 from aerobee.pipeline.decode.decode import Bad, Form, decode_parts, numbers
-from aerobee.pipeline.decode.properties import sql_matcher
+from aerobee.pipeline.decode.properties import property_matcher
 from aerobee.pipeline.decode.record_starts import record_starts
 from aerobee.pipeline.errors import BadData
 from aerobee.pipeline.source.range_reader import PulledRecords, PullForm, RangeReader
@@ -91,7 +91,7 @@ class _Rows:
             decompress=options.decompress,
             broker_name=queue.broker,
             system_properties=options.system_properties,
-            matching=None if options.condition is None else sql_matcher(options.condition),
+            matching=None if options.condition is None else property_matcher(options.condition),
         )
 
     def batches(self, chunk: PulledRecords) -> Iterator[pa.RecordBatch]:

@@ -33,12 +33,13 @@ from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.foreign_options import source_word
 from aerobee.pipeline.option_map import OptionMap, read_columns
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.subscription import (
-    ALL_MESSAGES,
-    SQL_TYPE,
+from aerobee.protocol.filters.property_filter import (
+    EXPRESSION_TYPES,
     TAG_TYPE,
-    parse_tag_expression,
+    TypedExpression,
+    compile_expression,
 )
+from aerobee.protocol.filters.subscription import ALL_MESSAGES, parse_tag_expression
 from aerobee.protocol.names import check_group_name
 
 log = logging.getLogger("aerobee.pipeline")
@@ -116,7 +117,7 @@ class SourceOptions:
     assigned: frozenset[Queue] | None
     expression: str  # the tags, for the broker
     tags: frozenset[str]
-    condition: str | None  # SQL92, evaluated here
+    condition: TypedExpression | None  # evaluated here
     start: OffsetSpec
     end: OffsetSpec
     limits: BatchLimits
@@ -252,23 +253,21 @@ def _what(options: OptionMap) -> tuple[tuple[str, ...], str | None, frozenset[Qu
     return topics, None, None
 
 
-def _expression(options: OptionMap) -> tuple[str, frozenset[str], str | None]:
-    """The tags as text and as a set, or an SQL92 expression, which is checked now."""
-    kind = options.choice("expressionType", (TAG_TYPE, SQL_TYPE), TAG_TYPE)
+def _expression(options: OptionMap) -> tuple[str, frozenset[str], TypedExpression | None]:
+    """The tags as text and as a set, or an expression over properties, which is checked now."""
+    kind = options.choice("expressionType", (TAG_TYPE, *EXPRESSION_TYPES), TAG_TYPE)
     expression = options.text("subExpression")
-    if kind == SQL_TYPE and expression is None:
-        raise OptionError("option expressionType: SQL92 needs a subExpression")
+    if kind != TAG_TYPE and expression is None:
+        raise OptionError(f"option expressionType: {kind} needs a subExpression")
     expression = expression or ALL_MESSAGES
     try:
         if kind == TAG_TYPE:
             return expression, parse_tag_expression("", expression).tags, None
-        # Brings the parser, which reads by tags have no need of.
-        from aerobee.protocol.filters.sql_filter import compile_sql
-
-        compile_sql(expression)
+        condition = kind, expression
+        compile_expression(condition)
     except BadRequest as error:
         raise OptionError(f"option subExpression: {error.remark}") from error
-    return ALL_MESSAGES, frozenset(), expression
+    return ALL_MESSAGES, frozenset(), condition
 
 
 def _offset_spec(options: OptionMap, which: str, otherwise: int) -> OffsetSpec:

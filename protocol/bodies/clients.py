@@ -24,10 +24,10 @@ from aerobee.protocol.bodies.common import (
     text_member,
 )
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.property_filter import TAG_TYPE
 from aerobee.protocol.filters.subscription import (
     ALL_MESSAGES,
     TAG_SEPARATOR,
-    TAG_TYPE,
     Subscription,
     parse_tag_expression,
     tag_subscription,

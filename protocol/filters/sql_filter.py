@@ -30,6 +30,7 @@ from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.property_filter import RefusedForDepth
 from aerobee.protocol.filters.sql_meaning import (
     MAX_DEPTH,
     Meaning,
@@ -133,12 +134,6 @@ class SqlFilter:
         return self._evaluate(properties)
 
 
-class RefusedForDepth(BadRequest):
-    """The expression has more than `levels`, the most that a setting may allow."""
-
-    levels: Final = MAX_DEPTH
-
-
 def compile_sql(expression: str) -> SqlFilter:
     """The filter that an expression means.
 
@@ -201,8 +196,10 @@ def _refusal(text: str, wrong: Wrong) -> BadRequest:
     position = wrong.position
     near = text[position : position + 20]
     place = f"at character {position + 1} ({near!r})" if near else "at the end"
-    kind = RefusedForDepth if isinstance(wrong, TooDeep) else BadRequest
-    return kind(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"SQL92 expression, {place}: {wrong}")
+    remark = f"SQL92 expression, {place}: {wrong}"
+    if isinstance(wrong, TooDeep):
+        return RefusedForDepth(remark, MAX_DEPTH)
+    return BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
 
 
 def _odd_character(rest: str) -> str:

@@ -14,12 +14,11 @@ import msgspec
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.property_filter import TAG_TYPE, TypedExpression
 from aerobee.protocol.hashing import java_hash, tag_code
 
 ALL_MESSAGES = "*"
 TAG_SEPARATOR = "||"
-TAG_TYPE = "TAG"
-SQL_TYPE = "SQL92"
 
 # An expression of nothing but blanks names no tag and matches nothing (what the reference does):
 # its one code is no 32-bit number, so no message has it.
@@ -40,6 +39,11 @@ class Subscription(msgspec.Struct, frozen=True, gc=False):
     tags: frozenset[str] = frozenset()
     codes: frozenset[int] = frozenset()
     class_filter: bool = False
+
+    @property
+    def typed_expression(self) -> TypedExpression:
+        """The type and the text of the expression."""
+        return self.type, self.expression
 
     def matches(self, tags_code: int) -> bool:
         """Whether a message with this tag hash may match."""

@@ -1,10 +1,5 @@
 """One index file: finds records by the hash of `topic#key`, newest first (store/FORMAT.md 6).
-
-    header 40 bytes   begin time i64, end time i64, begin log offset i64, end log offset i64,
-                      slots in use i32, number of the next entry i32 (starts at 1)
-    slots             i32 each: number of the newest entry of the slot, 0 for none
-    entries           20 bytes each: key hash i32, log offset i64, seconds since the begin time i32,
-                      number of the previous entry in the same slot i32
+`layout.py` says where the parts of the file lie.
 
 The file is sparse at its full length and mapped. Stores go only into ranges reserved before: the
 slots when the file is made, entries a megabyte ahead, both by `reserve`, which may say ENOSPC while
@@ -26,19 +21,22 @@ from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.protocol.layouts import positions
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
+from aerobee.store.index.layout import (
+    ENTRY,
+    HEADER,
+    INDEX_ENTRY_BYTES,
+    PREVIOUS_POSITION,
+    SECONDS_POSITION,
+    SLOT,
+    SLOT_BYTES,
+    entry_at,
+    index_file_bytes,
+    seconds_since,
+    slot_at,
+    slot_hash,
+)
 from aerobee.store.log.compiled import Compiled
 
-HEADER = struct.Struct(">qqqqii")
-HEADER_BYTES = 40
-SLOT_BYTES = 4
-INDEX_ENTRY_BYTES = 20
-I32_MAX = 0x7FFFFFFF
-
-_SLOT = struct.Struct(">i")
-_ENTRY = struct.Struct(">iqii")
-#: Where key hash, log offset, seconds and the number of the previous entry lie in an entry.
-ENTRY_POSITIONS = positions(_ENTRY)
-_SECONDS_POSITION, _PREVIOUS_POSITION = ENTRY_POSITIONS[2:]
 # Entries of a slot that one step of a search looks at: a tenth of a millisecond.
 _STEP_ENTRIES = 256
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
@@ -54,24 +52,6 @@ HASHED_POSITIONS = positions(HASHED)
 IndexKey: TypeAlias = tuple[int, int, int]
 #: Stored hash and log offset of one key of a record.
 EntryKey: TypeAlias = tuple[int, int]
-
-
-def index_file_bytes(slots: int, entries: int) -> int:
-    """Length of an index file with that many slots and entries."""
-    return HEADER_BYTES + SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
-
-
-def slot_hash(java_hash: int) -> int:
-    """The non-negative hash that is stored: |hash|, and 0 for the hash without a positive form."""
-    positive = -java_hash if java_hash < 0 else java_hash
-    return positive if positive <= I32_MAX else 0
-
-
-def seconds_since(begin_ms: int, store_ms: int) -> int:
-    """The seconds in an entry of a record of that time, in a file that begins at `begin_ms`."""
-    if begin_ms > 0 and store_ms > begin_ms:
-        return min((store_ms - begin_ms) // 1000, I32_MAX)
-    return 0
 
 
 class KeyHashes:
@@ -111,7 +91,6 @@ class IndexFile:
         self._fd = -1
         self._map: mmap.mmap | None = None
         self.slots = slots
-        self._entries_at = HEADER_BYTES + SLOT_BYTES * slots
         self._reserved = 0
         self.path = path
         self.entries = entries
@@ -190,10 +169,10 @@ class IndexFile:
         if needed <= self._reserved:
             return
         if self._reserved == 0:
-            self._files.reserve(self._fd, 0, self._entries_at)
+            self._files.reserve(self._fd, 0, entry_at(self.slots, 0))
             self._reserved = self.count
         ahead = min(needed + _AHEAD_ENTRIES, self.entries)
-        start = self._entries_at + INDEX_ENTRY_BYTES * self._reserved
+        start = entry_at(self.slots, self._reserved)
         self._files.reserve(self._fd, start, INDEX_ENTRY_BYTES * (ahead - self._reserved))
         self._reserved = ahead
 
@@ -203,21 +182,16 @@ class IndexFile:
         count = self.count
         assert memory is not None
         assert count < self._reserved
-        slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots)
-        (previous,) = _SLOT.unpack_from(memory, slot_at)
+        place = slot_at(key_hash % self.slots)
+        (previous,) = SLOT.unpack_from(memory, place)
         if previous <= 0 or previous > count:
             previous = 0
             self.used_slots += 1
         seconds = self.seconds_of(store_ms)
-        _ENTRY.pack_into(
-            memory,
-            self._entries_at + INDEX_ENTRY_BYTES * count,
-            key_hash,
-            log_offset,
-            seconds,
-            previous,
+        ENTRY.pack_into(
+            memory, entry_at(self.slots, count), key_hash, log_offset, seconds, previous
         )
-        _SLOT.pack_into(memory, slot_at, count)
+        SLOT.pack_into(memory, place, count)
         if count == 1:
             self.begin_offset = log_offset
             self.begin_ms = store_ms
@@ -239,23 +213,23 @@ class IndexFile:
             keys = keys[1:]
         if not keys:
             return
-        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
+        read_slot, write_slot, write_entry = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack_into
         slots, count, used = self.slots, self.count, self.used_slots
-        entry_at = self._entries_at + INDEX_ENTRY_BYTES * count
+        slots_begin, position = slot_at(0), entry_at(slots, count)
         last_ms = seconds = 0
         for key_hash, log_offset, store_ms in keys:
-            slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
-            (previous,) = read_slot(memory, slot_at)
+            place = slots_begin + SLOT_BYTES * (key_hash % slots)
+            (previous,) = read_slot(memory, place)
             if previous <= 0 or previous > count:
                 previous = 0
                 used += 1
             if store_ms != last_ms:
                 last_ms = store_ms
                 seconds = self.seconds_of(store_ms)
-            write_entry(memory, entry_at, key_hash, log_offset, seconds, previous)
-            write_slot(memory, slot_at, count)
+            write_entry(memory, position, key_hash, log_offset, seconds, previous)
+            write_slot(memory, place, count)
             count += 1
-            entry_at += INDEX_ENTRY_BYTES
+            position += INDEX_ENTRY_BYTES
         self.count, self.used_slots = count, used
         self.end_offset, self.end_ms = keys[-1][1], keys[-1][2]
 
@@ -294,8 +268,8 @@ class IndexFile:
             return
         number = self.slot(key_hash % self.slots)
         while 0 < number < self.count:
-            at = self._entries_at + INDEX_ENTRY_BYTES * number
-            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(memory, at)
+            at = entry_at(self.slots, number)
+            entry_hash, log_offset, seconds, previous = ENTRY.unpack_from(memory, at)
             yield number, entry_hash, log_offset, seconds
             # Entries only ever point back; a number that does not is damage, and would loop.
             if previous >= number:
@@ -345,7 +319,7 @@ class IndexFile:
 
     def _set_seconds(self, number: int, seconds: int) -> None:
         assert self._map is not None
-        _SLOT.pack_into(self._map, self.entry_position(number) + _SECONDS_POSITION, seconds)
+        SLOT.pack_into(self._map, self.entry_position(number) + SECONDS_POSITION, seconds)
         self.dirty = True
 
     # --- repair of a file in use ----------------------------------------------------------------
@@ -363,7 +337,7 @@ class IndexFile:
         if number > 1:
             seconds = self.seconds_of(store_ms)
         at = self.entry_position(number)
-        _ENTRY.pack_into(self._map, at, key_hash, log_offset, seconds, previous)
+        ENTRY.pack_into(self._map, at, key_hash, log_offset, seconds, previous)
         self.dirty = True
         return True
 
@@ -372,7 +346,7 @@ class IndexFile:
         assert self._map is not None
         if self.entry(number)[3] != found:
             return False
-        _SLOT.pack_into(self._map, self.entry_position(number) + _PREVIOUS_POSITION, expected)
+        SLOT.pack_into(self._map, self.entry_position(number) + PREVIOUS_POSITION, expected)
         self.dirty = True
         return True
 
@@ -399,18 +373,18 @@ class IndexFile:
 
     def entry_position(self, number: int) -> int:
         """Where entry `number` is in the file."""
-        return self._entries_at + INDEX_ENTRY_BYTES * number
+        return entry_at(self.slots, number)
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Entry `number`: key hash, log offset, seconds, number of the previous entry."""
-        entry: tuple[int, int, int, int] = _ENTRY.unpack(
+        entry: tuple[int, int, int, int] = ENTRY.unpack(
             self.read(self.entry_position(number), INDEX_ENTRY_BYTES)
         )
         return entry
 
     def slot(self, slot: int) -> int:
         """Number of the newest entry of `slot`."""
-        (number,) = _SLOT.unpack(self.read(HEADER_BYTES + SLOT_BYTES * slot, SLOT_BYTES))
+        (number,) = SLOT.unpack(self.read(slot_at(slot), SLOT_BYTES))
         return int(number)
 
     def blank_entries(self, start: int, end: int) -> None:
@@ -430,7 +404,7 @@ class IndexFile:
     def set_slot(self, slot: int, number: int) -> None:
         """Make entry `number` the newest of `slot`."""
         assert self._map is not None
-        _SLOT.pack_into(self._map, HEADER_BYTES + SLOT_BYTES * slot, number)
+        SLOT.pack_into(self._map, slot_at(slot), number)
         self.dirty = True
 
     def sync_and_drop_cache(self) -> None:

@@ -28,15 +28,14 @@ from aerobee.store.errors import StoreLayoutError
 from aerobee.store.index.check import cut_uncounted, repair_index_file
 from aerobee.store.index.index_file import (
     HASHED_BYTES,
-    I32_MAX,
     IndexFile,
     IndexKey,
     KeyHashes,
     WrongEntry,
     WrongLink,
     WrongSlot,
-    index_file_bytes,
 )
+from aerobee.store.index.layout import I32_MAX, index_file_bytes
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.compiled import Compiled
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file

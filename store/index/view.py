@@ -9,12 +9,18 @@ cuts off or makes again, the scrub repairs, the audit names each place.
 import sys
 from array import array
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import NamedTuple
 
-from aerobee.store.index.index_file import HEADER, HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES
+from aerobee.store.index.layout import (
+    ENTRY,
+    HEADER,
+    HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
+    SLOT_BYTES,
+    entry_at,
+    slot_at,
+)
 
-_ENTRIES = Struct(">iqii")
 _CHUNK_ENTRIES = 50_000
 _CHUNK_SLOTS = 500_000
 
@@ -40,7 +46,6 @@ class IndexView:
     def __init__(self, read: Callable[[int, int], bytes], slots: int) -> None:
         self._read = read
         self.slots = slots
-        self.entries_at = HEADER_BYTES + SLOT_BYTES * slots
 
     def header(self) -> IndexHeader | None:
         """The header, None if the file is too short for it."""
@@ -49,7 +54,7 @@ class IndexView:
 
     def entry_position(self, number: int) -> int:
         """Where entry `number` is in the file."""
-        return self.entries_at + INDEX_ENTRY_BYTES * number
+        return entry_at(self.slots, number)
 
     def chunks(
         self, count: int, most: int = _CHUNK_ENTRIES, number: int = 1
@@ -63,7 +68,7 @@ class IndexView:
             size = INDEX_ENTRY_BYTES * min(most, count - number)
             data = self._read(self.entry_position(number), size)
             whole = data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES]
-            yield number, _ENTRIES.iter_unpack(whole)
+            yield number, ENTRY.iter_unpack(whole)
             if len(data) < size:
                 return
             number += size // INDEX_ENTRY_BYTES
@@ -76,7 +81,7 @@ class IndexView:
         for first in range(0, self.slots, most):
             count = min(most, self.slots - first)
             stored = array("i")
-            stored.frombytes(self._read(HEADER_BYTES + SLOT_BYTES * first, SLOT_BYTES * count))
+            stored.frombytes(self._read(slot_at(first), SLOT_BYTES * count))
             if sys.byteorder == "little":
                 stored.byteswap()
             expected = newest[first : first + count]

@@ -12,12 +12,15 @@ from collections.abc import Collection, Sequence
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
-from aerobee.store.index.index_file import (
+from aerobee.store.index.layout import (
     HEADER,
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
-    SLOT_BYTES,
+    LOG_OFFSET_POSITION,
+    entries_in,
     index_file_bytes,
+    slots_by_entry,
+    slots_in,
 )
 from aerobee.store.inspect.audit_report import Sizes
 from aerobee.store.inspect.state import KnownMarks
@@ -109,20 +112,16 @@ def _index_size(
         return slots, entries, GIVEN
     length = lengths.most_common(1)[0][0]
     if "index_slots" in given:
-        return slots, _entries(length, slots), GIVEN
+        return slots, entries_in(length, slots), GIVEN
     if "index_entries" in given:
-        return (length - HEADER_BYTES - INDEX_ENTRY_BYTES * entries) // SLOT_BYTES, entries, GIVEN
+        return slots_in(length, entries), entries, GIVEN
     if index_file_bytes(slots, entries) == length:
         return slots, entries, FOUND
     for file in layout.index_files:
         found = _slots_of(files, file) if file.size == length else None
         if found is not None:
-            return found, _entries(length, found), FOUND
+            return found, entries_in(length, found), FOUND
     return slots, entries, ASSUMED
-
-
-def _entries(length: int, slots: int) -> int:
-    return (length - HEADER_BYTES - SLOT_BYTES * slots) // INDEX_ENTRY_BYTES
 
 
 def _slots_of(files: Files, file: FoundFile) -> int | None:
@@ -142,9 +141,7 @@ def _slots_of(files: Files, file: FoundFile) -> int | None:
     wanted = end_offset.to_bytes(8, "big", signed=True)
     at = len(tail)
     while end_offset > 0 and count > 1 and (at := tail.rfind(wanted, 0, at)) >= 0:
-        # A log offset is the second field of an entry, four bytes in.
-        slot_bytes: int = start + at - 4 - INDEX_ENTRY_BYTES * (count - 1) - HEADER_BYTES
-        fits = (file.size - HEADER_BYTES - slot_bytes) % INDEX_ENTRY_BYTES == 0
-        if slot_bytes > 0 and slot_bytes % SLOT_BYTES == 0 and fits:
-            return slot_bytes // SLOT_BYTES
+        slots = slots_by_entry(file.size, count - 1, start + at - LOG_OFFSET_POSITION)
+        if slots is not None:
+            return slots
     return None

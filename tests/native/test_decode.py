@@ -17,7 +17,7 @@ from aerobee.native.form import chosen_decode
 from aerobee.pipeline.decode import compiled
 from aerobee.pipeline.decode.columns import MAP_TYPE, STORE_COLUMNS, TOPIC_COLUMNS
 from aerobee.pipeline.decode.decode import HEADERS, Form, decode
-from aerobee.pipeline.decode.properties import sql_matcher
+from aerobee.pipeline.decode.properties import property_matcher
 from aerobee.pipeline.decode.record_starts import MAGICS, record_starts
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.protocol.message.record_layout import (
@@ -144,7 +144,11 @@ def forms(draw: st.DrawFn) -> Form:
         selection=draw(st.one_of(st.none(), selections)),
         damage_is_bad=draw(st.booleans()),
         system_properties=draw(st.booleans()),
-        matching=draw(st.sampled_from([None, None, sql_matcher("TAGS = 'a' OR own IS NOT NULL")])),
+        matching=draw(
+            st.sampled_from(
+                [None, None, property_matcher(("SQL92", "TAGS = 'a' OR own IS NOT NULL"))]
+            )
+        ),
     )
 
 

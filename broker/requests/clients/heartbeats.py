@@ -33,8 +33,7 @@ from aerobee.protocol.bodies.clients import CheckClientConfig, ConsumerData, Hea
 from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.property_filter import PropertyFilter
-from aerobee.protocol.filters.subscription import TAG_TYPE
+from aerobee.protocol.filters.property_filter import TAG_TYPE, PropertyFilter, TypedExpression
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.client import ConsumerListHeader, UnregisterClientHeader
 from aerobee.protocol.names import (
@@ -121,7 +120,7 @@ class ClientRequests:
         return encode_success(command)
 
     def _register_filters(
-        self, consumer: ConsumerData, compiled: dict[str, PropertyFilter]
+        self, consumer: ConsumerData, compiled: dict[TypedExpression, PropertyFilter]
     ) -> Generator[None, None, None]:
         live = self._clients.consumer_group(consumer.group)
         if live is not None:
@@ -133,10 +132,10 @@ class ClientRequests:
 
     def _compile(
         self, consumers: Sequence[ConsumerData]
-    ) -> Generator[asyncio.Future[Any] | None, None, dict[str, PropertyFilter]]:
-        """The SQL92 expressions of a heartbeat that can be read. A faulty expression does not keep
+    ) -> Generator[asyncio.Future[Any] | None, None, dict[TypedExpression, PropertyFilter]]:
+        """The expressions of a heartbeat that can be read. A faulty expression does not keep
         a client from its other topics; pulls with it are answered with the fault."""
-        compiled: dict[str, PropertyFilter] = {}
+        compiled: dict[TypedExpression, PropertyFilter] = {}
         if not self._settings.property_filter:
             return compiled
         number = 0
@@ -145,10 +144,10 @@ class ClientRequests:
                 number += 1
                 if number % _NAMES_STEP == 0:
                     yield None
-                if one.type == TAG_TYPE or one.expression in compiled:
+                if one.type == TAG_TYPE or one.typed_expression in compiled:
                     continue
                 try:
-                    found = yield from self._expressions.compiled(one.type, one.expression)
+                    found = yield from self._expressions.compiled(one.typed_expression)
                 except BadRequest as error:
                     log.warning(
                         "expression refused group=%s topic=%s why=%s",
@@ -157,7 +156,7 @@ class ClientRequests:
                         error.remark,
                     )
                 else:
-                    compiled[one.expression] = found
+                    compiled[one.typed_expression] = found
         return compiled
 
     def _prepare(
@@ -214,7 +213,7 @@ class ClientRequests:
                         f"The broker does not support consumer to filter message by {kind[:64]}; "
                         "enablePropertyFilter is off"
                     )
-                yield from self._expressions.compiled(kind, subscription.expression)
+                yield from self._expressions.compiled(subscription.typed_expression)
         return encode_success(command)
 
     def consumer_list(self, _connection: Connection, command: Command) -> Steps:

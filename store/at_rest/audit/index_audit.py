@@ -13,13 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aerobee.store.index.index_file import (
-    HEADER_BYTES,
-    SLOT_BYTES,
-    KeyHashes,
-    index_file_bytes,
-    seconds_since,
-)
+from aerobee.store.index.index_file import KeyHashes
+from aerobee.store.index.layout import index_file_bytes, seconds_since, slot_at
 from aerobee.store.index.view import no_entries
 from aerobee.store.inspect.audit_report import Counts, Findings
 from aerobee.store.inspect.log_files import gap_at
@@ -131,7 +126,7 @@ class IndexFileAudit:
             )
 
     def _bad_slot(self, slot: int, stored: int, wanted: int) -> None:
-        position = HEADER_BYTES + SLOT_BYTES * slot
+        position = slot_at(slot)
         if stored >= self.count and not self._clean_stop:
             self._say("index-torn", position, f"slot {slot} holds entry {stored}, not counted yet")
             return

@@ -15,7 +15,8 @@ from array import array
 from collections.abc import Iterator, Mapping
 
 from aerobee.store.disk.files import Files
-from aerobee.store.index.index_file import SLOT_BYTES, EntryKey, WrongLink, WrongSlot
+from aerobee.store.index.index_file import EntryKey, WrongLink, WrongSlot
+from aerobee.store.index.layout import SLOT_BYTES
 from aerobee.store.index.view import IndexView
 
 # Entries and slots looked at in one step.

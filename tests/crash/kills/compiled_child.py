@@ -40,7 +40,7 @@ from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.record import decode_record
 from aerobee.remoting.connection_limits import RemotingLimits
 from aerobee.remoting.connections.connection_set import ConnectionSet
-from aerobee.store.index.index_file import HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES
+from aerobee.store.index.layout import INDEX_ENTRY_BYTES, entry_at, slot_at
 from aerobee.store.message_store import MessageStore
 from tests import native_builds
 from tests.crash.judges.same_directory import SameDirectory
@@ -123,11 +123,11 @@ class Observer:
 
     def _look_at_index(self, step: str, places: set[int]) -> None:
         slots = small_settings(self._directory).index_slots
-        entries_at = HEADER_BYTES + SLOT_BYTES * slots
+        entries_at = entry_at(slots, 0)
         for path in (self._directory / "index").glob("*"):
             data = path.read_bytes()
             for slot in range(slots):
-                at = HEADER_BYTES + SLOT_BYTES * slot
+                at = slot_at(slot)
                 number = int.from_bytes(data[at : at + 4], "big")
                 if number:
                     entry = data[entries_at + INDEX_ENTRY_BYTES * number :][:INDEX_ENTRY_BYTES]

@@ -15,7 +15,7 @@ from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import sql_filter
-from aerobee.protocol.filters.property_filter import PropertyFilter
+from aerobee.protocol.filters.property_filter import PropertyFilter, TypedExpression
 from aerobee.protocol.filters.subscription import Subscription
 from tests.inline_loop import INLINE, drive
 
@@ -53,11 +53,11 @@ class World:
             Subscription(topic, text, "TAG" if text == "*" else "SQL92", version)
             for topic, text in topics.items()
         ]
-        compiled: dict[str, PropertyFilter] = {}
+        compiled: dict[TypedExpression, PropertyFilter] = {}
         for one in said:
             try:
-                compiled[one.expression] = drive(
-                    self.expressions.compiled(one.type, one.expression)
+                compiled[one.typed_expression] = drive(
+                    self.expressions.compiled(one.typed_expression)
                 )
             except BadRequest:
                 continue
@@ -153,7 +153,7 @@ def test_dead_filters_are_forgotten_in_time(world: World) -> None:
 
 
 def test_the_dead_make_room_and_then_it_is_refused(tmp_path: Path) -> None:
-    one = 1024 + drive(World(tmp_path).expressions.compiled("SQL92", "a > 1")).size
+    one = 1024 + drive(World(tmp_path).expressions.compiled(("SQL92", "a > 1"))).size
     world = World(tmp_path, limit_bytes=3 * one)
     for group in ("g1", "g2", "g3"):
         world.beat(group, 1, T="a > 1")
@@ -172,7 +172,7 @@ def test_the_dead_make_room_and_then_it_is_refused(tmp_path: Path) -> None:
 def test_many_subscriptions_are_noted_in_steps(world: World) -> None:
     said = [Subscription(f"T{number}", "a > 1", "SQL92", 1) for number in range(320)]
     in_force = {one.topic: one for one in said}
-    compiled = {"a > 1": drive(world.expressions.compiled("SQL92", "a > 1"))}
+    compiled = {("SQL92", "a > 1"): drive(world.expressions.compiled(("SQL92", "a > 1")))}
     counts = [len(world.table) for _ in world.table.register("g", said, in_force, compiled)]
     assert counts == list(range(4, 321, 4))
 
@@ -280,7 +280,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The expressions that are really compiled from now on."""
     seen: list[str] = []
     sql_filter.load_parser()
-    monkeypatch.setattr(module, "_load", lambda: None)
+    monkeypatch.setattr(sql_filter, "load_parser", lambda: None)
     compile_in_steps = sql_filter.compile_in_steps
 
     def counted(expression: str) -> object:
@@ -293,9 +293,9 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def refused(expressions: Expressions, text: str, kind: str = "SQL92") -> str:
     with pytest.raises(BadRequest) as caught:
-        drive(expressions.compiled(kind, text))
+        drive(expressions.compiled((kind, text)))
     assert caught.value.code == 23
-    assert expressions.why_refused(kind, text) in (caught.value.remark, "")
+    assert expressions.why_refused((kind, text)) in (caught.value.remark, "")
     return caught.value.remark
 
 
@@ -303,10 +303,12 @@ def test_an_expression_is_compiled_once_right_or_wrong(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = compiles(monkeypatch)
-    first = drive(world.expressions.compiled("SQL92", "a > 1"))
-    assert drive(world.expressions.compiled("SQL92", "a > 1")) is first
+    first = drive(world.expressions.compiled(("SQL92", "a > 1")))
+    assert drive(world.expressions.compiled(("SQL92", "a > 1"))) is first
     why = refused(world.expressions, "a >")
-    assert refused(world.expressions, "a >") == why == world.expressions.why_refused("SQL92", "a >")
+    assert (
+        refused(world.expressions, "a >") == why == world.expressions.why_refused(("SQL92", "a >"))
+    )
     assert seen == ["a > 1", "a >"]
 
 
@@ -316,11 +318,11 @@ def test_the_last_ones_are_remembered_as_far_as_there_is_room(
     seen = compiles(monkeypatch)
     texts = [f"a > {number}" for number in range(20)]
     for text in texts:
-        drive(world.expressions.compiled("SQL92", "kept > 1"))
-        drive(world.expressions.compiled("SQL92", text))
+        drive(world.expressions.compiled(("SQL92", "kept > 1")))
+        drive(world.expressions.compiled(("SQL92", text)))
     assert world.expressions.bytes <= LIMITS.sql_filter_bytes
     assert seen == ["kept > 1", *texts]
-    drive(world.expressions.compiled("SQL92", texts[0]))
+    drive(world.expressions.compiled(("SQL92", texts[0])))
     assert seen[-1] == texts[0]
 
 
@@ -342,7 +344,7 @@ def test_the_last_ones_are_remembered_as_far_as_there_is_room(
 )
 def test_limits_are_named(world: World, kind: str, text: str, why: str) -> None:
     if not why:
-        drive(world.expressions.compiled(kind, text))
+        drive(world.expressions.compiled((kind, text)))
     else:
         assert why in refused(world.expressions, text, kind)
 
@@ -356,7 +358,7 @@ async def test_who_asks_for_the_same_meanwhile_gets_that_one(
     text = " OR ".join(f"a = {number}" for number in range(100))
 
     async def ask() -> PropertyFilter:
-        steps = expressions.compiled("SQL92", text)
+        steps = expressions.compiled(("SQL92", text))
         while True:
             try:
                 waits_for = next(steps)

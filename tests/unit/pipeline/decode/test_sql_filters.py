@@ -11,7 +11,7 @@ import pytest
 from aerobee.client.blocking_roles import Producer
 from aerobee.client.message import Message
 from aerobee.pipeline.brokers.offsets import Range
-from aerobee.pipeline.decode.properties import Properties, sql_matcher
+from aerobee.pipeline.decode.properties import Properties, property_matcher
 from aerobee.pipeline.source.range_rows import read_range
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.testing import RunningBroker
@@ -91,6 +91,6 @@ def test_all_and_none(filled: RunningBroker, sql: str, count: int) -> None:
 
 def test_of_a_repeated_property_the_last_counts_and_empty_texts_have_none() -> None:
     texts = ["a\x011\x02a\x012\x02", "", "a\x01", "b\x012", "a\x012"]
-    found = sql_matcher("a = 2")(Properties(pa.array(texts, pa.string())))
+    found = property_matcher(("SQL92", "a = 2"))(Properties(pa.array(texts, pa.string())))
     assert found.dtype == np.bool_
     assert found.tolist() == [True, False, False, False, True]

@@ -21,7 +21,7 @@ from aerobee.pipeline.jobs.derived.entries import (
 )
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
 from aerobee.pipeline.jobs.rebuild import KEYS, Sizes, index_writer, queue_writer
-from aerobee.store.index.index_file import HEADER
+from aerobee.store.index.layout import HEADER
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.delay_levels import DelayLevels
 from tests.unit.pipeline.job_stores import log_rows

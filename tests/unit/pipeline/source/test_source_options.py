@@ -124,7 +124,7 @@ def test_tags_are_read_and_wrong_ones_refused() -> None:
 
 def test_sql_is_checked_when_it_is_given_and_not_sent_to_the_broker() -> None:
     options = read(expressionType="sql92", subExpression="a > 1 and TAGS = 'x'")
-    assert options.condition == "a > 1 and TAGS = 'x'"
+    assert options.condition == ("SQL92", "a > 1 and TAGS = 'x'")
     assert (options.expression, options.tags) == ("*", frozenset())
     assert pickle.loads(pickle.dumps(options)) == options
     text = refused(expressionType="SQL92", subExpression="a > 1 and")

@@ -10,7 +10,8 @@ from aerobee.protocol.message.record import decode_record
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.index.check import repair_index_file
-from aerobee.store.index.index_file import IndexFile, index_file_bytes, slot_hash
+from aerobee.store.index.index_file import IndexFile
+from aerobee.store.index.layout import index_file_bytes, slot_hash
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import (
     FIRST_MS,

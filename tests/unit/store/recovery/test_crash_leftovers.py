@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.index.index_file import index_file_bytes
+from aerobee.store.index.layout import index_file_bytes
 from aerobee.store.message_store import MessageStore
 from tests.sim.disk.crash_choices import picks_of
 from tests.sim.disk.crash_model import CrashModel
