@@ -1,10 +1,10 @@
-"""Texts of headers that are none, and what a Java broker 4.9.7 on JDK 17 keeps of each.
+"""Broken texts of headers, and the bytes that a Java broker 4.9.7 on JDK 17 keeps of each.
 
-Found by sending them to it and looking at the stored records; tests/interop/clients/test_hostile.py
-does so again, of the broker under test.
+The bytes were found by sending the texts to that broker and looking at the stored records;
+tests/interop/clients/test_hostile.py sends the same texts to the broker under test.
 """
 
-# What a peer sent in a text, and the bytes of the text that RocketMQ keeps.
+# The bytes that a peer sent in a text, and the bytes that RocketMQ keeps of the text.
 BROKEN_BYTES = [
     (b"a\xffb", b"a\xef\xbf\xbdb"),
     (b"a\xf0\x9f\x98b", b"a\xef\xbf\xbdb"),

@@ -250,10 +250,11 @@ def part(
 
 
 def strided(name: str, what: str, begin: int, end: int) -> range:
-    """Every so many-th of the numbers from `begin` on, where the suite's size is the step.
+    """The numbers of one stride from `begin` to `end`: the suite's size is the step, and the seed
+    draws the first number.
 
-    For what is enumerated until a run meets none. `what` names the list, so that each has a
-    beginning of its own.
+    This is for a list whose end only a run can find. `what` names the list, so that each list
+    begins at a number of its own.
     """
     step = size(name)
     return range(begin + rng(f"{name} {what}").randrange(step), end, step)
@@ -291,7 +292,7 @@ def note(name: str, count: int, **more: int) -> None:
 
 
 def note_control(name: str, control: str, caught: int, of: int) -> None:
-    """A control of the suite was caught by so many of the cases that were looked at."""
+    """A control of the suite was caught by `caught` of the `of` cases that were looked at."""
     _write({"suite": name, "control": control, "caught": caught, "of": of})
 
 

@@ -137,12 +137,12 @@ _spent_s = sum(os.times()[:4])
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With what this process and children that have ended took of the processor since the last one:
-    a broker's or a driver's time is that of the test at which it ended."""
+    """Add the processor's time that this process and children that have ended took since the last
+    report: the time of a broker or a driver counts for the test at which it ended."""
     global _spent_s
     report = yield
     before, _spent_s = _spent_s, sum(os.times()[:4])
-    # As a member of its own it comes along from xdist's workers.
+    # xdist's workers send all members of a report, so this one comes along.
     report.__dict__["processor_s"] = _spent_s - before
     return report
 
@@ -180,7 +180,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _show_measured(terminalreporter: pytest.TerminalReporter) -> None:
-    """What campaigns have to print: lines that tests recorded as `measured`."""
+    """Print the lines that tests recorded as `measured`, at the end of a campaign."""
     lines = [
         str(value)
         for one in terminalreporter.stats.get("passed", [])

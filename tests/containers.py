@@ -1,11 +1,11 @@
 """Finds the containers that objects and modules keep: whatever may grow for as long as they live.
 
-`found` reads the source of a module and names each container as `Class.attribute`, a plain name for
-one of the module, and `function()` for a function that remembers its results. A container is what
-is made by a display, a comprehension or a call of a container type, what is annotated as one, and
-what a method adds to, wherever it comes from. A constant (`Final`, or a name in capitals with
-members from the start) is none, and neither is what a function has for itself. Compiled modules
-(.pyx) are read by their lines.
+`found` reads the source of a module and names each container: `Class.attribute` for a member of an
+object, a plain name for a container of the module, and `function()` for a function that remembers
+its results. A value is a container if a display, a comprehension or a call of a container type
+makes it, if its annotation is a container type, or if a method adds to it, wherever it comes from.
+Constants (`Final`, or a name in capitals with members from the start) and the local values of
+functions do not count. Compiled modules (.pyx) are read by their lines.
 
 `tests/test_containers.py` holds that each has its line in `config/bounds/growth.py`.
 """
@@ -172,7 +172,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _of_lines(text: str) -> Iterator[str]:
-    """Of a compiled module: declared members of its classes, and what they are given."""
+    """Containers of a compiled module: declared members of its classes, and assigned attributes."""
     kept = ""
     for line in text.splitlines():
         if opened := re.match(r"cdef (?:\w+ )*?class (\w+)|class (\w+)", line):
@@ -188,6 +188,6 @@ def _of_lines(text: str) -> Iterator[str]:
 
 
 def _given(line: str) -> Iterator[str]:
-    """Containers that a line gives to its object; none of one that only C understands."""
+    """Containers that a line gives to its object. A line that is no plain Python gives nothing."""
     with suppress(SyntaxError):
         yield from _assigned(ast.parse(line).body[0], "self")

@@ -208,14 +208,14 @@ class FaultyFiles(Files):
             self._content[target + path.removeprefix(source)] = self._content[path]
 
     def _forget_below(self, directory: str) -> None:
-        """Another directory is made in the place of one that was renamed or removed."""
+        """Forget a directory that was renamed or removed: another one is made in its place."""
         for path in [path for path in self._names if (path + "/").startswith(directory + "/")]:
             del self._names[path]
         for path in [path for path in self._content if path.startswith(directory + "/")]:
             del self._content[path]
 
     def _keep_tree(self, directory: str) -> None:
-        """What is there before the first call counts as being on the disk."""
+        """Keep the files that are there before the first call: they count as being on the disk."""
         if not os.path.isdir(directory):
             return
         self._names[directory] = set(os.listdir(directory))

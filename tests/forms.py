@@ -6,8 +6,8 @@ import pytest
 
 from aerobee.native.form import VARIABLE, CompiledForm, chosen
 
-#: What was wished when this run began. A test that leaves another wish behind takes the compiled
-#: form from all that follow it, and they may not skip for that.
+#: The wish when this run began. A test that leaves another wish behind takes the compiled form from
+#: all tests that follow it, and they may not skip for that.
 _WISH = os.environ.get(VARIABLE) or "auto"
 
 

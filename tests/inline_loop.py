@@ -1,5 +1,5 @@
-"""An event loop of which everything is done at once, for tables that tests change without a loop,
-and what drives handlers that are generators (broker/routing/router.py)."""
+"""An event loop that does everything at once, for tables that tests change without a loop, and
+`drive`, which runs handlers that are generators (broker/routing/router.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 class _InlineLoop:
-    """What a table asks of an event loop."""
+    """The methods of an event loop that a table calls."""
 
     def get_debug(self) -> bool:
         return False
@@ -40,13 +40,13 @@ INLINE = cast("asyncio.AbstractEventLoop", _InlineLoop())
 
 
 def made(creation: asyncio.Future[None] | None) -> None:
-    """What was to be made is there."""
+    """Fail unless the creation is over and has gone well."""
     if creation is not None:
         creation.result()
 
 
 def drive(steps: Generator[asyncio.Future[Any] | None, None, R] | R) -> R:
-    """What a handler answers, all that it waits for being done already."""
+    """The answer of a handler. Everything that the handler waits for has to be done already."""
     if not isinstance(steps, Generator):
         return steps
     try:

@@ -115,7 +115,7 @@ def _make(root: Path, build: Build, texts: Mapping[str, str]) -> None:
         shutil.copytree(_root_of(_made(build.like)), root)
         (root / "built").unlink()
     for name, text in texts.items():
-        # What is the same keeps its time, and is not compiled again.
+        # A source that is the same keeps its time, so that it is not compiled again.
         if not (folder / name).exists() or (folder / name).read_text() != text:
             (folder / name).write_text(text)
     hatch_build.build(root, build.options, _ROOT / hatch_build.KEPT)

@@ -13,9 +13,9 @@ waits while the part is being brought (`need` also skips or fails the test).
 How long it waits does not count as the test's own time, after which a test that hangs would end its
 run (`watch`).
 
-Who brings a part holds a lock on its file until the part is here, or has failed; the kernel gives
-the lock back however that process ends. What the script said is in the log beside the lock, and a
-failed part has a file with the script's exit code.
+The process that brings a part holds a lock on the part's file until the part is here, or has
+failed; the kernel gives the lock back however that process ends. The log beside the lock has the
+output of the script, and a failed part has a file with the script's exit code.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _try_lock(lock: IO[bytes]) -> bool:
 
 
 def lack(part: str) -> str | None:
-    """What went wrong while the part was brought, in one line; None if nothing did.
+    """The reason why the part could not be brought, in one line; None if nothing went wrong.
 
     Waits while it is being brought. A part that nobody has begun to bring lacks nothing here:
     whether it is there is for its suite to see.
@@ -142,7 +142,7 @@ def lack(part: str) -> str | None:
 
 
 def _free(lock: IO[bytes]) -> bool:
-    """Whether who brings the part has finished with it; waits for that."""
+    """Whether the process that brings the part has finished with it; waits for that."""
     until = time.monotonic() + PATIENCE_S
     waited = False
     while time.monotonic() < until:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 _FIRST, _END = 20_000, 32_000
 _STEP = 4
-# Between two workers' places: what is above one of the first's, as the ports of shards are, is none
-# of the second's, who might take it between the moments.
+# Places that are left free between two workers. Without them the second worker might take a port
+# above a place of the first worker, as the ports of shards are, between the two moments.
 _APART = 4
 
 
@@ -31,7 +31,7 @@ def _places() -> Iterator[int]:
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     places = range(_FIRST, _END, _STEP)
-    # A worker that takes the place of one that died has a number beyond the count.
+    # A worker that replaces a dead worker has a number beyond the count.
     number %= count
     size = len(places) // count
     share = places[number * size : (number + 1) * size - _APART]

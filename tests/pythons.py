@@ -35,8 +35,9 @@ SUITES = ("tests/unit", "tests/test_layers.py", "tests/contract", "tests/native"
 FORMS = {"compiled": "required", "plain": "off"}
 
 _NAME = re.compile(r"python3(\.\d+)?")
-# Prints nothing where the Python is none for us: another implementation, a preview, one without a
-# global lock, an environment (its Python is found by itself), one without what makes environments.
+# Prints nothing for a Python that cannot be used here: another implementation, a preview, a Python
+# without a global lock, an environment (its Python is found by itself), or a Python that cannot
+# make environments.
 _ASK = """
 import ensurepip, os, sys, sysconfig, venv
 if (sys.implementation.name == "cpython" and sys.version_info.releaselevel == "final"
@@ -55,7 +56,7 @@ class Python(NamedTuple):
 
     @property
     def version(self) -> str:
-        """As in a classifier: 3.12."""
+        """The minor version, as classifiers write it: 3.12."""
         return "{}.{}".format(*self.release)
 
 
@@ -73,7 +74,7 @@ def oldest() -> tuple[int, ...]:
 
 
 def candidates(folders: Iterable[Path]) -> Iterator[Python]:
-    """Whatever answers to the name of a Python 3 there, each program once."""
+    """The usable Pythons among the programs `python3` and `python3.N` there, each program once."""
     asked = set()
     for folder in folders:
         for path in sorted(folder.glob("python3*")):
@@ -97,7 +98,7 @@ def _asked(path: Path) -> Python | None:
 
 
 def best(pythons: Iterable[Python], least: tuple[int, ...]) -> list[Python]:
-    """Of those from version `least` on the best one of each minor version."""
+    """The best Python of each minor version from `least` on, the oldest version first."""
     by_version: dict[tuple[int, ...], Python] = {}
     for python in pythons:
         minor = python.release[:2]

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _environment(build: str) -> dict[str, str]:
-    """Of a process that runs a build of the sanitizers: their libraries come first of all."""
+    """The environment of a process that runs a sanitized build: the sanitizers are loaded first."""
     return os.environ | {
         "LD_PRELOAD": " ".join(_library(name) for name in ("libasan.so", "libubsan.so")),
         # Objects of Python are the allocator's, so that what lies beside them is nobody's.

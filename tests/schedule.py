@@ -26,8 +26,8 @@ from tests.parts import is_settled, parts_of, spark_versions
 _OLDER = "|".join(map(re.escape, spark_versions()[1:]))
 QUIET = "quiet"  # the group of the tests that want the machine for themselves
 
-#: How tests' ids begin, and the group of those tests. The first fit counts. "file" is a group for
-#: each module, and "alone" is none. Groups and tests without one begin in this order.
+#: How tests' ids begin, and the group of those tests. The first fit counts. With "file" each module
+#: is a group, with "alone" each test. The groups begin in this order, those of QUIET last.
 GROUPS: tuple[tuple[str, str], ...] = (
     # How long a client, a message, a step of the daemon takes.
     ("tests/interop/clients/test_hostile.py", QUIET),
@@ -61,7 +61,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/test_checks.py", "alone"),
     ("tests/interop/stores/test_expired_crossing.py", "alone"),
     ("tests/interop/stores/test_store_tools.py", "file"),
-    # What mqadmin says of both brokers is asked once.
+    # mqadmin asks both brokers once, for all tests of the file.
     ("tests/interop/administration/test_mqadmin.py", "file"),
     ("tests/crash/", "alone"),
     ("tests/sim/", "alone"),

@@ -1,4 +1,4 @@
-"""What code and pages cite is in the project: each cited page is there, and each cited section.
+"""The project has each page and each section that its code and its pages cite.
 
 Three pages are cited by number: `protocol/WIRE.md` and `store/FORMAT.md` by section, and
 `docs/reliability.md` also by the numbers of faults, invariants and tests (B7, I3, R8). All other
@@ -75,8 +75,8 @@ def places_in(page: str) -> frozenset[str]:
 
 
 def page_named(name: str, citing: Path) -> str | None:
-    """The page that a name means: a path from the root or from the citing file, or a name of which
-    there is one only."""
+    """The page that a name means: a path from the root or from the citing file, or a file's name
+    that only one page has."""
     for base in (ROOT, citing.parent):
         path = (base / name).resolve()
         if path.is_file() and path.is_relative_to(ROOT):
@@ -92,7 +92,7 @@ def cited_in(text: str) -> Iterator[Cited]:
 
 
 def wrong_in(text: str, citing: Path) -> list[str]:
-    """What a text cites that is not there, or that is not in the project."""
+    """The citations of a text that name a missing place, or a place outside the project."""
     wrong = [f"not in the project: {match[0]!r}" for match in _OUTSIDE.finditer(text)]
     for name in _PAGE.findall(text):
         if page_named(name, citing) is None:

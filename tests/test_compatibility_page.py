@@ -135,7 +135,7 @@ def wrong_calls(text: str, sent: set[str]) -> list[str]:
 
 
 def wrong_words(text: str) -> list[str]:
-    """States and clients that the page does not explain, and reasons that are none any more."""
+    """States and clients that the page does not explain, and reasons that no refusal has."""
     reasons = {_REFUSED + feature for feature in FEATURES.values()}
     wrong = [
         f"{section}: {row.name} has no such reason: {row.state!r}"

@@ -1,5 +1,5 @@
-"""Whatever can grow says what bounds it (`config/bounds/growth.py`), and docs/limits.md has the
-row."""
+"""Each container that can grow has a line in `config/bounds/growth.py` that says what bounds it.
+Each limit that is named there has a row in docs/limits.md."""
 
 from __future__ import annotations
 

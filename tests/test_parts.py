@@ -30,7 +30,7 @@ print(*parts.start())
 
 
 def started(folder: Path) -> list[str]:
-    """What `start` in a process of its own has begun, when that process has ended."""
+    """The parts that `start` has begun in a process of its own, which has ended by then."""
     program = PROGRAM.format(folder=str(folder))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30

@@ -1,4 +1,4 @@
-"""What a test needs of the machine and may not find there: programs, devices, privileges.
+"""Tools that a test needs and the machine may lack: programs, devices, privileges.
 
 A test without its tool skips with one line that names the tool and what brings it. A machine that
 is known to have a tool says so in AEROBEE_REQUIRED_TOOLS (names as below, separated by blanks or

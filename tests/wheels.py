@@ -1,11 +1,14 @@
-"""What is given out, in dist/: for each Python of the machine a wheel with the compiled form, one
-of plain Python for all others, and the sources. Each is tried before it is put there.
+"""Makes the packages that are given out, in dist/: for each Python of the machine a wheel with the
+compiled form, a wheel of plain Python for all others, and the sources. Each package is tried before
+it is put there.
 
     python -m tests.wheels
 
 A compiled wheel gets the oldest tag of manylinux that its modules fit, from auditwheel; they need
-the C library and zlib, both on that standard's list, so nothing is put beside them. Tried is:
-installed in a new environment, `aerobee --version`, a start, its log and metrics, a message.
+the C library and zlib, both on that standard's list, so nothing is put beside them.
+
+A trial installs the package in a new environment, asks `aerobee --version`, starts a broker, sends
+and pulls a message, and reads the log and the metrics.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _PINS = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), "requirements/
 
 
 class WheelFault(Exception):
-    """What was built is not what it should be; the text says in what."""
+    """A package is not as it should be, or a command for it failed; the text says why."""
 
 
 def main() -> int:
@@ -125,7 +128,7 @@ def _hold(holds: bool, what: str) -> None:
 
 
 def _run(command: list[str | Path], environ: Mapping[str, str] | None = None) -> str:
-    """What it printed. Raises WheelFault with its last words."""
+    """The output of a command. Raises WheelFault with its last words if it fails."""
     ran = subprocess.run(
         command,
         cwd=ROOT,

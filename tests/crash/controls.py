@@ -124,7 +124,7 @@ def bad_crc_accepted() -> None:
 
 
 def no_zeroing_after_a_cut() -> None:
-    """What recovery cuts off stays in the file (docs/reliability.md B11)."""
+    """The bytes that recovery cuts off stay in the file (docs/reliability.md B11)."""
     replace(Files, "zero", lambda *_: 0)
 
 
@@ -144,12 +144,12 @@ def after_a_power_cut() -> None:
 
 
 def delete_by_the_wall_clock() -> None:
-    """What the clock says is believed at once (`tests/sim/clocks/test_clocks_daemon.py`)."""
+    """A jump of the wall clock is believed at once (`tests/sim/clocks/test_clocks_daemon.py`)."""
     replace(SteadyTime, "now_ms", lambda steady: steady._clock.now_ms())
 
 
 def op_messages_forgotten() -> None:
-    """What is decided is noted in memory alone."""
+    """A decision is noted in memory alone: no op message is stored."""
     replace(TransactionLog, "_put_op", lambda *_: None)
 
 
@@ -216,7 +216,7 @@ def transaction_progress_ahead_of_sync() -> None:
 
 
 def delivered_early() -> None:
-    """What waits is delivered up to 300 ms before its time, if somebody looks."""
+    """A waiting message is delivered up to 300 ms before its time, if its service looks then."""
 
     def until(timer: TimerService, now_ms: int) -> int:
         return old_until(timer, now_ms) + 300

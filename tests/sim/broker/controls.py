@@ -37,7 +37,7 @@ class BrokerControl:
 
 
 def _progress_at_once(patch: pytest.MonkeyPatch) -> None:
-    """As RocketMQ: without waiting until what it rests on is durable."""
+    """Progress is committed before the records that it rests on are durable, as in RocketMQ."""
 
     def save(service: CheckService) -> None:
         service._commit(*service._table.progress())
@@ -97,12 +97,12 @@ def _timer_forgets(patch: pytest.MonkeyPatch) -> None:
 
 
 def _delivered_early(patch: pytest.MonkeyPatch) -> None:
-    """What is to be rolled is delivered."""
+    """A message that has to be rolled is delivered."""
     patch.setattr(TimerService, "_roll", lambda timer, message, *_: timer._put_due(message))
 
 
 def _overtaken(patch: pytest.MonkeyPatch) -> None:
-    """What is due is asked for once, before some of it is rolled."""
+    """The timer asks once up to when it may deliver, not again after it has rolled a message."""
     deliver, until_ms = TimerService._deliver, TimerService._until_ms
 
     def deliver_up_to(timer: TimerService, now_ms: int) -> None:
@@ -132,7 +132,7 @@ def _renamed_unsynced(patch: pytest.MonkeyPatch) -> None:
 
 SYNC, ASYNC = plan_named("broker-sync"), plan_named("broker-async")
 SYNC_LIVES, ASYNC_LIVES = plan_named("broker-sync-lives"), plan_named("broker-async-lives")
-#: So many decisions and checks that a crash is often between two records of one.
+#: Decisions and checks come often, so that a crash often falls between two records of a decision.
 _DECIDING = {"prepare": 12, "decide": 14, "round": 4, "sync": 3, "check": 3, "save": 3}
 DECIDING = replace(ASYNC, weights=_DECIDING)
 _TIMED = {"timed": 8, "recall": 2, "wait": 6, "leap": 1, "sync": 4, "save": 4, "kill": 1}

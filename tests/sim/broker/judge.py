@@ -52,8 +52,8 @@ Decisions = dict[int, list[Decision]]
 
 
 class Asked(NamedTuple):
-    """What clients meant: a transaction, and the body of a message with a time of its own, by their
-    numbers; and the settings of the broker."""
+    """The intentions of clients: `transaction` gives a transaction by its number, `timed_body` the
+    body of a message with a time of its own. `rules` are the settings of the broker."""
 
     transaction: Callable[[int], Transaction]
     timed_body: Callable[[int], bytes]
@@ -86,7 +86,7 @@ def judge_state(
 def judge_broker(
     start: Callable[[], SteppedBroker], image: Callable[[], State], told: Told, asked: Asked
 ) -> list[Fault]:
-    """The same of a broker that is started on any disk, whose state `image` gives."""
+    """Everything that is wrong with the broker that `start` starts; `image` is its disk's state."""
     try:
         broker = start()
     except Exception as error:  # noqa: BLE001 - whatever it is, the broker did not start
@@ -143,7 +143,7 @@ def _deliver_all(broker: SteppedBroker, told: Told) -> None:
 
 
 def history_of(told: Told, later: Decisions, asked: Asked) -> History:
-    """What producers were told, as the judge of transactions takes it."""
+    """The requests of producers with their answers, as the judge of transactions takes them."""
     history = History(0, asked.rules.checks, 1)
     decided = told.of("decided")
     for number, facts in told.of("prepared").items():
@@ -162,7 +162,7 @@ def history_of(told: Told, later: Decisions, asked: Asked) -> History:
 
 
 def _progress(found: State, log: list[Record], told: Told) -> Iterator[Fault]:
-    """Of the files as a start found them."""
+    """The faults of the files of progress, as a start found them."""
     progress, cursor = progress_in(found), cursor_in(found)
     saved, saved_cursor = told.last_done("progress"), told.last_done("cursor")
     if saved is not None and (progress is None or progress < saved):  # type: ignore[operator]

@@ -82,7 +82,7 @@ def wish_of(number: int) -> int:
 
 
 def body_of(number: int) -> bytes:
-    """Of a message or half message."""
+    """The body of the message or half message with this number."""
     rng = random.Random(number)
     return b"%08d " % number + rng.randbytes(rng.choice(_SIZES))
 
@@ -102,7 +102,7 @@ class BrokerRunner:
         self._step_began = 0
         self._life = BrokerLife(Told())
         self._files = RecordedFiles(ROOT, {}, self._boot)
-        # What clients know: half messages and checks by number, times of messages.
+        # Clients know these: half messages, checks and decisions by number, and times of messages.
         self._halves: dict[int, tuple[int, int]] = {}
         self._asked: list[tuple[int, tuple[int, int]]] = []
         self._decided: dict[int, int] = {}
@@ -248,7 +248,7 @@ class BrokerRunner:
             self._end(number, half, wish_of(number))
 
     def _step_contradict(self) -> None:
-        """What was decided is decided otherwise, which is refused."""
+        """A decided transaction is decided the other way, which is refused."""
         known = [number for number in self._decided if number in self._halves]
         if known:
             number = self.rng.choice(known)
@@ -311,7 +311,7 @@ class BrokerRunner:
         self._note_saved(at)
 
     def _note_saved(self, at: int) -> None:
-        """What is in the files of progress now was saved since `at`."""
+        """Note the content of the files of progress, which was saved since `at`."""
         image = self._files.image()
         if (cursor := cursor_in(image)) is not None:
             self._event("cursor", 0, cursor, at, 0)
@@ -339,7 +339,7 @@ class BrokerRunner:
         self._open()
 
     def _step_kill_inside(self) -> None:
-        """As if the process had been killed in the middle of the step before."""
+        """The process is killed in the middle of the step before: the life goes on from there."""
         begin, end = self._step_began, self._at
         if end - begin >= 2:
             self._go_on_at(self.rng.randint(begin + 1, end - 1))

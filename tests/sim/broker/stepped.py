@@ -47,7 +47,7 @@ TOPIC, TIMED, GROUP = "Transacted", "Timed", "payers"
 CONFIG = f"{ROOT}/config"
 TIMER_FILE, OFFSETS_FILE = f"{CONFIG}/timerProgress.json", f"{CONFIG}/consumerOffset.json"
 DAY_MS = 86_400_000
-#: What is further ahead is rolled.
+#: A message whose time is further ahead is rolled.
 WINDOW_MS = 2_000
 _MOST_TURNS = 200_000
 
@@ -202,7 +202,7 @@ class SteppedBroker:
         return result
 
     def appended(self) -> None:
-        """As the broker does after puts: under SYNC_FLUSH they are not visible yet."""
+        """Make new messages visible, as the broker does. Under SYNC_FLUSH they wait for a sync."""
         if not self._sync_flush:
             self.store.dispatch()
 
@@ -266,7 +266,7 @@ class SteppedBroker:
         self.pass_ms(1)
 
     def check(self) -> list[Command]:
-        """What the checks do once a second; the checks that came."""
+        """Run what the check service does once a second. Returns the checks that came."""
         self.transactions._checks.tick()
         return self.producer.asked()
 
@@ -310,5 +310,5 @@ def time_from(now_s: float) -> SteppedTime:
 
 
 def members_of(text: bytes) -> Any:
-    """What a state file says; fastjson's keys may be bare numbers."""
+    """The members of a state file's JSON object; fastjson's keys may be bare numbers."""
     return json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', text.decode()))

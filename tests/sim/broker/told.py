@@ -1,8 +1,8 @@
-"""What was asked of a broker and what it answered, by places of the disk's journal.
+"""The requests to a broker and its answers, by places of the disk's journal.
 
 An `Event` is one request, or one save of a progress file: from `at` on it may have had an effect,
-from `returned` on it was answered; the answer is worth what its records are, which end at the log
-offset `end`. `Told` is what all of them come to at a crash.
+from `returned` on it was answered. The answer holds after a power cut if its records are durable,
+which end at the log offset `end`. `Told` has the facts that all events amount to at a crash.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What was asked; `done`: and has to hold."""
+    """The value of an event; if the event is `done`, the value has to hold."""
 
     value: object
     done: bool
@@ -55,13 +55,13 @@ class BrokerLife:
 
     base: Told
     events: list[Event] = field(default_factory=list)
-    # (place, log offset): from there on so much was known to be durable.
+    # (place, log offset): from the place on, the log was known to be durable up to the offset.
     durable: list[tuple[int, int]] = field(default_factory=list)
     # (place, loop time): the latest time that may have been read by then.
     times: list[tuple[int, float]] = field(default_factory=list)
 
     def told(self, place: int, *, killed: bool) -> Told:
-        """What a crash at that place has to leave; `killed`: the disk lost nothing."""
+        """The facts that a crash at that place has to leave; `killed`: the disk lost nothing."""
         told = Told()
         for key, facts in self.base.facts.items():
             told.facts[key] += facts
@@ -77,7 +77,7 @@ class BrokerLife:
         return min((now for at, now in self.times if at >= place), default=self.times[-1][1])
 
     def cut_at(self, place: int) -> BrokerLife:
-        """What had happened by then; what had not been answered never is."""
+        """The life up to that place. A request that had no answer by then never gets an answer."""
         return BrokerLife(
             self.base,
             [

@@ -305,7 +305,7 @@ async def test_judging_by_properties_is_spread_and_keeps_no_tag_waiting() -> Non
     held.arrive((5, b"n\x01-1"), (6, b"n\x011999"))
     assert held.left == ["tagged"]
     await eventually(lambda: "g1999" in held.left)
-    # What is too dear to be judged here was given to the pulls; no other has left.
+    # Each pull is held or has left once. Pulls whose filters were too dear to judge here have left.
     assert len(held.left) + len(held.table) == 2_001
     held.table.release_all()
     assert len(held.left) == 2_001

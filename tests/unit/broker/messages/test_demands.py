@@ -110,8 +110,8 @@ def test_whatever_the_plain_form_acts_on_has_a_row(tmp_path: Path, multi_dispatc
     names = {one for one in found if isinstance(one, str)}
     assert names <= NOT_PLAIN_NAMES
     assert sum(one for one in found if isinstance(one, int)) == NOT_PLAIN_FLAGS
-    # Of what is in the table besides, recalls and checks take more than one property to be seen,
-    # and order is only counted.
+    # The table has more names that no send here can show: recalls and checks take more than one
+    # property, and order is only counted.
     unseen = {*RECALL.names, *CHECKS.names, *ORDER.names}
     unseen |= set() if multi_dispatch else {*MULTI_DISPATCH.names}
     assert names == NOT_PLAIN_NAMES - unseen

@@ -1,4 +1,4 @@
-"""What becomes of a client's property text."""
+"""The broker turns a client's property text into the text that is stored."""
 
 from __future__ import annotations
 

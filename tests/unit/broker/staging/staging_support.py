@@ -242,7 +242,7 @@ class Desk:
             self.loop.turn()
 
     def send_ready(self) -> None:
-        """What the broker does when a mark has moved, and some times a second."""
+        """Send the answers that are ready. The broker does so by a timer, and when a mark moves."""
         self.answers.go_on()
         self.staging.answers.send_ready()
 

@@ -1,5 +1,5 @@
-"""What is known of staged batches: bounded by bytes, kept by its changes, forgotten when it is
-said, answered and expired some a turn."""
+"""The state of staged batches is bounded by bytes, and a save writes its changes. Finished batches
+are forgotten after their time. Waiting requests are answered, and stages expire, some a turn."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def decide_many(desk: Desk) -> None:
 
 
 def named(stage: Stage) -> StagePart:
-    """What an intent says of a stage that is whole."""
+    """The part by which an intent names this stage, as a stage that is whole."""
     checksum = stage_checksum([chunk.crc for chunk in stage.chunks.values()])
     count = len(stage.chunks)
     return StagePart(BROKER, stage.partition, stage.name, count, stage.rows, checksum)

@@ -576,7 +576,7 @@ def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def intent_begun(desk: Desk, parts: list[StagePart], steps: int) -> Steps:
-    """An intent, so many steps of it done."""
+    """An intent of which the first `steps` steps are done."""
     begun = desk.steps(RequestCode.STAGE_INTENT, KEY, encode_parts(parts))
     assert list(islice(begun, steps)) == [None] * steps
     return begun

@@ -77,7 +77,7 @@ class AtOnce(Endless):
 
 
 class Time:
-    """What transactions ask of a loop."""
+    """A loop with a clock alone: transactions ask nothing else of it here."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -198,7 +198,7 @@ class Bench:
     def end(
         self, place: PutResult | Command, decision: int, *, oneway: bool = False, **fields: Any
     ) -> Command | None:
-        """What END_TRANSACTION is answered; a check is answered for its own message."""
+        """The answer to END_TRANSACTION for a half message, or for the message of a check."""
         if isinstance(place, Command):
             at, number = place.ext["commitLogOffset"], place.ext["tranStateTableOffset"]
         else:
@@ -420,7 +420,7 @@ def test_too_many_undecided_ones_are_refused(tmp_path: Path) -> None:
 
 
 async def test_answers_that_one_sync_covers_leave_a_slice_a_turn(tmp_path: Path) -> None:
-    """As many as may wait; the store's mark lets all of them go."""
+    """The most answers that may wait are here, and the store's mark lets all of them go."""
     bench = Bench(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
     loop, turns = asyncio.get_running_loop(), Turns(StepClock())
     answers = Answers(bench.settings, loop, turns, bench.store, bench.stats).decisions
@@ -450,7 +450,7 @@ def test_an_answer_waits_for_the_sync(tmp_path: Path) -> None:
     assert [one.code for one in bench.peer.asked()] == [0]
     bench.store.dispatch()
     assert bench.delivered() == [b"m"]
-    # Who wants no answer waits for nothing.
+    # A oneway request has no answer that could wait.
     second = bench.prepare()
     bench.end(second, COMMIT, oneway=True)
     assert len(answers) == 0
@@ -1039,7 +1039,7 @@ def test_a_damaged_half_message_is_passed_over_and_counted(bench: Bench) -> None
 
 
 def java_copy(bench: Bench, of: Message, checks_made: int) -> PutResult:
-    """As RocketMQ stores a half message again: nothing names the one it was."""
+    """Store a half message again as RocketMQ does: nothing in the copy names the first message."""
     properties = dict(of.properties) | {"TRANSACTION_CHECK_TIMES": str(checks_made)}
     made = message(of.body, HALF_TOPIC, 0, more=properties)
     made.born_timestamp_ms = of.born_timestamp_ms
