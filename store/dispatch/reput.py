@@ -92,15 +92,16 @@ class Reput:
 
     def _dispatch_fed(self, entries: list[Appended], tell: bool) -> list[Arrival]:
         index = self._index
+        keys = 0
         if index is not None:
-            index.reserve(sum([len(entry[5]) for entry in entries]))
+            keys = sum([len(entry[5]) for entry in entries])
+            index.reserve(keys)
         arrivals, count = self._write_entries(entries, tell)
         if index is not None:
-            index.put_entries(entries)
+            index.put_entries(entries, keys)
             index.finish()
-        self._done(entries)
         # Numbering goes on by one with each message that has a queue.
-        self._marks.count(self._marks.counted[1] + count)
+        self._done(entries, count)
         return arrivals
 
     def _write_entries(self, entries: list[Appended], tell: bool) -> tuple[list[Arrival], int]:
@@ -132,9 +133,9 @@ class Reput:
         """Count the queues' ends again, which have changed otherwise than by dispatch."""
         self._marks.count(self._queues.entries())
 
-    def _done(self, entries: list[Appended]) -> None:
+    def _done(self, entries: list[Appended], added: int | None = None) -> None:
         last = entries[-1]
-        self._marks.dispatch(last[2] + last[3], last[6])
+        self._marks.dispatch(last[2] + last[3], last[6], added)
         self._stats.dispatched_messages += len(entries)
 
     # --- catching up ------------------------------------------------------------------------

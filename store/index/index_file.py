@@ -156,7 +156,7 @@ class IndexFile:
     @property
     def room(self) -> int:
         """Keys that still fit."""
-        return max(0, self.entries - self.count)
+        return self.entries - self.count if self.entries > self.count else 0
 
     def begin_after(self, previous: "IndexFile") -> None:
         """Take over the end of the file before, as the reference presets a new file's header."""

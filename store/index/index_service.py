@@ -344,19 +344,20 @@ class IndexService:
                 file = self._roll()
             file.put(key_hash, log_offset, store_ms)
 
-    def put_entries(self, entries: list[Appended]) -> None:
-        """Index the messages of one round of dispatch, as `put_keys` does."""
+    def put_entries(self, entries: list[Appended], keys: int) -> None:
+        """Index the messages of one round of dispatch, whose keys are `keys` altogether, as
+        `put_keys` does."""
         compiled = self._compiled
         if compiled is not None and self.files:
             file = self.files[-1]
-            if file.room >= sum([len(entry[5]) for entry in entries]):
+            if file.room >= keys:
                 hashes = self.hashes
                 prefixes = (hashes.prefixes, hashes.prefix)
                 compiled.put_keys(entries, file, *prefixes, java_hash_with_prefix)
                 return
-        for _, _, log_offset, _, _, keys, store_ms, topic in entries:
-            if keys:
-                self.put_keys(topic, keys, log_offset, store_ms)
+        for _, _, log_offset, _, _, own, store_ms, topic in entries:
+            if own:
+                self.put_keys(topic, own, log_offset, store_ms)
 
     def put_all(self, entries: Iterable[Appended]) -> None:
         """Index many messages, as `put_keys` does."""

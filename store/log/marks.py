@@ -94,10 +94,13 @@ class Marks:
         self.durable = end
         self._listener.moved(self)
 
-    def dispatch(self, end: int, store_ms: int) -> None:
-        """Queues and index have what lies below `end`, whose newest record is of `store_ms`."""
+    def dispatch(self, end: int, store_ms: int, added: int | None = None) -> None:
+        """Queues and index have what lies below `end`, whose newest record is of `store_ms`; the
+        queues' ends have grown by `added` together (None: `count` follows)."""
         self.dispatched = end
         self.dispatched_ms = store_ms
+        if added is not None:
+            self.counted = (end, self.counted[1] + added)
 
     def count(self, queue_entries: int) -> None:
         """With `dispatched` where it is, the ends of all queues add up to `queue_entries`."""
