@@ -223,8 +223,9 @@ class Build:
         end = segments.segments[-1].end if segments.segments else 0
         if end < self._rest.store.marks.flushed or (not end and self._old.name_anything()):
             raise StoreLayoutError(
-                f"the commit log ends at {end}, messages that stood behind it are missing; nothing "
-                "was changed. Restore the log, or look with 'aerobee store repair' at what is left."
+                f"the commit log ends at {end}, but it held messages beyond that: segments are "
+                "missing at its end. Restore them, or run 'aerobee store repair' to see what is "
+                "left. Nothing was changed."
             )
 
     def _merge(self, records: list[Checked], sequences: Sequences) -> None:
