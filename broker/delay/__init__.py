@@ -1,4 +1,4 @@
-"""Delayed messages: put where they wait, delivered when they are due, and how far that is.
+"""Delayed messages: put where they wait, delivered when they are due, and the progress of that.
 
 `core.py` builds it; sends come in through the stored properties, timers drive the delivery.
 """

@@ -52,7 +52,7 @@ class TimerBacklog:
         return self._queues.readable(queue_id, first)
 
     def _first(self, queue_id: int, number: int, done: Done, position: int) -> int:
-        """The queue offset behind all that pasts cover whole."""
+        """The queue offset after all that pasts cover whole."""
         if not self._queues.readable(queue_id, position):
             return position
         end_ms = (number + 1) * HOUR_MS

@@ -282,7 +282,7 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
     # --- for administrators -----------------------------------------------------------------
 
     def waiting(self) -> list[tuple[int, int, int]]:
-        """Each level, its next queue offset and the one behind its last message."""
+        """Each level, its next queue offset and the queue offset after its last message."""
         queues = self._queues
         return [
             (level.number, level.offset, queues.end(level.number))

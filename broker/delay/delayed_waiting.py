@@ -73,7 +73,7 @@ class TimedWaiting(WaitingRecords):
                 yield self._queues.readable(queue_id, first)
 
     def _in_queue(self, queue_id: int) -> Iterator[int | None]:
-        """The places in one queue, and None behind each part of it that was read."""
+        """The places in one queue, and None after each part of it that was read."""
         begin_ms, is_done = self._timer.begin_ms, self._timer.is_done
         position = self._queues.first_from(queue_id, begin_ms, 0)
         while position < self._queues.span(queue_id).end:

@@ -10,7 +10,7 @@ is set back, the cursor goes back with it, and what was done up to its old place
 *past*: records below a log offset, up to a cursor.
 
 A delivered message is stored a second time without a wait for its sync, so a file never says more
-than what is durable: a position is written when the log is synced behind the last message that was
+than what is durable: a position is written when the log is synced past the last message that was
 delivered before it. RocketMQ writes it at once, and a power cut then loses the messages that the
 file calls delivered. A stop or kill in between delivers the last ones twice; none gets lost.
 

@@ -141,8 +141,9 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         self._settings = appending.settings
         self._wheel = Wheel()
         self._hours: dict[int, _Hour] = {}
-        # Puts that are not visible yet, with growing action times: (log offset behind it, time).
-        # The first is the earliest of all; one behind which an earlier one came is left out.
+        # Puts that are not visible yet, with growing action times: (log offset after it, time).
+        # The first is the earliest of all; a put is left out once one with an earlier time came
+        # after it.
         self._hidden: deque[tuple[int, int]] = deque()
         self._head = Head()
         self._closed = False
@@ -176,7 +177,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
                 "(timerWheelEnable=false); send it with a delay level, or have it switched on"
             )
         self._follow_back(now_ms)
-        # Nothing may come to lie behind the cursor, which is ahead of the clock by a step at most.
+        # Nothing may come to lie before the cursor, which is ahead of the clock by a step at most.
         return max(asked, self._progress.done.cursor.action_ms)
 
     def put(self, message: StoreMessage) -> PutResult:
@@ -461,7 +462,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
 
     def _deliver_or_roll(self, action_ms: int, log_offset: int, now_ms: int) -> int | None:
         """Deliver or roll one record, or leave out what is recalled, or whose topic was deleted.
-        Returns the log offset behind what was stored, None if nothing is to be. Raises StoreError
+        Returns the log offset after what was stored, None if nothing is to be. Raises StoreError
         when it cannot be now."""
         message = self._queues.message(log_offset)
         if message is None:

@@ -4,7 +4,7 @@ Each turn serves one *head*: the message that comes next, of a level or of the t
 taken when a head is due, never later than the owner says, because the wall clock may be set forth
 meanwhile.
 
-A message that cannot be put now (disk full) is tried again after `RETRY_S`; all behind it waits, so
+A message that cannot be put now (disk full) is tried again after `RETRY_S`; all after it waits, so
 nothing is lost and nothing overtakes. An error that is a bug is logged, and has its head wait for
 longer. A store that is broken ends the turns until a restart. Loop thread only.
 """
@@ -35,7 +35,7 @@ class Head:
 
     @property
     def shown(self) -> str:
-        """Names it in a line of the log, behind a space."""
+        """Names it in a line of the log, after a space."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""The work of clients on messages: send, pull, retry, recall, query; also in the compiled form.
+"""Clients' requests with messages: send, pull, retry, recall, query; also in the compiled form.
 
 The hot path of the daemon. `core.py` registers its handlers at the router.
 """

@@ -72,7 +72,7 @@ class StageAnswers:
         # By the end of their time; the number keeps questions from being compared.
         self._by_deadline: list[tuple[float, int, _Question]] = []
         self._by_batch: dict[BatchKey, dict[int, _Question]] = {}
-        # Log offsets behind done records that are not durable yet.
+        # Log offsets after done records that are not durable yet.
         self._done_ends: dict[BatchKey, int] = {}
         # Questions that are due.
         self._due: deque[_Question] = deque()

@@ -125,7 +125,7 @@ class FinishedBatches:
         if known is not None and known.batch > last.batch:
             return
         self._take_out(query)
-        self.queries[query] = last  # behind all others
+        self.queries[query] = last  # after all others
         self.bytes += _bytes_of(query, last)
         self.changed[query] = None
         if last.others:

@@ -233,6 +233,6 @@ def _known(queries: Mapping[str, Known]) -> Iterable[tuple[str, LastBatch | Forg
 
 def _change(table: dict[str, LastBatch | Forgotten], queries: Mapping[str, Known]) -> None:
     for query, known in queries.items():
-        table.pop(query, None)  # behind all others
+        table.pop(query, None)  # after all others
         if known is not None:
             table[query] = known

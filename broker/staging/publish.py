@@ -1,7 +1,7 @@
 """Publishes what intents have decided: staged rows become messages of their topics, each once.
 
 Rows are put in slices. A slice is a record of the stage log ("rows 512 to 767 of this stage
-follow") and its rows right behind it, all in one turn of the loop, so that no other records come
+follow") and its rows right after it, all in one turn of the loop, so that no other records come
 between. That makes progress exact without a second write: a start counts what is in the log and
 goes on.
 
@@ -10,7 +10,7 @@ does not take now (a full disk) is tried again; a row it will never take (the li
 since it was staged) and a damaged chunk are passed over, named in the log and counted.
 
 At a start, how far publishing has got follows from the log alone. A kill or a power cut leaves a
-beginning of what was put: the records behind a stage's last slice mark are the rows that were put
+beginning of what was put: the records after a stage's last slice mark are the rows that were put
 of that slice, as many as a kill has left, and all rows before the slice are in the log because the
 mark is.
 
@@ -133,7 +133,7 @@ class _OpenChunk:
 
 class Publisher:
     """The publisher of one broker. `finished` is called with each done record: batch, log offset
-    behind it."""
+    after it."""
 
     def __init__(
         self,

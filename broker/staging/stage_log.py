@@ -86,7 +86,7 @@ class StageLog:
 
     @property
     def end(self) -> int:
-        """Queue offset behind the last visible record."""
+        """Queue offset after the last visible record."""
         return self._store.max_offset(STAGE_TOPIC, _QUEUE)
 
     # --- putting: each raises a StoreError, and then nothing was changed --------------------

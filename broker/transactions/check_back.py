@@ -14,7 +14,7 @@ A producer whose connection has no room for a question is not asked, and its mes
 another pass soon after: they are not stored again until they can be asked about.
 
 Progress is committed as the offsets of a group, as RocketMQ does, so that a Java broker can go on
-with it. It never says more than what is durable: a half message behind it is never looked at again.
+with it. It never says more than what is durable: a half message before it is never looked at again.
 
 One message is one step; rounds go on in slices of the loop's turns. Loop thread only.
 """
@@ -56,8 +56,8 @@ log = logging.getLogger("aerobee.broker.transactions")
 _PASS_S = 0.2
 # Undecided messages whose time has not come, in a step.
 _YOUNG_STEP = 64
-# Decisions that one undecided message keeps remembered, some 40 bytes each; beyond it is stored
-# again behind them, so that progress passes.
+# Decisions that one undecided message keeps remembered, some 40 bytes each; beyond, it is stored
+# again after them, so that progress passes.
 MOST_OPS = 100_000
 
 

@@ -66,10 +66,10 @@ class _Op(NamedTuple):
 
 
 class _Decided:
-    """The half messages that op messages behind the op queue's progress name.
+    """The half messages that op messages after the op queue's progress name.
 
     A copy that is decided takes with it all that it replaced, which the half queue's progress need
-    not have passed yet. One that was stored behind it (323) it does not concern.
+    not have passed yet. Copies that were stored after it (323) stay undecided.
     """
 
     def __init__(self) -> None:
@@ -278,7 +278,7 @@ class TransactionLog:
         offset, fingerprint = message.queue_offset, half.fingerprint
         if decided.has(offset, half.origin):
             return
-        # A kill between a copy and the progress behind what it replaces leaves both.
+        # A kill between a copy and the progress past what it replaces leaves both.
         older = table.newest_of(half) if half.origin != offset else None
         if older is None and half.is_copy and fingerprint is not None:
             older = places.get(fingerprint)
@@ -341,7 +341,7 @@ class TransactionLog:
                 continue
             at = table.newest_of(half)
             pending = None if at is None else table.get(at)
-            # One that is checked anew lies behind what was put aside.
+            # A half message that is checked anew lies after what was put aside.
             if at is None or pending is None or pending.log_offset > message.log_offset:
                 continue
             log.warning(

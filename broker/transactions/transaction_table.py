@@ -11,7 +11,7 @@ them it names, the newest copy is known by the origin's queue offset, and by wha
 
 Progress, as RocketMQ keeps it: the half queue's is the first half message that is pending, or
 decided without having its op message, and the op queue's the first op message that names one at or
-behind it. What lies before is never looked at again.
+after it. What lies before is never looked at again.
 
 Decisions are remembered, the newest `REMEMBERED` of them: a decision that comes again is answered
 by what was decided.
@@ -47,7 +47,7 @@ class TransactionTable:
     def __init__(self) -> None:
         self._pending: dict[int, Pending] = {}
         # Their queue offsets in order, with those of some that are not pending any more. Each part
-        # lies behind the one before; the first is what a round of checks has left behind it.
+        # lies after the one before; the first is what a round of checks has passed.
         self._passed: deque[int] = deque()
         self._order: deque[int] = deque()
         # The newest copy, by the origin's queue offset and by what copies share.
@@ -78,7 +78,7 @@ class TransactionTable:
         return self._pending.get(offset)
 
     def add(self, offset: int, pending: Pending) -> None:
-        """A half message was stored, behind all others."""
+        """A half message was stored, after all others."""
         self._pending[offset] = pending
         self._order.append(offset)
         self._end = max(self._end, offset + 1)
@@ -132,7 +132,7 @@ class TransactionTable:
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last half message."""
+        """The queue offset after the last half message."""
         return self._end
 
     @property
@@ -177,13 +177,13 @@ class TransactionTable:
         self._owed.add(half_offset)
 
     def op_stored(self, half_offset: int) -> None:
-        """An op message was stored behind all others; it names that half message."""
+        """An op message was stored after all others; it names that half message."""
         self._owed.discard(half_offset)
         self._ops.append(half_offset)
 
     @property
     def ops(self) -> int:
-        """Op messages behind the op queue's progress."""
+        """Op messages after the op queue's progress."""
         self._pass_ops(self.first)
         return len(self._ops)
 

@@ -1,4 +1,4 @@
-"""`aerobee bench`: loads on a running broker of the protocol, and what they measured.
+"""`aerobee bench`: loads on a running broker, and their measurements.
 
 `command.py` runs one measurement: `bench_plan.py` says what it is, `bench_topics.py` makes its
 topics, `fleet.py` starts processes of `worker.py`, `measure.py` leads them, `bench_result.py` and

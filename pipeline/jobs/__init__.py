@@ -1,5 +1,5 @@
-"""Offline jobs over stores, backups and archives: audit, rebuild, archive, replay, traffic, ...
+"""Offline jobs over stores, backups and archives.
 
-One module for each job; `run.py` runs a job from its arguments, for the command line and
-spark-submit.
+One module for each job: audit, rebuild, archive, replay, traffic, retention, dlq. `run.py` runs a
+job from its arguments, for the command line and spark-submit.
 """

@@ -89,7 +89,7 @@ def check_log(
         raise StoreLayoutError(
             f"the commit log in {segments.paths} ends at {end}, but messages up to {flushed} were "
             f"on the disk: segments are missing at its end, from {missing} on. Restore them, or "
-            "look with 'aerobee store repair' at what is left; nothing was changed."
+            "run 'aerobee store repair' to see what is left. Nothing was changed."
             + segments.paths.absent()
         )
     if segments.segments:
@@ -126,9 +126,9 @@ def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
     if count:
         missing = os.path.join(os.path.dirname(last.path), segment_name(last.end))
         raise StoreLayoutError(
-            f"the commit log in {segments.paths} ends at {last.end}, but {count} units of "
-            f"{len(beyond)} consume queues name messages behind it, and the last run was stopped "
-            f"in order: segments are missing at the end of the log, from {missing} on. Restore "
+            f"the commit log in {segments.paths} ends at {last.end}, but {count} entries "
+            f"of {len(beyond)} consume queues name messages beyond that, and the last run was "
+            f"stopped in order: segments are missing at the end of the log, from {missing} on. Restore "
             "them, or accept the loss with 'aerobee store repair'; nothing was changed."
             + segments.paths.absent()
         )

@@ -75,7 +75,7 @@ class Marks:
         self.counted = (end, queue_entries)
         self._listener = listener
         self._sync_flush = settings.sync_flush
-        #: Whether an answer of success has to wait for a mark behind `written`.
+        #: Whether an answer of success has to wait for a mark that moves after `written`.
         self.answers_wait = self._sync_flush
         #: Whether messages become visible by a mark that a thread of the store moves.
         self.dispatch_waits = self._sync_flush or settings.transient_pool_effective

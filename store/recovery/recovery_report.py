@@ -82,7 +82,7 @@ class RecoveryReport:
         if self.torn_bytes:
             parts.append(f"{self.torn_bytes} torn bytes cut")
         if self.entries_cut:
-            parts.append(f"{self.entries_cut} units of {self.queues_cut} queues cut, see the log")
+            parts.append(f"{self.entries_cut} entries of {self.queues_cut} queues cut, see the log")
         if self.entries_written:
             parts.append(f"{self.entries_written} queue units rebuilt")
         if self.lost_front:

@@ -78,7 +78,7 @@ class Bench:
     def notes(self) -> Iterator[str]:
         """Facts that a reader of the rows has to know."""
         if self._options.turns != TURNS:
-            yield f"Of each load {self._options.turns} turns, not {TURNS}."
+            yield f"Each load had {self._options.turns} turns, not {TURNS}."
         if self._unlevel:
             bound_s = WARM_UP_BOUND * self._options.warm_up
             yield f"Not level after {bound_s:g} s of warm-up: {', '.join(self._unlevel)}."

@@ -65,7 +65,7 @@ def listed(item: Item) -> list[tuple[str, int]]:
 
 
 def lmq_store() -> tuple[bytes, dict[tuple[str, int], bytes]]:
-    """The commit log (one segment) and each queue's units of LMQ_WORKLOAD, put singly."""
+    """The commit log (one segment) and each queue's entries of LMQ_WORKLOAD, put singly."""
     log = b""
     queues: dict[tuple[str, int], bytes] = {}
     for turn, item in enumerate(LMQ_WORKLOAD):

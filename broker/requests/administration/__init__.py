@@ -1,4 +1,4 @@
-"""Requests of administrators: topics and groups, settings, traffic, who consumes what and how far.
+"""Requests of administrators: topics and groups, settings, traffic, consumers and their progress.
 
 mqadmin, dashboards and `aerobee` ask them; the router comes in by `handlers()`.
 """

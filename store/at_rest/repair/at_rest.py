@@ -127,8 +127,9 @@ class StoreAtRest:
             end = segments[-1].end if segments else 0
             if end < self.store.marks.flushed or not (segments or parts.queues.entries() == 0):
                 raise StoreLayoutError(
-                    f"the commit log ends at {end}, messages that stood behind it are missing. "
-                    "Restore the log, or look with 'aerobee store repair' at what is left."
+                    f"the commit log ends at {end}, but it held messages beyond that: segments are "
+                    "missing at its end. Restore them, or run 'aerobee store repair' to see what "
+                    "is left."
                 )
         finally:
             parts.close(clean=False)

@@ -223,8 +223,9 @@ class Build:
         end = segments.segments[-1].end if segments.segments else 0
         if end < self._rest.store.marks.flushed or (not end and self._old.name_anything()):
             raise StoreLayoutError(
-                f"the commit log ends at {end}, messages that stood behind it are missing; nothing "
-                "was changed. Restore the log, or look with 'aerobee store repair' at what is left."
+                f"the commit log ends at {end}, but it held messages beyond that: segments are "
+                "missing at its end. Restore them, or run 'aerobee store repair' to see what is "
+                "left. Nothing was changed."
             )
 
     def _merge(self, records: list[Checked], sequences: Sequences) -> None:
@@ -319,9 +320,9 @@ class Build:
                     continue
                 if entry.tags_code != due_ms > _I32_MAX:
                     raise StoreLayoutError(
-                        f"message {offset} of {old.name} is due at {due_ms}, by the delay levels "
-                        f"known here at {entry.tags_code}. Give the broker's configuration with "
-                        "--config."
+                        f"message {offset} of {old.name} is due at {due_ms}, but at "
+                        f"{entry.tags_code} by the delay levels that this command knows. Give "
+                        "the broker's configuration with --config."
                     )
 
     def sync(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads a commit log, of which nothing may be believed, from front to back.
+"""Reads the commit log from front to back, and believes nothing.
 
 Tells records from damage and a torn tail (`resynchronise.py` alone knows how to step over damage),
 judges which queue slot a record may have, and compares entries with what a queue holds. Recovery,

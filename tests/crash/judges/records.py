@@ -1,4 +1,4 @@
-"""Reads the store's own files as bytes: records of the log, units of the queues.
+"""Reads the store's own files as bytes: records of the log, entries of the queues.
 
 Shares no code with the package on purpose: a mistake in the package's codec cannot hide behind
 itself. The layouts are those of store/FORMAT.md; integers are big-endian.

@@ -129,7 +129,7 @@ def _queue_files(original: Original) -> Iterator[Case]:
 
 
 def _others_content(original: Original, names: list[str]) -> Iterator[Case]:
-    """A queue's file with the units of another queue, in the place of its own."""
+    """A queue's file with the entries of another queue, in the place of its own."""
     for name in names:
         for other in names:
             if name[-20:] != other[-20:] or name == other or SCHEDULE_TOPIC in name + other:
@@ -139,7 +139,7 @@ def _others_content(original: Original, names: list[str]) -> Iterator[Case]:
             longer = len(data.rstrip(b"\0")) > len(own.rstrip(b"\0"))
             kind = LONGER if longer else "queue: entries of another queue"
             apply = partial(do.replace, name=name, data=data)
-            yield Case(original.name, kind, f"{name} with the units of {other}", apply)
+            yield Case(original.name, kind, f"{name} with the entries of {other}", apply)
 
 
 def _index_bits(original: Original, rng: random.Random) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""Claims about the units of a queue: where they stand, how they are found, how files are kept."""
+"""Claims about the entries of a queue: where they stand, how they are found, how files are kept."""
 
 import random
 import struct

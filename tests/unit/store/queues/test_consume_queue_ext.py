@@ -58,7 +58,7 @@ from tests.unit.store.support import (
 GOLDEN = make_store_options.target("ext")
 LOWEST = -(1 << 63)
 ALL_HOURS = ";".join(map(str, range(24)))
-FILE = 100  # four units of 20 bytes and 20 to spare
+FILE = 100  # four entries of 20 bytes and 20 to spare
 
 
 # --- the files alone ------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_queue_that_ends_before_the_log_begins_loses_nothing_of_the_log(
     first_kept = next(number for number, start in enumerate(starts) if start >= last)
     for start in range(0, last, SEGMENT):
         log_segment(root, start).unlink()
-    # The queue's last files are gone, and with them units of the deleted segment.
+    # The queue's last files are gone, and with them entries of the deleted segment.
     units = QUEUE_SEGMENT // 20
     for start in range(0, 20 * len(made), QUEUE_SEGMENT):
         if start // 20 + units > first_kept - 3:

@@ -48,7 +48,7 @@ def test_copy_without_its_last_segment_is_refused_after_a_clean_stop(tmp_path: P
     with pytest.raises(StoreLayoutError, match="aerobee store repair") as refused:
         MessageStore.open(small_settings(root))
     assert str(gone) in str(refused.value)
-    assert "units of 2 consume queues" in str(refused.value)
+    assert "entries of 2 consume queues" in str(refused.value)
     assert tree(root, ".").keys() - {"lock"} == before.keys() - {"lock"}
     assert {name: data for name, data in tree(root, ".").items() if name != "lock"} == {
         name: data for name, data in before.items() if name != "lock"
@@ -98,5 +98,5 @@ def test_after_a_crash_it_is_said_what_was_cut_and_where_numbering_goes_on(
         line = f"path={path} units={30 - left[number]} numbering goes on at={left[number]}"
         assert line in caplog.text
         assert store.log.put(message(queue_id=number)).queue_offset == left[number]
-    assert f"{cut} units of 2 queues cut" in store.recovery.summary()
+    assert f"{cut} entries of 2 queues cut" in store.recovery.summary()
     store.close()
