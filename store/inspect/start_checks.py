@@ -128,8 +128,8 @@ def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
         raise StoreLayoutError(
             f"the commit log in {segments.paths} ends at {last.end}, but {count} entries "
             f"of {len(beyond)} consume queues name messages beyond that, and the last run was "
-            f"stopped in order: segments are missing at the end of the log, from {missing} on. Restore "
-            "them, or accept the loss with 'aerobee store repair'; nothing was changed."
+            f"stopped in order: segments are missing at the end of the log, from {missing} on. "
+            "Restore them, or accept the loss with 'aerobee store repair'; nothing was changed."
             + segments.paths.absent()
         )
 

@@ -285,7 +285,7 @@ class EntryLookup:
                 repaired.add(one)
         if repaired:
             log.warning(
-                "queue units mended for a read path=%s units=%d first=%d",
+                "queue entries mended for a read path=%s units=%d first=%d",
                 queue.directory, len(repaired), min(repaired),
             )  # fmt: skip
         if slot in repaired:

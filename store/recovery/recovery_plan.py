@@ -130,7 +130,7 @@ class RecoveryPlanner:
                 plan.dispatch_from = self.segments.min_offset
                 plan.why = f"{queue.directory} names the messages of another queue"
                 log.warning(
-                    "queue made again, it holds another one's units path=%s", queue.directory
+                    "queue made again, it holds another queue's entries path=%s", queue.directory
                 )
 
     # --- by offset --------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class RecoveryPlanner:
         entries = self.queues.entries_below(marks.log_offset)
         if entries < marks.entries:
             plan.dispatch_from = self.segments.min_offset
-            plan.why = f"{marks.entries - entries} queue units are missing"
+            plan.why = f"{marks.entries - entries} queue entries are missing"
         elif nothing_lost and not self.known.clean_stop:
             # Later files are not synced yet, and a failed sync that nobody could note leaves a
             # hole.
@@ -212,7 +212,7 @@ class RecoveryPlanner:
             max(named_end, cross_check.last_sound_start()),
             Tail.TORN,
             store_ms,
-            "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
+            "a clean stop" if clean else "the last entries" if trusted else "the checkpoint",
         )
         self._look_for_missing(plan)
         self._index_by_time(plan)
@@ -230,7 +230,7 @@ class RecoveryPlanner:
             missing = marks.entries - self.queues.entries_below(marks.log_offset)
             if missing > 0:
                 plan.dispatch_from = self.segments.min_offset
-                plan.why = f"{missing} queue units are missing"
+                plan.why = f"{missing} queue entries are missing"
             elif marks.log_offset < plan.dispatch_from:
                 plan.dispatch_from = cross_check.boundary_at(marks.log_offset)
             return

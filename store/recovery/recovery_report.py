@@ -84,7 +84,7 @@ class RecoveryReport:
         if self.entries_cut:
             parts.append(f"{self.entries_cut} entries of {self.queues_cut} queues cut, see the log")
         if self.entries_written:
-            parts.append(f"{self.entries_written} queue units rebuilt")
+            parts.append(f"{self.entries_written} queue entries rebuilt")
         if self.lost_front:
             parts.append("LOST: the log's beginning, {}..{}".format(*self.lost_front))
         if self.gaps:

@@ -163,7 +163,7 @@ class QueueRepair:
         repaired = self._stats.repaired_entries - repaired
         if repaired:
             self._flusher.hurry()
-            log.warning("queue units mended segment=%s units=%d", segment.path, repaired)
+            log.warning("queue entries mended segment=%s units=%d", segment.path, repaired)
         if resolved and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
         if self._held and not findings.in_pass:

@@ -39,7 +39,7 @@ def _units(original: Original, names: list[str]) -> Iterator[Case]:
 
 
 def _addresses(original: Original, rng: random.Random) -> Iterator[Case]:
-    """Flipped bits of the addresses in consume queue units."""
+    """Flipped bits of the addresses in consume queue entries."""
     for name in sorted(original.files):
         if not name.startswith("consumequeue/"):
             continue

@@ -373,7 +373,7 @@ def test_killed_other_broker_is_read_from_its_last_unit(stopped: Stopped) -> Non
     assert units[180:200] != bytes(20)
     last.write_bytes(units[:180] + bytes(20))  # message 59 was not dispatched yet
     store = stopped.open()
-    assert store.recovery.why == "the last units"
+    assert store.recovery.why == "the last entries"
     assert store.recovery.records_read == 1
     assert everything(store) == expected(stopped.bodies)
     assert all(has_key(store, n) for n in range(COUNT))
