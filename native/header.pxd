@@ -5,7 +5,7 @@ is the part of JSON that all clients write: no blanks, texts in ASCII. `protocol
 other header.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
@@ -57,19 +57,37 @@ cdef inline Name name_of(str text):
     return name
 
 
+cdef inline bint same_word(const uint8_t *left, const uint8_t *right) noexcept nogil:
+    cdef uint64_t one, other
+    memcpy(&one, left, 8)
+    memcpy(&other, right, 8)
+    return one == other
+
+
+cdef inline bint same_half(const uint8_t *left, const uint8_t *right) noexcept nogil:
+    cdef uint32_t one, other
+    memcpy(&one, left, 4)
+    memcpy(&other, right, 4)
+    return one == other
+
+
 cdef inline bint is_name(const Text *text, const Name *name) noexcept nogil:
-    # A call of memcmp takes longer than the few bytes that names have.
-    cdef uint64_t left, right
+    # A call of memcmp takes longer than the few bytes that names have. The last word may overlap
+    # the one before it.
+    cdef const uint8_t *own = text.at
+    cdef const uint8_t *wanted = <const uint8_t *> name.at
     cdef int at = 0, size = name.size
     if text.size != size:
         return False
-    while size - at >= 8:
-        memcpy(&left, text.at + at, 8)
-        memcpy(&right, name.at + at, 8)
-        if left != right:
-            return False
-        at += 8
-    while at < size and text.at[at] == <uint8_t> name.at[at]:
+    if size >= 8:
+        while size - at > 8:
+            if not same_word(own + at, wanted + at):
+                return False
+            at += 8
+        return same_word(own + size - 8, wanted + size - 8)
+    if size >= 4:
+        return same_half(own, wanted) and same_half(own + size - 4, wanted + size - 4)
+    while at < size and own[at] == wanted[at]:
         at += 1
     return at == size
 
