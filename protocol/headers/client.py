@@ -218,12 +218,6 @@ class OffsetResponse(Header):
     offset: Int64
 
 
-class TimestampResponse(Header):
-    """The answer to 32; -1 if there is no message."""
-
-    timestamp: Int64
-
-
 class RecallMessageHeader(Header):
     """RECALL_MESSAGE; the handle says which message (`protocol/message/recall.py`)."""
 
