@@ -1,9 +1,10 @@
-"""Texts that a peer chose, made fit for a terminal and a log.
+"""Makes texts that a peer chose fit for a terminal and a log.
 
-A name, a remark or a body must not move somebody's cursor, set a title, or show itself in another
-order than it has. So control characters (C0, DEL, C1), marks of direction, separators of lines,
-invisible format characters and lone halves of surrogate pairs are written as escapes. Characters
-that join two others stay (U+200C, U+200D): whole scripts need them, and so do many emoji.
+A name, a remark or a body must not move the cursor, set the terminal's title, or change the order
+in which its characters are shown. So control characters (C0, DEL, C1), marks of direction,
+separators of lines, invisible format characters and lone halves of surrogate pairs are written as
+escapes. Characters that join two others stay (U+200C, U+200D): whole scripts need them, and so do
+many emoji.
 """
 
 import re
@@ -20,13 +21,14 @@ _UNPRINTABLE: Final = re.compile(
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with what a terminal would obey written as escapes, `keep` as it is."""
+    """Returns `text` with an escape for each character that a terminal would obey, or that would
+    mislead a reader; characters in `keep` stay."""
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
 
 
 def printable_json(document: str) -> str:
-    """A JSON document with the same content and without such characters, except its own line
-    breaks."""
+    """Returns the JSON document with JSON's own escapes for such characters; its content is the
+    same, and the line breaks of the document stay."""
     return _UNPRINTABLE.sub(lambda found: _json_escape(found[0]), document)
 
 

@@ -1,14 +1,15 @@
 """One event loop in a thread of its own, shared by all blocking clients of a process.
 
 It starts with the first client and ends with the last; `run` hands a coroutine over and waits for
-its result. The only place of the client where threads meet the loop, and what it promises:
-coroutines of one thread start in the order of their calls; a coroutine is cancelled when its caller
-gives up (a key press) before it ended; a call from the loop's own thread is refused, since it would
-wait for itself.
+its result. This is the only place of the client where threads meet the loop. It promises that
 
-A thread does not outlive a fork: a child begins without one and starts its own, and clients that it
-inherited raise InheritedClient. Their loop is left alone there, neither used nor closed, because
-the kernel's side of it is shared with the process that goes on with it.
+- coroutines of one thread start in the order of their calls;
+- a coroutine is cancelled if its caller gives up (Ctrl-C) before the coroutine has ended;
+- a call from the loop's own thread is refused, because it would wait for itself.
+
+A thread does not outlive a fork. A child process starts a thread of its own, and clients that the
+child inherited raise InheritedClient. The child neither uses nor closes their loop, because the
+parent goes on with it, and both processes share its descriptors in the kernel.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """A counted loop thread; see `acquire` and `release`."""
+    """The loop thread, with a count of its users; see `acquire` and `release`."""
 
     _lock = threading.Lock()
     _current: LoopThread | None = None
@@ -65,7 +66,7 @@ class LoopThread:
 
     @classmethod
     def begin_in_child(cls) -> None:
-        """After a fork: no thread, and a lock that nobody holds."""
+        """Begin anew in a forked process: without a thread, with a lock that nobody holds."""
         cls._lock = threading.Lock()
         if cls._current is not None:
             cls._inherited.append(cls._current)
@@ -77,7 +78,7 @@ class LoopThread:
         return self._origin.is_elsewhere
 
     def release(self) -> None:
-        """One user less; the last user ends the thread."""
+        """Give up the use of the thread; the last user ends it."""
         if self.is_inherited:
             return
         with self._lock:
@@ -91,7 +92,7 @@ class LoopThread:
         self._loop.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start `work` on the loop; its result is in the future. Do not call it on the loop's own
+        """Start `work` on the loop; the future gets its result. Not to be called on the loop's own
         thread.
 
         Raises InheritedClient in a process that was forked from the loop's.

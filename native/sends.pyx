@@ -37,8 +37,8 @@ cdef int SEND = RequestCode.SEND_MESSAGE
 cdef int SEND_V2 = RequestCode.SEND_MESSAGE_V2
 cdef int SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
-# The fields of a send: their places, whether each has to be there, how wide numbers are, and the
-# place of a name of one letter.
+# The fields of a send: the place of each, whether it has to be there, and how many bits its number
+# has; and the place of the field that a name of one letter means.
 cdef list LONG_KEYS = [key.encode() for key in send_headers.LONG_KEYS]
 cdef dict _places = {
     name: at for at, name in enumerate(send_headers.SendMessageHeader.__struct_fields__)
@@ -100,11 +100,12 @@ cdef enum:
 
 
 cdef class Route:
-    """The way of a topic's sends; thrown away when any topic changes."""
+    """The queues that a topic's sends go to, with counts of what was stored; thrown away when any
+    topic changes."""
 
     def __cinit__(self, name, queues, sys_flag, size_kinds):
-        """`queues` has a place for the ConsumeQueue of each queue id that takes sends; `sys_flag`
-        is added to that of each message."""
+        """`queues` is how many queue ids take sends; `sys_flag` is added to that of each
+        message."""
         encoded = name.encode()
         self.name = name
         self.field = bytes((len(encoded),)) + encoded
@@ -131,8 +132,8 @@ cdef class Route:
 
     # Twin: broker/broker_stats.py BrokerStats.stored
     def take_counts(self):
-        """The counts since the last time: (queue id, messages, bytes) of each queue, and messages
-        by size."""
+        """The counts since the last call: (queue id, messages, bytes) of each queue, and the
+        messages by size."""
         cdef int64_t queue_id
         found = []
         for queue_id in self.touched:
@@ -151,14 +152,14 @@ cdef class Sends:
     def __init__(self, log, owner, *, cluster, store_host, json_parts,
                  binary_parts, not_plain, not_plain_flags, size_bounds, max_message_bytes,
                  safe_properties):
-        """`log` is claimed for what is stored (`CommitLog.claim`). `owner` is the broker's
-        `CompiledRequests`: its `send_route` gives the Route of a topic's name, or None: not plain;
-        its `count_stored` takes a topic's name and what `Route.take_counts` gives, after each
-        claim.
+        """`log` is the CommitLog, which is claimed while records are written (`CommitLog.claim`).
+        `owner` is the broker's `CompiledRequests`. Its `send_route` takes a topic's name and gives
+        its Route, or None if sends to it are not plain; its `count_stored` is called after each
+        claim, with a topic's name and the counts of `Route.take_counts`.
 
         `json_parts`, `binary_parts`: the answer's header, cut at its variable parts (`SendReply`).
-        `not_plain` and `not_plain_flags`: the names of properties and the bits of a sysFlag that a
-        plain message has none of (`protocol/message/demands.py`).
+        `not_plain` and `not_plain_flags`: the names of properties and the bits of a sysFlag that no
+        plain message has (`protocol/message/demands.py`).
         """
         self.log, self.owner = log, owner
         self.routes = {}
@@ -184,7 +185,7 @@ cdef class Sends:
     # --- the claim --------------------------------------------------------------------------
 
     cdef bint claim(self) except -1:
-        """Hold the put lock from now on, and the place after the last record; False if that is not
+        """Take the put lock, and with it the place after the last record; False if that is not
         possible now."""
         segment = self.log.claim()
         if segment is None:
@@ -306,7 +307,8 @@ cdef class Sends:
             return <Route> found
         made = self.owner.send_route(name)
         if made is not None:
-            # A name that is not plain is looked up again: names that do not exist fill no table.
+            # A name without a route is not remembered, so names of topics that do not exist fill no
+            # table.
             self.routes[name] = made
         return made
 
@@ -337,8 +339,8 @@ cdef class Sends:
 
     # Twin: broker/messages/stored_properties.py stored_properties
     cdef bint _read(self, const uint8_t *at, int size, bint keep_wait, uint8_t *to, Stored *out) except -1:
-        """Read the facts of a message from its properties; with `to`, also copy the properties that
-        are stored, with their separators. False if they are not plain."""
+        """Read tags, keys, UNIQ_KEY and WAIT from a message's properties; with `to`, also copy the
+        properties that are stored, with their separators. False if they are not plain."""
         cdef const uint8_t *end = at + size
         cdef const uint8_t *entry
         cdef const uint8_t *mark
@@ -397,7 +399,7 @@ cdef class Sends:
             if position < 0:
                 return 0
             count += 1
-        # A large batch is taken in steps.
+        # The plain path takes a large batch in steps.
         return count if count < MOST_ITEMS else 0
 
     # Twin: protocol/message/batch.py batch_items
@@ -429,8 +431,8 @@ cdef class Sends:
 
     # Twin: broker/staging/rows.py ChunkCheck._check_row
     def plain_rows(self, const uint8_t[::1] body not None, int most_body, int most_properties):
-        """The number of messages in a batch body; -1 if one of them is not plain, or larger than
-        that."""
+        """The number of messages in a batch body; -1 if a message is not plain, or its body or its
+        properties have more bytes than `most_body` or `most_properties`."""
         cdef Item item
         cdef int count = 0, position = 0, size = <int> body.shape[0]
         while position < size:
@@ -444,7 +446,7 @@ cdef class Sends:
     def put_rows(self, bytes topic not None, int64_t queue_id, const uint8_t[::1] body not None,
                  int skip, int most, int64_t born_ms, bytes born_host not None):
         """Store up to `most` messages of a batch body, after the first `skip`; return their number.
-        0, with nothing changed: they are not plain, or cannot be stored in this way now."""
+        It is 0, and nothing has changed, if they are not plain or cannot be stored here now."""
         cdef int64_t numbers[FIELDS]
         cdef int64_t places[MOST_ITEMS]
         cdef Stored shared
@@ -483,7 +485,8 @@ cdef class Sends:
 
     # Twin: broker/staging/rows.py ChunkCheck._check_row
     cdef int _row(self, const uint8_t *body, int size, int position, Item *item) except -2:
-        """Do `_item`; its properties are stored as they are, nothing of them is dropped."""
+        """Read a row as `_item` does; -1 also if its properties could not be stored as they are,
+        with nothing dropped."""
         cdef Stored kept
         cdef int end = self._item(body, size, position, item)
         if end < 0 or item.properties.size > MOST_PROPERTIES:
@@ -558,7 +561,7 @@ cdef class Sends:
                 to += 1
             memcpy(to, shared.at, shared.size)
             step(b"record copied")
-            # The size comes last: until then there is no record here, if the process is killed.
+            # The size is written last: if the process is killed before that, no record is here.
             publish32(record, <uint32_t> size)
             step(b"size written")
             record += size

@@ -2,8 +2,8 @@
 
 Bodies of messages and registrations carry CRC-32 (IEEE), masked to 31 bits so that Java reads it as
 a positive number. zlib computes it in C at several times the speed of crcmod. Our own state files
-carry CRC-32C, which zlib does not have; crcmod's C extension does it, and where that extension is
-missing its plain-Python form gives the same sums.
+carry CRC-32C, which zlib does not have. The C extension of crcmod computes it; where the extension
+is missing, crcmod's Python code gives the same sums.
 """
 
 import zlib

@@ -6,7 +6,7 @@ of 48 characters. Written to base 31 the sum is an ordinary number: a character 
 
     hash = int(digits of r, base 31) + 31 * int(digits of q, base 31)   (mod 2**32)
 
-and both the digits (bytes.translate) and the number (int) are C: 0.42 us for 48 characters.
+and C code makes both the digits (bytes.translate) and the number (int): 0.42 us for 48 characters.
 Characters beyond U+00FF take the plain sum over UTF-16 units.
 """
 
@@ -18,7 +18,7 @@ _LOW_DIGIT = bytes(_DIGITS[c % 31] for c in range(256))
 _HIGH_DIGIT = bytes(_DIGITS[c // 31] for c in range(256))
 # int() is quadratic in the digits and refuses more than 4,300 of them.
 _CHUNK = 512
-# Longer tags are hashed anew each time: they may have 32 KiB, and thousands are remembered.
+# Longer tags are hashed anew each time: a tag may have 32 KiB, and the cache holds thousands.
 _REMEMBERED_CHARS = 255
 _POWERS = [pow(31, exponent, 2**32) for exponent in range(_CHUNK + 1)]
 _CHUNK_POWER = pow(31, _CHUNK, 2**32)

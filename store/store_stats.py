@@ -3,15 +3,15 @@
 `StoreStats` holds plain ints that the hot path adds to, read once a scrape. Each counter has one
 writing thread: the caller's (puts, dispatch, gets), the flush thread's (`commit_log_syncs` and its
 times), the consume queue flush thread's (`queue_syncs`), the scrub's (`scrub_...`). Readers take
-the present values; a value that is late by 1 is no harm.
+the present values; a count that is 1 behind does no harm.
 
 Times are kept in `Histogram`s of powers of two, because finding the bucket is then one shift: at
 100,000 appends a second a search through bounds would cost more than the append's own bookkeeping.
-The reference's ranges are in milliseconds; shorter times, nearly all, are in its first range, so
-only the rest is searched for.
+The reference's ranges are in milliseconds. Nearly all times are shorter, which is its first range,
+so a range is searched for only from 1 ms on.
 
-`StoreStatsService` (RocketMQ's name) counts nothing itself: once a second the owner has it `sample`
-the counters, and computes differences. So the hot path pays for a single count.
+`StoreStatsService` (RocketMQ's name) counts nothing itself. Its owner calls `sample` once a second,
+and it computes differences between samples. So the hot path pays for a single count.
 
 - Rates are over the last 10, 60 and 600 seconds, or less in a younger store.
 - The distribution and percentiles of put times are those of the last whole minute, like the
@@ -44,7 +44,7 @@ SLOW_NS: tuple[int, ...] = tuple(
 class Histogram:
     """Observations of nanoseconds in power-of-two buckets; `counts[i]` is below `BOUNDS_S[i]`.
 
-    `slow[i]` counts observations from `SLOW_NS[i]` up to the next bound, once more.
+    `slow[i]` counts those from `SLOW_NS[i]` up to the next bound a second time.
     """
 
     __slots__ = ("counts", "max_ns", "slow", "sum_ns")
@@ -94,8 +94,9 @@ class Histogram:
 class StoreStats:
     """All counters of a store; they only grow.
 
-    `put_times` are of whole puts: the append alone, or with `waits_for_flush` up to the answer that
-    the message is durable; the part that gives this answer counts it.
+    `put_times` has the times of whole puts. They are those of the appends; with `waits_for_flush`
+    a put lasts until the answer that the message is durable, and the broker's part that gives this
+    answer counts it.
     """
 
     waits_for_flush: InitVar[bool] = False
@@ -115,13 +116,14 @@ class StoreStats:
     bit_maps_made: int = 0
     bit_maps_left_out: int = 0
     bit_map_misses: int = 0
-    # Reads that met a record they could not send, and the kinds of damage, each place once.
+    # Reads that met a record which they could not send, and damaged places by kind, each place
+    # counted once.
     damaged_reads: int = 0
     damage_found: dict[str, int] = field(
         default_factory=lambda: {"record": 0, "unit": 0, "unclear": 0, "index": 0}
     )
     repaired_entries: int = 0
-    # Bytes of the log that were searched for messages of wrong entries that a read met.
+    # Bytes of the log that reads searched for the messages of wrong entries.
     lookup_bytes: int = 0
     # The scrub's counts: bytes read, bytes that the pass under way has still to read, ended passes,
     # and the work between two waits (processor time).
@@ -147,7 +149,7 @@ class StoreStats:
 
 #: The windows of the rates, in seconds.
 RATE_WINDOWS_S = (10, 60, 600)
-#: The reference's ranges of put times in milliseconds: below the first bound, between two, above.
+#: The names of the reference's ranges of put times.
 PUT_RANGES = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s",
     "3~4s", "4~5s", "5~10s", "10s~",
@@ -261,7 +263,7 @@ class StoreStatsService:
         return [sum(counts) - sum(slow), *slow]
 
     def put_percentile_ms(self, share: float) -> float:
-        """The time below which `share` of the last whole minute's puts stayed; 0 without puts."""
+        """The time within which `share` of the last whole minute's puts ended; 0 without puts."""
         counts = self._last_minute.counts
         rank = sum(counts) * share
         if not rank:

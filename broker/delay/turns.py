@@ -1,12 +1,12 @@
 """The turns in which delay levels and the timer deliver: one timer, retries, and the last save.
 
 Each turn serves one *head*: the message that comes next, of a level or of the timer. The turn is
-taken when a head is due, never later than the owner says, because the wall clock may be set forth
-meanwhile.
+taken when a head is due. The wall clock may be set forward in between, so the subclass
+(`_next_turn`) bounds how long the timer may sleep before it looks again.
 
-A message that cannot be put now (disk full) is tried again after `RETRY_S`; all after it waits, so
-nothing is lost and nothing overtakes. An error that is a bug is logged, and has its head wait for
-longer. A store that is broken ends the turns until a restart. Loop thread only.
+A message that cannot be put now (disk full) is tried again after `RETRY_S`. All messages after it
+wait, so none is lost and none overtakes another. If an error is a bug it is logged, and the head
+waits for longer. A store that is broken ends the turns until a restart. Loop thread only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Head:
 
     @property
     def shown(self) -> str:
-        """Names it in a line of the log, after a space."""
+        """The text that names it in a line of the log; it begins with a space."""
         return ""
 
 
@@ -71,7 +71,7 @@ class DeliveryTurns(ABC, Generic[H, P]):
 
     @abstractmethod
     def _due(self, now_ms: int) -> H | None:
-        """The head that is served in this turn."""
+        """The head that is served in this turn; None if no head is due."""
 
     @abstractmethod
     def _serve(self, head: H, now_ms: int) -> None:
@@ -84,7 +84,8 @@ class DeliveryTurns(ABC, Generic[H, P]):
             self._timer = None
 
     def save_last(self) -> None:
-        """Write what is durable by now. The store calls it at its end; any thread."""
+        """Save the progress that is durable by now. The store calls this at its end, on some
+        thread."""
         text = self._progress.take_changes()
         if text is None:
             return

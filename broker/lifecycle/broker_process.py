@@ -1,11 +1,12 @@
 """The daemon as a process: loop, signals, output, exit codes.
 
-SIGTERM and SIGINT stop in order, after a recovery that is under way; a second signal leaves at
-once, and the next start recovers as after a crash. SIGHUP has the configuration read again
-(`config/loading/reload.py`), and a SIGHUP during the start is obeyed afterwards; if the terminal of
-the start is gone, it stops in order (`config/loading/hangup.py`). Under our own supervisor SIGUSR2
-means: stop in order, to be started again at once (`shards/supervisor.py`). `faulthandler` is on, so
-that a fault in mapped memory names its place in the log.
+SIGTERM and SIGINT stop the daemon in order; a recovery that is under way is finished first. A
+second signal ends it at once, and the next start recovers as after a crash. SIGHUP has the
+configuration read again (`config/loading/reload.py`); if it comes during the start, this is done
+after the start. If the terminal from which the daemon was started is gone, SIGHUP stops the daemon
+in order (`config/loading/hangup.py`). Our own supervisor sends SIGUSR2: the daemon stops in order
+and is started again at once (`shards/supervisor.py`). `faulthandler` is on, so that a fault in
+mapped memory names its place in the log.
 
 Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
 78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
@@ -91,12 +92,14 @@ async def _serve(loaded: Loaded, load: Load, supervised: bool) -> int:
 
 
 def _be_prompt() -> None:
-    """Keep what Python does beside the loop short. Later collections of garbage pass over objects
-    that a start has loaded, or a full collection has found alive: with hundreds of thousands of
-    entries they would stop everything for 100 ms. Frozen objects are freed all the same when
-    nothing refers to them any more, and the broker makes no circles of long-lived objects (a test
-    holds a closed connection to that). And a worker that reads a large body lets the loop go on
-    after a millisecond, not after five."""
+    """Keep the pauses short that Python itself puts into the loop's work.
+
+    The collector no longer looks at objects that the start has loaded, or that a full collection
+    has found alive (`gc.freeze`): with hundreds of thousands of table entries a collection would
+    stop everything for 100 ms. A frozen object is still freed when nothing refers to it any more,
+    and the broker makes no reference cycles of long-lived objects (a test checks this for a closed
+    connection). The switch interval is 1 ms instead of 5, so a worker thread that reads a large
+    body lets the loop go on sooner."""
     gc.freeze()
     gc.callbacks.append(_freeze_what_stays)
     sys.setswitchinterval(_SWITCH_S)
@@ -162,7 +165,7 @@ def _exit_with(error: Exception, code: int) -> int:
 def _on_signals(
     loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon, supervised: bool
 ) -> Callable[[], None]:
-    """Have signals stop the daemon; returns the function for a terminal that is gone."""
+    """Have signals stop the daemon; returns the function to call when the terminal is gone."""
 
     def stop_asked(number: signal.Signals) -> None:
         if stop.is_set():
@@ -190,8 +193,8 @@ def _on_signals(
         loop.add_signal_handler(signal.SIGUSR2, restart_asked)
 
     def hung_up() -> None:
-        # The kernel and the shell both send the signal: the second signal does not ask for more
-        # haste.
+        # The kernel and the shell both send the signal, so a second SIGHUP is no reason to leave at
+        # once.
         if not stop.is_set():
             log.info("the terminal was closed, or the supervisor is gone")
             stop_asked(signal.SIGHUP)

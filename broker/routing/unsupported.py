@@ -1,7 +1,7 @@
 """The answer of a broker to a request code that it has no handler for (protocol/WIRE.md 1.10).
 
-The text begins as the reference's, because clients may look at it, and goes on with the request's
-name and the feature that it belongs to: people who meet it mostly do not know the code's number.
+The text begins like the reference's, because clients may look at it. It goes on with the request's
+name and the feature that the request belongs to, because few people know codes by their numbers.
 """
 
 from typing import Final
@@ -134,7 +134,8 @@ FEATURES: Final[dict[int, str]] = {
     ),
 }
 
-#: Requests to a name server, which reach a broker when somebody takes its port for the other's.
+#: Requests to a name server. A broker gets them if a client was given the broker's port for the
+#: name server's.
 TO_NAME_SERVERS: Final = frozenset(
     {
         Code.PUT_KV_CONFIG,

@@ -48,7 +48,8 @@ _EXPIRE_S = 30.0
 
 
 class Staging:
-    """Staged batches of one broker. Reads the stage log when built, publishes after `start`."""
+    """Staged batches of one broker. Reads the stage log when built, publishes from `start_tasks`
+    on."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Staging:
         control: AccessControl | None = None,
         pool: Executor | None = None,
     ) -> None:
-        """Without `control` everybody may do everything; `compiled` looks at plain rows and stores
+        """Without `control` everybody may do everything; `compiled` checks plain rows and stores
         them; the file is written in `pool`."""
         settings = appending.settings
         self._store = appending.store
@@ -125,7 +126,7 @@ class Staging:
         return self._requests.handlers()
 
     def start_tasks(self, scheduler: Scheduler) -> None:
-        """Publish what is open, and register what has to be done again and again."""
+        """Begin to publish the open intents, and register the periodic tasks."""
         self.publisher.start()
         scheduler.every(_ANSWER_S, "waiting batches", self.answers.send_ready)
         scheduler.every(Saver.LOOK_S, "batches", self.saver.look)
@@ -136,7 +137,7 @@ class Staging:
         self.publisher.stop()
 
     def _expire(self) -> None:
-        """Begin to give up what is silent, and to forget what is old: some a turn."""
+        """Begin to give up silent stages, and to forget old finished batches: some in each turn."""
         self._expiring.go_on()
 
     def _expire_some(self) -> bool:
@@ -151,8 +152,8 @@ _STEP: Final = 64
 
 
 class StagedWaiting:
-    """In the chunks of stages, whether an intent names them or not. A chunk counts as long as one
-    of its rows has not been published."""
+    """Staged rows wait in the chunks of stages, whether or not an intent names the stages. A chunk
+    counts until all of its rows are published."""
 
     kind = STAGED
 
@@ -163,7 +164,7 @@ class StagedWaiting:
     def oldest(self) -> Iterator[int | None]:
         """See `Waits.oldest`."""
         for number, stage in enumerate(list(self._table.stages.values())):
-            # The first that came is the oldest.
+            # A stage's first chunk is its oldest.
             found = next(iter(stage.chunks.values()), None)
             if found is not None or number % _STEP == 0:
                 yield None if found is None else found.log_offset
@@ -190,7 +191,7 @@ class StagedWaiting:
 
 
 def _unpublished(stage: Stage) -> Iterator[int | None]:
-    """The chunks' log offsets, None for each whose rows are all published."""
+    """The chunks' log offsets; None for each chunk whose rows are all published."""
     behind = 0
     for number in sorted(stage.chunks):
         chunk = stage.chunks[number]

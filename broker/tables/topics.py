@@ -1,15 +1,15 @@
 """Topics of this broker (`config/topics.json`, store/FORMAT.md 11.2 and 11.5).
 
 System topics exist from the start. Any other topic that does not exist is created by the first send
-to it, from a template topic that allows it (protocol/WIRE.md 3.1). A change is visible when it is
-on disk: a send to a topic that only memory knows would be answered, and be in no topic after a
-restart. Each save moves the data version, and is reported to the observers of the table, among them
-the registration at the name servers. Automatic creation is bounded in number, because each new
-topic costs files.
+to it, from a template topic that allows it (protocol/WIRE.md 3.1). A change becomes visible when it
+is on disk: otherwise a send to a topic that only memory has would be acknowledged, and after a
+restart its message would be in no topic. Each save moves the data version, and is reported to the
+observers of the table, among them the registration at the name servers. Automatic creation is
+bounded in number, because each new topic costs files.
 
-A deleted topic leaves in two steps, because its queues take a worker: `withdraw` takes it out of
-the file, `forget` out of memory, in the step in which its queues leave the store. In between it is
-served as before.
+A deleted topic leaves in two steps, because a worker has to prepare the removal of its queues:
+`withdraw` takes it out of the file, `forget` takes it out of memory, in the step in which its
+queues leave the store. In between it is served as before.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _LOST_SHOWN = 10
 
 
 class TopicTable(ConfigTable[TopicConfig]):
-    """All topics of this broker; their weight is in queues. Loop thread only."""
+    """All topics of this broker; the weight of a topic is its number of queues. Loop thread
+    only."""
 
     def __init__(
         self,
@@ -77,7 +78,8 @@ class TopicTable(ConfigTable[TopicConfig]):
             pool=pool,
         )
         self._ordered = {topic.name for topic in self._entries.values() if topic.order}
-        # Topics that are out of the file, each with what is done when they are out of memory.
+        # Topics that have left the file, each with the future that is done when the topic has left
+        # memory too.
         self._leaving: dict[str, asyncio.Future[None]] = {}
         self.created_on_send = 0
         # The minute of the last automatic creation, and how many there were in it.
@@ -131,7 +133,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return template if template is not None and template.perm & PERM_INHERIT else None
 
     def _room_for_one_more(self, name: str) -> bool:
-        """Whether a send may create a topic now: clients inventing names must not fill the disk."""
+        """Whether a send may create a topic now: clients that invent names must not fill the
+        disk."""
         minute, created = self._minute
         this_minute = self._clock_ms() // 60_000
         if minute != this_minute:
@@ -147,8 +150,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.expected >= self._settings.max_topics
 
     def _limit_text(self) -> str:
-        """Say what is in the way of another topic when something is. The number is looked at first,
-        and the rest is the rate, so that a minute that ends just now does not change it."""
+        """The text for the limit that keeps a topic from being made. If it is not the number of
+        topics it is the rate: so the text stays right when the minute ends just now."""
         if self._is_full:
             return (
                 f"there are {self.expected} topics, the limit is {self._settings.max_topics} "
@@ -178,15 +181,15 @@ class TopicTable(ConfigTable[TopicConfig]):
         return creation
 
     def expected_config(self, name: str) -> TopicConfig | None:
-        """The topic as it is when what was asked for is done."""
+        """The topic as it will be when the changes under way are done."""
         for batch in (self._pending, self._saving):
             if batch is not None and name in batch.changes:
                 return batch.changes[name]
         return self.get(name)
 
     def registered_anew(self) -> None:
-        """The registered form of every topic has changed, though the table has not: the version
-        moves."""
+        """Move the version: the registered form of every topic has changed, though the table has
+        not."""
         self._changed()
         self._move_version()
         self._tell([])
@@ -200,7 +203,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     def withdraw(self, name: str) -> asyncio.Future[None]:
         """Take a topic out of the file; memory keeps it until `forget`, which must follow.
 
-        Nothing else may be under way for it. The future is as that of `update`.
+        Nothing else may be under way for it. Returns a future like that of `update`.
         """
         assert self.under_way(name) is None, name
         leaving = self._leaving[name] = self._loop.create_future()
@@ -215,14 +218,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         return withdrawn
 
     def reserve(self, name: str) -> None:
-        """Let nobody make a topic of this name, which no topic has, until `forget`; that must
-        follow."""
+        """Let nobody make a topic of this name until `forget`, which must follow. No topic has the
+        name now."""
         assert self.under_way(name) is None, name
         self._leaving[name] = self._loop.create_future()
 
     def leave(self, name: str) -> bool:
-        """A withdrawn topic leaves memory too, and nobody makes it anew until `forget`. False for
-        any other topic, and for a topic that has left."""
+        """Take a withdrawn topic out of memory too; nobody makes it anew until `forget`. Returns
+        False for any other topic, and for a topic that has left memory."""
         if name not in self._leaving or name not in self._entries:
             return False
         self._ordered.discard(name)
@@ -232,8 +235,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return True
 
     def forget(self, name: str) -> bool:
-        """A withdrawn topic leaves memory, if it has not, and may be made anew; False for any
-        other."""
+        """Take a withdrawn topic out of memory, unless `leave` has done so, and let it be made
+        anew. Returns False for any other topic."""
         self.leave(name)
         leaving = self._leaving.pop(name, None)
         if leaving is not None:
@@ -248,13 +251,14 @@ class TopicTable(ConfigTable[TopicConfig]):
     # --- what the store knows -----------------------------------------------------------------
 
     def complete(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Compare with the `queues` (topic, queue id) of the store, and log topics that are not
-        here.
+        """Compare the table with the `queues` (topic, queue id) of the store, and log the topics
+        that the table lacks.
 
-        Beside a backup, which is older than the file was, and without any file they are added, and
-        topics get the read queues that they lack: otherwise those messages could not be reached. A
-        crash before that is saved finds the backup again, or no file. Beside a whole file they are
-        most likely remains of topics that RocketMQ deleted.
+        If the table was read from a backup, which is older than the lost file, or there was no
+        file, these topics are added, and known topics get the read queues that they lack: otherwise
+        nobody could reach their messages. After a crash before the next save a start reads the
+        backup again, or no file, and does the work again. If the table's own file was read, these
+        topics are only logged: most likely RocketMQ deleted them and left their queues.
         """
         stored: dict[str, int] = {}
         for name, queue_id in queues:
@@ -285,7 +289,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         if added:
             log.warning(
                 "topics made again from the queues in the store, because the table %s path=%s "
-                "topics=%s; queues without messages, rights and other settings may be other ones: "
+                "topics=%s; queues without messages, rights and other settings may have changed: "
                 "aerobee topic list, aerobee topic create NAME --queues N",
                 "is that of its backup" if self._file.loaded_from else "was not there",
                 self._file.path,
@@ -311,7 +315,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         changed += self._ordered - names
         saved = None
         for name in changed:
-            # One that changes now gets it with the next answer of the name server.
+            # A topic with a change under way is set by the next answer of the name server.
             if self.under_way(name) is None:
                 self._pending.other = True
                 saved = self._change(name, replace(self._entries[name], order=name in names))
@@ -370,9 +374,9 @@ def _parse(
 ) -> TopicConfig | None:
     """An entry of the file; missing members take their defaults. Raises ValueError.
 
-    Without `template`, a template that was left over from before must not go on creating topics.
-    Those of the `system` may have the name of the broker or its cluster, which clients could not
-    use.
+    Returns None for an entry that is left out. Without `template` (automatic creation is off) the
+    template topic in the file is left out, so that it does not go on creating topics. A `system`
+    topic may have a name that clients could not use: that of the broker or its cluster.
     """
     if name == AUTO_CREATE_TOPIC and not template:
         return None

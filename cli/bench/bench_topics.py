@@ -1,5 +1,4 @@
-"""The topics of a measurement: made if they are not there, filled for pulls, looked into at the
-end.
+"""Makes the topics of a measurement, fills them for pulls, and counts their messages at the end.
 
 Only a topic that was made here under a name of its own is ever deleted. A topic that the user named
 is used as it is, or made if it is not there (except for pulls, which need messages), and stays.
@@ -95,8 +94,8 @@ class Topics:
             say(f"topic {what} is deleted; the log keeps its messages until they expire")
 
     async def stored(self, at_least: int) -> int:
-        """The number of messages stored in the topics since the beginning; waits a moment until
-        that reaches the acknowledged number, since dispatch follows the log."""
+        """Returns how many messages the topics got since the beginning. Dispatch follows the log,
+        so this waits until there are `at_least`, for the plan's time-out at most."""
         until_s = time.monotonic() + self.plan.timeout_s
         while True:
             count = await self._grown()
@@ -118,10 +117,10 @@ class Topics:
 
         return sum(await asyncio.gather(*(grown(place) for place in self.places)))
 
-    # Making them
+    # Making topics
 
     async def _names(self, cluster: ClusterInfo) -> list[str]:
-        """The names of all topics, each of which is there."""
+        """Returns the names of all topics, after it has found or made each of them."""
         plan = self.plan
         if plan.topic is not None:
             await self._find_or_make(plan.topic, cluster)
@@ -155,8 +154,9 @@ class Topics:
         say(f"topic {name} was not there: made with {queues} queues on each broker, and it stays")
 
     async def _is_there(self, name: str) -> bool:
-        """Whether a broker has the topic, or the name servers know it: brokers with accounts show
-        their topics to administrators only, and measuring an account needs no more than its own."""
+        """Whether a broker has the topic, or the name servers know it. The name servers are asked
+        because brokers with accounts show their topics to administrators only, and a measurement
+        may run with the rights of an ordinary account."""
         try:
             return any((await self.admin.topic_settings(name, broker=self.plan.broker)).values())
         except PeerError as error:
@@ -182,7 +182,7 @@ class Topics:
         return max(1, self.plan.queues // brokers) if self.plan.queues_shared else self.plan.queues
 
     async def _place(self, name: str) -> BenchTopic:
-        """A topic once the name servers know it, which is a moment after the brokers do."""
+        """Returns the topic once the name servers know it: they do a moment after the brokers."""
         until_s = time.monotonic() + self.plan.timeout_s
         while True:
             try:
@@ -216,7 +216,7 @@ class Topics:
             raise CommandFailed(f"topic {name} has no queue to read from: aerobee topic describe")
         return place
 
-    # Filling one for pulls
+    # Filling a topic for pulls
 
     async def _fill(self, place: BenchTopic) -> None:
         """Store as many messages as the plan wants, evenly over the queues."""
@@ -241,7 +241,8 @@ class Topics:
 async def _store(
     producer: Producer, batch: Sequence[Message], queue: MessageQueue, within_s: float
 ) -> None:
-    """Send a batch, again while the broker says that it is busy: nothing is measured yet."""
+    """Send a batch, and send it again while the broker says that it is busy: nothing is measured
+    yet."""
     until_s = time.monotonic() + within_s
     while True:
         try:

@@ -1,9 +1,9 @@
-"""The processes of the generator, and who of them does what.
+"""Starts the processes of the generator, and deals the work out to them.
 
-One Python process keeps one core busy; several make more load, as far as there are cores. They are
-led by lines of JSON (`worker.py`), which bring them the keys that they sign with as well. They have
-a process group of their own, so that Ctrl-C ends this process in order, and does not end them
-first.
+A Python process keeps one core busy, so several processes make more load, as far as there are
+cores. This process leads them by lines of JSON (`worker.py`), which also bring the keys that
+requests are signed with. Each process has a session of its own: Ctrl-C reaches this process alone,
+and it ends the others in order.
 """
 
 import asyncio
@@ -47,7 +47,8 @@ class Fleet:
                 await process.wait()
 
     async def launch(self, specs: Sequence[WorkerSpec]) -> None:
-        """Start a process for each, with its connections. CommandFailed when one cannot."""
+        """Start a process for each spec, and have it make its connections. Raises CommandFailed if
+        a process cannot."""
         for _ in specs:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "aerobee.cli.bench.generator.worker", self._kind),
@@ -63,7 +64,7 @@ class Fleet:
                 raise CommandFailed(answer["failed"], CANNOT_CONNECT)
 
     async def tell(self, do: str, **more: Any) -> list[dict[str, Any]]:
-        """Have every process do a step; their answers, in order."""
+        """Have every process do a step; returns their answers in order."""
         wait_s = _ANSWER_S + float(more.get("within_s", 0))
         return await self._ask([{"do": do, **more}] * len(self._processes), wait_s)
 
@@ -99,7 +100,8 @@ async def _exchange(process: asyncio.subprocess.Process, message: dict[str, Any]
 
 
 def specs_of(plan: BenchPlan, places: Sequence[BenchTopic]) -> list[WorkerSpec]:
-    """The work of each process. Connections are dealt out in turn, senders and readers apart."""
+    """The work of each process. Senders are dealt out to the processes in turn, and readers too,
+    by a count of their own."""
     senders = [one for place in places for one in _senders(plan, place)]
     readers = [one for place in places for one in _pullers(plan, place)]
     readers += [one for place in places for one in _consumers(plan, place)]
@@ -158,7 +160,7 @@ def _pullers(plan: BenchPlan, place: BenchTopic) -> list[ReaderSpec]:
 
 
 def _consumers(plan: BenchPlan, place: BenchTopic) -> list[ReaderSpec]:
-    """Consumers of all subscriptions: those of one share the queues."""
+    """The consumers of all subscriptions; the consumers of a subscription share the queues."""
     specs = []
     for _ in range(plan.subscriptions):
         for number in range(plan.consumers):

@@ -1,8 +1,8 @@
 """Workload files of the OpenMessaging Benchmark: what each of their keys means here.
 
-They are YAML, and all of them flat: `key: value` lines with comments, no more. Only that is read
-here, line by line, and anything else is refused by its line. So no library for YAML is needed,
-which could make objects of somebody's file.
+They are YAML, and all of them are flat: lines `key: value`, and comments. Only these are read here,
+line by line; for any other line the error names its number. So no YAML library is needed, which
+could make objects out of a stranger's file.
 """
 
 import re
@@ -21,9 +21,10 @@ _EACH_MAX: Final = 10_000
 _MINUTES_MAX: Final = 7 * 24 * 60
 _BODY_MAX: Final = 4 * 1024 * 1024
 _RATE_MAX: Final = 10_000_000
-#: The benchmark's distributors of keys that RocketMQ can serve.
+#: Those of the benchmark's key distributors that RocketMQ can serve.
 DISTRIBUTORS: Final = ("NO_KEY", "KEY_ROUND_ROBIN", "RANDOM_NANO")
-# Other versions of the benchmark know these; what they would change cannot be left out silently.
+# Keys of other versions of the benchmark. Each would change the measurement, so a file with such a
+# key is refused; the key is not passed over.
 _OF_OTHERS: Final = frozenset(
     {
         *("producerStartRate", "acceptableBacklog", "producerIncrementRate"),
@@ -40,8 +41,8 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A workload, checked. `producer_rate` is messages a second of all producers together; 0 is as
-    fast as answers come. A `payload_file` is the path of a file that is there, or ""."""
+    """A workload, checked. `producer_rate` is messages a second of all producers together; 0: as
+    fast as answers come. `payload_file` is the path of an existing file, or ""."""
 
     name: str
     topics: int
@@ -63,7 +64,7 @@ class Workload:
 
 
 def read_workload(path: Path) -> Workload:
-    """The workload of a file; WorkloadError with the file's name, also when it cannot be read."""
+    """The workload in a file. Raises WorkloadError, which names the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -98,7 +99,7 @@ def parse_workload(text: str, name: str) -> Workload:
 
 
 def _pairs(text: str) -> dict[str, tuple[int, str]]:
-    """Lines and values by key, quotes and comments taken off."""
+    """The line number and the value of each key; values are without quotes and comments."""
     found: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#") or line.rstrip() == "---":
@@ -135,7 +136,7 @@ def _scalar(line: int, text: str) -> str:
 
 
 def _closing_quote(text: str, quote: str) -> int:
-    """Where the quoted text ends; 0 for nowhere."""
+    """The position of the closing quote; 0 if there is no closing quote."""
     position = 1
     while position < len(text):
         if quote == '"' and text[position] == "\\":
@@ -153,8 +154,8 @@ def _closing_quote(text: str, quote: str) -> int:
 def _unknown(line: int, key: str) -> str:
     if key in _OF_OTHERS:
         return (
-            f"line {line}: {key} belongs to another version of the benchmark and is not done here: "
-            "leave it out"
+            f"line {line}: {key} belongs to another version of the benchmark and is not supported "
+            "here: leave it out"
         )
     near = nearest_name(key, _KEYS)
     return f"line {line}: there is no key {key}" + (f"; did you mean {near}?" if near else "")
@@ -246,8 +247,9 @@ def _check(workload: Workload) -> None:
 
 
 def _with_payload(workload: Workload, folder: Path) -> Workload:
-    """The workload with its payload file found: from here, beside the workload, or beside its
-    folder, as in the benchmark's own workloads."""
+    """The workload with the path of its payload file. The file is looked for from the working
+    directory, in the workload's folder, and in the folder above, where the benchmark's own
+    workloads have theirs."""
     name = workload.payload_file
     if not name or workload.use_randomized_payloads:
         return replace(workload, payload_file="")
@@ -256,8 +258,8 @@ def _with_payload(workload: Workload, folder: Path) -> Workload:
             break
     else:
         raise WorkloadError(
-            f"its payloadFile {name} is not there, neither from here nor from {folder} nor from "
-            "the folder above"
+            f"its payloadFile {name} is not there: not in the working directory, not in {folder}, "
+            "and not in the folder above that"
         )
     size = path.stat().st_size
     if size != workload.message_size:

@@ -1,8 +1,8 @@
-"""The owner of a client's background tasks: the only place in this folder that creates any.
+"""Owns the background tasks of a client; no other module of this folder creates tasks.
 
 A task that fails is logged with its traceback and remembered in `failures`; it never vanishes, and
 it never takes the others with it: a push consumer whose heartbeat loop met a bug keeps consuming.
-`close()` cancels what is left and waits for it, so nothing runs after it returned.
+`close()` cancels what is left and waits for it, so no task runs after it has returned.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class TaskOwner:
 
 
 async def wait_shared(task: asyncio.Task[T]) -> T:
-    """The result of a task that several callers wait for; a caller's own end does not end it.
+    """Wait for a task that several callers wait for, and return its result. If a caller is
+    cancelled, the task goes on.
 
     Raises ClientClosed when the owner of the task was closed meanwhile.
     """
@@ -87,9 +88,10 @@ async def wait_shared(task: asyncio.Task[T]) -> T:
 
 
 async def wait_all(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
-    """The results of all tasks once all have ended; the first error is raised then.
+    """Wait until all tasks have ended; then return their results, or raise the first error.
 
-    When the waiting caller is cancelled, so are the tasks. ClientClosed as in `wait_shared`.
+    If the caller is cancelled, the tasks are cancelled too. Raises ClientClosed as `wait_shared`
+    does.
     """
     if not tasks:
         return []
@@ -125,7 +127,7 @@ class Periodic:
     async def run(self) -> None:
         """The loop; give it to `TaskOwner.spawn`."""
         while True:
-            # wait_for may swallow a cancellation until Python 3.12.
+            # Before Python 3.12 `asyncio.wait_for` may swallow a cancellation.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._woken.wait()
@@ -137,8 +139,8 @@ class Periodic:
 
 
 class PlainCalls:
-    """Calls functions of the program: coroutine functions on the loop, plain ones in threads, which
-    are made for the first of these."""
+    """Calls functions of the program: coroutine functions on the loop, plain functions in threads.
+    The threads are made at the first call of a plain function."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._count = threads
@@ -146,7 +148,7 @@ class PlainCalls:
         self._threads: ThreadPoolExecutor | None = None
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> object:
-        """The result of the function; raises what it raises."""
+        """Call the function and return its result, or raise its error."""
         call = getattr(function, "__call__", function)  # noqa: B004  an object may be a function
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
             return await function(*arguments)
@@ -154,7 +156,7 @@ class PlainCalls:
             self._threads = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._threads, function, *arguments)
-        # A plain function may still have made a coroutine (a lambda, a partial).
+        # A plain function (a lambda, a partial) may have returned a coroutine.
         return await result if inspect.isawaitable(result) else result
 
     def close(self) -> None:
@@ -164,23 +166,25 @@ class PlainCalls:
 
 
 class FirstAlone:
-    """For each key a first turn ends, without an exception, before there are several at a time."""
+    """Lets turns of a key run alone until a turn has ended without an exception; after that,
+    several run at a time."""
 
     def __init__(self) -> None:
         self._done: set[Hashable] = set()
         self._first: dict[Hashable, asyncio.Lock] = {}
 
     def is_done(self, key: Hashable) -> bool:
-        """Whether a first turn has ended."""
+        """Whether a first turn has ended without an exception."""
         return key in self._done
 
     def skip(self, key: Hashable) -> None:
-        """The first turn has been had elsewhere, so no turn has to wait for it."""
+        """Count the first turn of the key as done, so that no turn waits for it."""
         self._done.add(key)
 
     @asynccontextmanager
     async def turn(self, key: Hashable) -> AsyncIterator[None]:
-        """A turn: either the first, or it waits until the first has ended."""
+        """Begin a turn: the first turn at once, any other when the turn before it has
+        failed, or a turn has ended without an exception."""
         if key not in self._done:
             async with self._first.setdefault(key, asyncio.Lock()):
                 if key not in self._done:

@@ -1,4 +1,4 @@
-"""The asyncio push consumer: a group's messages, shared out, given to a listener.
+"""The asyncio push consumer: gives its share of a group's messages to a listener.
 
     async def handle(messages: list[ReceivedMessage]) -> None:
         print(messages[0].body)
@@ -9,12 +9,15 @@
 
 This module only puts the parts together and starts and stops them in order:
 
-    rebalance.py    which queues are ours         queue_puller.py   pulls them, one loop each
-    assignment.py   takes and gives them          consume_services.py   call the listener
-    offset_store.py where each group stands       send_back.py      failed messages
+    rebalance.py          finds which queues are ours
+    assignment.py         takes these queues up, and gives queues up
+    queue_puller.py       pulls from them, with a task for each queue
+    consume_services.py   calls the listener
+    send_back.py          gives messages on which the listener failed back to the broker
+    offset_store.py       stores the group's offsets
 
-Delivery is at least once: an offset is stored only after its message, and all before it, were
-consumed or given back to the broker.
+Delivery is at least once: the offset after a message is stored only when this message, and all
+before it, were consumed or given back to the broker.
 """
 
 from __future__ import annotations
@@ -87,8 +90,8 @@ class PushConsumer:
         topic = retry_topic(self.group)
         if (why := why_no_group_topic(topic)) is not None:
             log.warning(
-                "messages that the listener fails on are tried again here alone, without an end "
-                "and without dead letters group=%s reason=%s",
+                "messages on which the listener fails are tried again by this consumer alone, "
+                "without end, and never become dead letters group=%s reason=%s",
                 self.group,
                 why,
             )
@@ -188,7 +191,7 @@ class PushConsumer:
             await self._announce()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Stop consuming a topic; its queues are given away."""
+        """Stop consuming a topic; this consumer gives up its queues."""
         if self._subscriptions.pop(topic, None) is not None and self._session.running:
             await self._announce()
 
@@ -225,7 +228,8 @@ class PushConsumer:
     async def close(self) -> None:
         """Leave the group: finish listeners at work, store offsets, unregister, disconnect.
 
-        In a child of the process that started it nothing is done: all of that is the parent's.
+        In a forked child of the process that started it, this does nothing: all of it is the
+        parent's to do.
         """
         if self._session.is_inherited:
             return
@@ -242,8 +246,8 @@ class PushConsumer:
         self._listener.close()
 
     async def _check(self, subscription: Subscription) -> None:
-        """Ask the topic's brokers whether they can filter so. Raises PeerError if any cannot; a
-        broker that cannot be reached now says so at the first pull."""
+        """Ask the topic's brokers whether they can filter by this expression. Raises PeerError if
+        any cannot; a broker that cannot be reached now judges it at the first pull."""
         if subscription.type == TAG_TYPE:
             return
         session = self._session

@@ -1,9 +1,9 @@
-"""Limits: what input from outside can make the broker hold, and how the limits hang together.
+"""Checks that the limits of what input from outside can make the broker hold fit each other.
 
-A limit alone says little: a message has to fit a frame, a frame the memory for unfinished frames, a
-record a segment, connections the files this process may open. Those relations are checked once,
-at the start, so that no code on the request path has to wonder (a record that fits no segment
-was acknowledged and lost in the reference, docs/reliability.md B19).
+A limit alone says little. A message has to fit a frame, and a frame the memory for unfinished
+frames; a record has to fit a segment; the connections have to fit the files that this process may
+open. These relations are checked once, at the start, so that no code on the request path has to ask
+(the reference acknowledged a record that fits no segment, and lost it; docs/reliability.md B19).
 
 Numbers that are part of the format or the protocol, and so not settings, are constants here.
 """
@@ -22,7 +22,7 @@ _JSON_ESCAPE_FACTOR: Final = 6
 
 
 class ConnectionLimit(NamedTuple):
-    """The most client connections, and what is to be said of that."""
+    """The most client connections, and the warnings about that number."""
 
     connections: int
     warnings: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def raise_open_files(wanted: int) -> int:
 
 
 def check_limits(settings: Settings) -> None:
-    """Raises ConfigError naming the setting to change when two limits contradict each other."""
+    """Raises ConfigError if two limits contradict each other; it names the setting to change."""
     frame = settings.max_frame_bytes
     header = settings.max_header_bytes
     record = settings.max_message_bytes + RECORD_OVERHEAD_BYTES
@@ -100,8 +100,9 @@ def _hold(settings: Settings, name: str, holds: bool, reason: str) -> None:
 
 
 def connection_limit(settings: Settings, open_files: int | None = None) -> ConnectionLimit:
-    """How many connections fit the files that this process may open (default: asked of the system),
-    with a warning when those are fewer than configured. Raises ConfigError when none fit."""
+    """How many connections fit the files that this process may open, with a warning if that is
+    fewer than configured. `open_files` None: the system is asked. Raises ConfigError if not even
+    one connection fits."""
     files = open_files_allowed() if open_files is None else open_files
     room = files - settings.reserved_files
     if room < 1:

@@ -2,11 +2,12 @@
 
 A thin layer over `sink/task.py`. The version decides which class Spark is given: batch writes take
 Arrow in all versions, streams take it since 4.1 and took rows before. A writer is made and planned
-on the driver, pickled to the tasks, and made again from the pickle for commit and abort: nothing is
-kept in it but the plan.
+on the driver, pickled to the tasks, and made again from the pickle for commit and abort. So it
+keeps only the plan, and for a batch the name of its query.
 
-What Spark says of a task, and where: the partition in its TaskContext, a stream's query and batch
-as local properties of it; commit gets the batch only. So both travel in the commit messages.
+Spark gives a task its partition in the TaskContext, and a stream's query and batch as local
+properties of that. It gives commit the batch only, so query and batch travel in the commit
+messages.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class SinkCommit(WriterCommitMessage):
 def make_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
 ) -> TopicWriter | DataSourceStreamWriter:
-    """For `DataSource.writer` and `streamWriter`. Raises what planning finds wrong."""
+    """Makes the writer for `DataSource.writer` and `streamWriter`. Raises the errors of
+    planning."""
     if overwrite:
         asked, allowed = (
             (
@@ -78,7 +80,8 @@ def make_writer(
 
 @plain_errors
 class _DriverSide:
-    """The part of every writer that runs on the driver. Streams name the batch, as messages do."""
+    """The part of every writer that runs on the driver. Spark gives `batchId` for streams only; it
+    is not needed, because the commit messages have it."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -102,7 +105,7 @@ class TopicWriter(_DriverSide, DataSourceArrowWriter):
 
     def __init__(self, plan: SinkPlan) -> None:
         super().__init__(plan)
-        # Names the rows of a write without jobId, in SPARK_ID.
+        # Without jobId, this name stands for the write in the SPARK_ID of its rows.
         self._query = plan.query or f"write.{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:

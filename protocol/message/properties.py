@@ -1,8 +1,9 @@
 """Message properties: names and the text form `name U+0001 value U+0002 name U+0001 value`.
 
-Clients up to 4.9.0 end the text with U+0002, later ones and the 4.9.8 broker do not; both are read,
-the second is written (protocol/WIRE.md 6.3). Entries that a reader skips, with an empty value for
-example, are skipped here too, so that stored properties mean the same to every client.
+Clients up to 4.9.0 end the text with U+0002, later clients and the 4.9.8 broker do not. Both forms
+are read, and the form without U+0002 at the end is written (protocol/WIRE.md 6.3). Entries that
+other readers skip, with an empty value for example, are skipped here too, so that stored properties
+mean the same to every client.
 """
 
 import re
@@ -50,8 +51,8 @@ PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 PROPERTY_ARRIVE_TIME = "ARRIVE_TIME"
 #: The MSG_TYPE of a reply; no other message has one.
 REPLY_TYPE = "reply"
-#: The delivery time of a message: seconds or milliseconds from now, or ms since 1970, which the
-#: last property, of another SDK, has too.
+#: The delivery time of a message: seconds from now, milliseconds from now, ms since 1970; another
+#: SDK sets the last property, which is ms since 1970 too.
 PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
 PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
@@ -90,13 +91,13 @@ SYSTEM_PROPERTIES = frozenset(
 )
 
 _UNIQUE_KEY_ENTRY = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
-# The most bytes times names for which each name is looked for by itself: 60 us.
+# Up to this product of bytes and names each name is looked for by itself, which takes 60 us.
 _MOST_LOOKED_AT = 65_536
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MOST_QUEUE_ID = (1 << 31) - 1
 # A queue's entries of 20 bytes have 64-bit positions.
 _MOST_QUEUE_OFFSETS = (1 << 63) // 20
-# Longer properties are not remembered: those of a message may be 16,000 words, a megabyte.
+# Longer properties are not remembered: a message may have 16,000 key words, which take a megabyte.
 _REMEMBERED_BYTES = 1024
 
 
@@ -124,20 +125,20 @@ def property_marks(names: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
 def chosen_properties(
     encoded: bytes, marks: Collection[tuple[str, bytes]]
 ) -> Mapping[str, str | None]:
-    """The properties that have such a name, and perhaps others: a few among many, for readers of
-    many records. Bytes that are not UTF-8 are replaced, as Java readers do."""
+    """The properties that `marks` name, and perhaps others. For readers of many records, which want
+    a few properties among many. Bytes that are not UTF-8 are replaced, as Java readers do."""
     if len(encoded) * len(marks) <= _MOST_LOOKED_AT:
         text = b"\x02" + encoded
         chosen: dict[str, str] = {}
         for name, mark in marks:
-            # The last one counts.
+            # The last of several properties with this name counts.
             start = text.rfind(mark)
             if start < 0:
                 continue
             start += len(mark)
             end = text.find(b"\x02", start)
             value = text[start:] if end < 0 else text[start:end]
-            if not value:  # it does not count, and an earlier one may
+            if not value:  # an empty value does not count, and an earlier value may
                 break
             chosen[name] = value.decode("utf-8", "replace")
         else:
@@ -146,7 +147,7 @@ def chosen_properties(
 
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int]:
-    """(topic, queue id) to which a message was sent that waits in a topic of the broker.
+    """The (topic, queue id) to which a message was sent that now waits in a topic of the broker.
 
     Raises CorruptRecord if its properties do not name them.
     """
@@ -171,8 +172,8 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 def further_queues(properties: Mapping[str, str]) -> list[tuple[str, int]]:
     """(queue name, queue offset) of each queue that a stored message was multi-dispatched to.
 
-    Impossible numbers are passed over; the list is empty if names and numbers do not go together.
-    Empty parts at the end do not count, like in Java's lists (store/FORMAT.md 2.8).
+    Impossible numbers are passed over; the list is empty if there are not as many numbers as names.
+    Empty parts at the end do not count, as in Java's lists (store/FORMAT.md 2.8).
     """
     names = split_list(properties.get(PROPERTY_MULTI_DISPATCH, ""))
     numbers = split_list(properties.get(PROPERTY_MULTI_QUEUE_OFFSET, ""))

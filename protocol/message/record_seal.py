@@ -9,9 +9,10 @@ The digits are the CRC-32 of all bytes before those 20, masked to 31 bits, the L
 digit first, filled up with zeros (store/FORMAT.md 2.10). Other properties before it end in U+0002.
 
 Whether a record counts as sealed must not depend on a single byte, which may be damaged. So the ten
-bytes of the seal that never vary are counted: with eight of them in place it is a seal, which has
-to be whole and right. Damage to more than two of them is a torn page, whose zeros `record_check.py`
-finds anyway; with fewer than eight any text might pass for a seal.
+bytes of the seal that never vary are counted: if eight of them are in place, the record is sealed,
+and its whole seal has to be right. If more than two of them are damaged, that is a torn page, whose
+zeros `record_check.py` finds anyway. If fewer than eight were enough, other text might pass for a
+seal.
 """
 
 import zlib
@@ -21,7 +22,7 @@ from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES, PROPERTY_C
 _NAME = PROPERTY_CRC.encode() + b"\x01"
 _END = b"\x02"
 _DIGITS = 10
-# The number of the ten constant bytes that make a seal.
+# How many of the ten constant bytes have to be in place for a seal.
 _FIXED_ENOUGH = 8
 SEAL_BYTES = len(_NAME) + _DIGITS + len(_END)
 #: Properties of that length can always be sealed; one byte more only if they end in U+0002.
@@ -31,15 +32,16 @@ _crc32 = zlib.crc32
 
 
 def seal(record_before_it: bytes | memoryview) -> bytes:
-    """The 20 bytes that close a record, from all bytes before them."""
+    """The 20 bytes that close a record, made from all bytes before them."""
     crc = _crc32(record_before_it) & 0x7FFFFFFF
     return _NAME + f"{crc:010d}"[::-1].encode() + _END
 
 
 def sealable(properties: bytes) -> bytes:
-    """The properties before a seal: without an older seal, with U+0002 at their end."""
+    """The properties as they stand before a seal: without an older seal, with U+0002 at their
+    end."""
     if _NAME in properties:
-        # A message sent back or copied brings the seal of the record it was read from.
+        # A message that is sent back or copied brings the seal of the record it was read from.
         kept = [entry for entry in properties.split(_END) if not entry.startswith(_NAME)]
         properties = _END.join(kept)
     if properties and not properties.endswith(_END):

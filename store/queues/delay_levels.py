@@ -1,9 +1,9 @@
 """The delay levels, as far as the files depend on them.
 
-A message waiting in SCHEDULE_TOPIC_XXXX has its delivery time in the place of the tags code, so
-whoever makes consume queue entries, the append or a rebuild from the log, needs the levels. They
-are parsed before recovery: the reference does it after, and its rebuilt queues deliver all delayed
-messages at once (store/FORMAT.md 8.1).
+The consume queue entry of a message that waits in SCHEDULE_TOPIC_XXXX has the delivery time in the
+place of the tags code. So the levels are needed to make entries, in an append and in a rebuild from
+the log. They are parsed before recovery. The reference parses them after it, and its rebuilt queues
+deliver all delayed messages at once (store/FORMAT.md 8.1).
 """
 
 import re
@@ -16,7 +16,7 @@ from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 _TIME = re.compile(r"[0-9]{1,16}", re.ASCII)
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1000
-# The clock is set back by less than this without a message being given out ahead of its time.
+# If the clock is set back by no more than this, no message is delivered ahead of its time.
 _CLOCK_STEP_MS = 1000
 
 
@@ -36,8 +36,8 @@ class DelayLevels:
 
         A time further away than the level's delay cannot be right: the clock was set back, or the
         levels were made shorter. The message is due then, as in the reference
-        (store/FORMAT.md 12.1). The reference knows no tolerance, and a clock that is put right by a
-        few milliseconds has a message of two hours delivered at once.
+        (store/FORMAT.md 12.1). The reference has no tolerance: if its clock is set back by a few
+        milliseconds, it delivers a message with a delay of two hours at once.
         """
         wait_ms = deliver_at_ms - now_ms
         if wait_ms <= 0:
@@ -69,7 +69,7 @@ class DelayLevels:
 
 
 def out_ms(properties: Mapping[str, str]) -> int:
-    """When a record of the timer's topic is to be looked at; 0 where it does not say."""
+    """When a record of the timer's topic is to be looked at; 0 if its properties do not say."""
     text = properties.get(PROPERTY_TIMER_OUT_MS, "")
     return int(text) if _TIME.fullmatch(text) else 0
 

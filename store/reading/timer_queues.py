@@ -1,7 +1,8 @@
-"""Reads the queues of TIMER_TOPIC for the messages that wait in an hour (store/FORMAT.md 12.4).
+"""Reads the queues of TIMER_TOPIC, which hold the messages of an hour (store/FORMAT.md 12.4).
 
-A queue holds the records of one hour, and of the hours `BUCKETS` before and after it, in the order
-in which they were stored; their action times stand where other entries have tags codes.
+Queue ids repeat after `BUCKETS` hours. So a queue holds the records of one hour, and perhaps of
+hours `BUCKETS` before and after it, in the order in which they were stored. Their entries have
+action times where other entries have tags codes.
 
 Threads: the store's caller only.
 """
@@ -19,7 +20,7 @@ from aerobee.store.reading.queue_reader import QueueReader
 
 log = logging.getLogger("aerobee.store")
 
-# Entries read at a time where slots have no message.
+# How many entries are read at a time after an entry whose time is not known.
 _READ_ENTRIES = 2048
 
 
@@ -58,8 +59,8 @@ class TimerQueues:
         return Span(queue.first_offset, queue.max_offset, queue.next_offset)
 
     def readable(self, queue_id: int, position: int = 0) -> int:
-        """The number of entries from queue offset `position` on whose record the log still has, or
-        will have soon."""
+        """The number of entries from queue offset `position` on whose records the log still has;
+        entries that are not dispatched yet are counted."""
         queue = self._queues.get(TIMER_TOPIC, queue_id)
         return 0 if queue is None else max(0, queue.next_offset - max(queue.min_offset, position))
 
@@ -68,7 +69,7 @@ class TimerQueues:
         whose record lies at `log_offset` or above; without such an entry, the offset after all
         visible ones.
 
-        Both grow along a queue, so this is a binary search. Raises OSError.
+        Hours and log offsets grow along a queue, so this is a binary search. Raises OSError.
         """
         queue = self._queues.get(TIMER_TOPIC, queue_id)
         if queue is None:
@@ -80,7 +81,7 @@ class TimerQueues:
 
         low, end = max(queue.first_offset, queue.min_offset), queue.max_offset
         high = end
-        # Most queues have the entries of a single hour: so the ends are looked at first.
+        # Most queues have the entries of a single hour, so the ends are looked at first.
         if low >= high or is_before(high - 1):
             return high
         middle = low
@@ -122,7 +123,8 @@ class TimerQueues:
         return found, first + len(data) // ENTRY_BYTES
 
     def _looked_up(self, entry: Waiting) -> Waiting:
-        """Replace the address of a lost extension entry: the record knows its time."""
+        """The entry with its time from the record, because it has the address of a lost extension
+        entry in the place of its time."""
         message = self.message(entry.log_offset)
         return Waiting(0 if message is None else out_ms(message.properties), entry.log_offset)
 

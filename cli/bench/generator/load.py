@@ -1,10 +1,10 @@
-"""One connection of a load: it sends, or reads, one request after the other or by the clock.
+"""A connection of a load, which sends or reads, in a closed or an open loop.
 
 Closed loop: a fixed number of requests is under way on each connection, and an answer makes room
-for the next. Open loop: requests leave when they are due, whatever the answers do. A request that
-is late, since the connection is full, lost, or this process was busy, leaves as soon as it can, and
-its latency counts from the time when it was due. So a broker that stands for a second shows a
-second in all requests due meanwhile, not in a single slow request (coordinated omission).
+for the next. Open loop: requests leave when they are due, whatever the answers do. A request may be
+late because the connection is full or lost, or this process was busy; it leaves as soon as it can,
+and its latency counts from the time when it was due. So if a broker stands still for a second, all
+requests that were due in that second show it, and not a single one (coordinated omission).
 
 A refused request is counted with the code's name; a connection that is lost is made again.
 """
@@ -47,7 +47,7 @@ _LOST: Final = "CONNECTION_LOST"
 _UNREADABLE: Final = "UNREADABLE_ANSWER"
 _FIRST_RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 2.0
-# A queue whose pull was refused is left alone for so long: consumers are no hammer.
+# The pause after a refused pull of a queue, as consumers make it too.
 _REFUSED_PAUSE_S: Final = 0.5
 #: How long a consumer lets the broker hold an empty pull.
 SUSPEND_MS: Final = 15_000
@@ -59,8 +59,8 @@ _END_OF_QUEUE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MO
 
 
 class LoadSettings(msgspec.Struct, frozen=True):
-    """Settings that all connections of a run share; `rate` is requests a second of all, or None
-    for a closed loop."""
+    """Settings that all connections of a run share; `rate` is the requests a second of all
+    connections together, None for a closed loop."""
 
     in_flight: int
     timeout_s: float
@@ -84,8 +84,9 @@ class SenderSpec(msgspec.Struct, frozen=True):
 
 
 class ReaderSpec(msgspec.Struct, frozen=True):
-    """One reading connection and where it begins, (queue id, offset) each. One that `follows` waits
-    for what comes; any other goes back to the beginning of a queue at its end."""
+    """A reading connection, with the (queue id, offset) where it begins in each queue. If it
+    `follows` it waits for new messages; if not it reads a queue from its beginning again when it
+    has come to its end."""
 
     address: str
     topic: str
@@ -101,7 +102,7 @@ class Schedule:
 
     All connections together send `rate` requests a second, evenly: connection `number` has every
     `connections`-th place. Each time is counted from the start, so that neither rounding nor a late
-    request moves those after it: a late request is sent at once, and its latency counts from the
+    request moves the later ones: a late request is sent at once, and its latency counts from the
     time when it was due."""
 
     __slots__ = ("_connections", "_index", "_interval_ns", "_number", "_start_ns", "due_ns")
@@ -118,7 +119,7 @@ class Schedule:
         self.due_ns = self._due()
 
     def advance(self) -> None:
-        """The request that was due has left."""
+        """Go on to the next request, because the request that was due has left."""
         self._index += 1
         self.due_ns = self._due()
 
@@ -146,7 +147,7 @@ class Load:
         self._retrying: asyncio.Task[None] | None = None
 
     async def connect(self) -> str:
-        """Make the connection; why it could not be made, or ""."""
+        """Make the connection; returns why it could not be made, or ""."""
         host, port = split_address(self._address)
         loop = asyncio.get_running_loop()
         lane = Lane(self._on_answer, self._go, self._on_lost)
@@ -160,7 +161,7 @@ class Load:
         return ""
 
     def begin(self, schedule: Schedule | None) -> None:
-        """Start; with a schedule as an open loop."""
+        """Start: an open loop with a schedule, a closed loop without a schedule."""
         self._schedule = schedule
         self._running = True
         self._go()
@@ -192,7 +193,7 @@ class Load:
         if late:
             self._go()
 
-    # --- for senders and readers to say
+    # --- defined by senders and readers
 
     def _ready(self) -> bool:
         """Whether there is something to ask for."""
@@ -329,7 +330,7 @@ class Sender(Load):
 
 
 def _stamp(body: bytes, start: int, end: int) -> int:
-    """The time when the record there should have been sent; 0 for a record of another sender."""
+    """The time when the record in [start, end) was due to be sent; 0 if it has no stamp."""
     # The search goes from the right: properties stand at the end of a record.
     found = body.rfind(STAMP_HEAD, start, end)
     if found < 0:
@@ -342,7 +343,7 @@ def _stamp(body: bytes, start: int, end: int) -> int:
 
 
 class _Cursor:
-    """The place of the reading of one queue."""
+    """The offset that the reading of a queue has reached."""
 
     __slots__ = ("offset", "template")
 
@@ -362,7 +363,7 @@ class PullLoad(Load):
         self._follows = spec.follows
         self._stamped = settings.stamped
         if spec.follows:
-            # Every queue is listened to, for as long as the broker may hold a pull.
+            # Each queue has a pull under way, which may last as long as the broker may hold it.
             self._window = len(spec.queues)
             self._patience_s += SUSPEND_MS / 1000 + _GRACE_S
         self._paused = False

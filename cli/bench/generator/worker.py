@@ -1,9 +1,10 @@
 """A process of the generator: `python -m aerobee.cli.bench.generator.worker open|closed`.
 
-It is told what to do by JSON objects, one a line, on standard input, and answers each with one on
-standard output; `fleet.py` is at the other end. The end of its input ends it, so that no worker is
-left. Steps: `load` makes the connections, `start` begins, `report` gives the counts since the last
-report, `pause` and `resume` are for consumers, `end` lets the senders finish, `close`.
+It reads JSON objects from standard input, one a line. Each names a step, and is answered with an
+object on standard output; `fleet.py` is at the other end. The process ends when its input ends, so
+that no worker is left over. Steps: `load` makes the connections, `start` begins, `report` gives the
+counts since the last report, `pause` and `resume` are for readers, `end` begins no new requests and
+waits for the answers (consumers go on), `close` closes the connections.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from aerobee.client.loop_thread import new_loop
 from aerobee.client.options import local_ip
 from aerobee.client.producing.sender import make_unique_ids
 
-#: Longest line either end takes: a load of many queues, a report of many latencies.
+#: The longest line that either end takes: a load of many queues, a report of many latencies.
 LINE_BYTES: Final = 64 * 1024 * 1024
 _SWEEP_S: Final = 0.1
 _END_POLL_S: Final = 0.01
@@ -53,8 +54,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 if sys.platform == "linux":
 
     class _FineSelector(selectors.EpollSelector):
-        """Waits to the microsecond, where epoll alone waits to the millisecond: requests of an
-        open loop would leave half a millisecond late on average."""
+        """Waits to the microsecond. epoll alone waits to the millisecond, and requests of an open
+        loop would leave half a millisecond late on average."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             if timeout is not None and 0 < timeout < 0.01:
@@ -76,7 +77,7 @@ class Worker:
         self._reported_cpu_s = time.process_time()
 
     async def do(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One step; its answer."""
+        """Do a step; returns its answer."""
         match message["do"]:
             case "load":
                 return await self._load(msgspec.convert(message["spec"], WorkerSpec))
@@ -95,7 +96,7 @@ class Worker:
         return {}
 
     async def sweep(self) -> None:
-        """Look for requests that nobody answered, for ever."""
+        """Give up requests that nobody answered, again and again, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             for load, _ in self._loads:
@@ -110,7 +111,8 @@ class Worker:
         except OSError as error:
             return {"failed": f"{spec.payload.file} cannot be read: {error.strerror}"}
         try:
-            # Once: all connections of the process have the same key and the same trust.
+            # Made once: all connections of the process have the same key and trust the same
+            # certificates.
             secured = spec.security.secured()
         except CallerError as error:
             return {"failed": str(error)}
@@ -142,7 +144,7 @@ class Worker:
     def _start(self, at_ns: int) -> None:
         assert self._settings is not None
         rate = self._settings.rate
-        # A closed loop begins at once, an open one at its first request.
+        # A closed loop begins now, an open loop when its first request is due.
         self._reported_ns = time.monotonic_ns() if rate is None else at_ns
         self._reported_cpu_s = time.process_time()
         for load, one in self._loads:
@@ -188,15 +190,15 @@ def _follows(spec: SenderSpec | ReaderSpec) -> bool:
 
 def _values(settings: LoadSettings, address: str, number: int) -> MessageValues:
     ip = local_ip(address)
-    # Ids of IPv6 are longer, and templates want them all alike.
+    # An id made from an IPv6 address is longer, and a template has room for one length only.
     ids = make_unique_ids("0.0.0.0" if ":" in ip else ip)
     keys = Keys(shuffled=settings.shuffled_keys, seed=settings.seed + number)
     return MessageValues(ids.next_id, keys.next)
 
 
 def _room_for(connections: int) -> str:
-    """Let this process have as many descriptors as it may; returns a text when those are too
-    few."""
+    """Raise the limit of open files as far as the connections need; returns why that cannot be
+    done, or ""."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 64
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -5,7 +5,7 @@ SCHEDULE_TOPIC_XXXX and delivered; half messages become messages of their own or
 sink of ours stages its rows; a broker keeps notes in topics of its own.
 
 Sending these again would double messages, or send records that no consumer can read. An archive
-keeps more of it: a message that waits, or whose transaction is open, may have no other copy yet.
+keeps more of them: a message that waits, or whose transaction is open, may have no other copy yet.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRANSACTIONS: Final = "transactions' own"
 TRANSACTION_ENDS: Final = "notes of transactions' ends"
 FILLERS: Final = "put in place of lost records"
 BROKERS: Final = "notes of brokers and traces"
-#: Why an archive leaves something out.
+#: The reasons for which an archive leaves records out.
 NOT_ARCHIVED: Final = (STAGED, FILLERS, TRANSACTION_ENDS, BROKERS)
 #: Records of these topics are never messages.
 NEVER_ARCHIVED: Final = (STAGE_TOPIC, FILLER_TOPIC)
@@ -46,10 +46,10 @@ _PREFIXES: Final = (SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper())
 
 
 def not_sent(topics: Sequence[str], where: str | None) -> Column:
-    """Why a row is not sent again; null for a message.
+    """Why a row is not sent again; null for a row that is sent.
 
-    A topic that `topics` or the text of `where` name is meant, and sent; staging, half messages,
-    rollbacks and fillers are never.
+    Rows of a topic that is in `topics`, or whose name is in the text of `where`, are sent, because
+    somebody has asked for them. Staged rows, fillers, half messages and rollbacks never are.
     """
     from pyspark.sql import functions as f
 
@@ -69,8 +69,9 @@ def not_sent(topics: Sequence[str], where: str | None) -> Column:
 def not_archived(topics: Sequence[str]) -> Column:
     """Why a row is not archived (a word of NOT_ARCHIVED); null for a row that is archived.
 
-    A topic that `topics` name is meant; staging and fillers never are. What waits, half messages
-    and those that were asked about too often are kept.
+    Rows of a topic in `topics` are archived, because somebody has asked for them; staged rows and
+    fillers never are. Waiting copies are archived, and half messages, also those that a broker has
+    given up asking about.
     """
     from pyspark.sql import functions as f
 
