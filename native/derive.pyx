@@ -25,15 +25,15 @@ from aerobee.protocol import checksum
 from aerobee.protocol.message import properties as names
 from aerobee.protocol.message import record_check, record_layout as layout
 from aerobee.store.log import compiled
-from aerobee.store.index import index_file
+from aerobee.store.index import layout as index_layout
 from aerobee.store.queues import queue_view
 
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
 cdef int PLACE_AT, SIZE_AT, TAGS_AT
 PLACE_AT, SIZE_AT, TAGS_AT = queue_view.ENTRY_POSITIONS
-cdef int HASHED_BYTES = index_file.HASHED_BYTES
+cdef int HASHED_BYTES = index_layout.HASHED_BYTES
 cdef int HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT
-HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_file.HASHED_POSITIONS
+HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_layout.HASHED_POSITIONS
 cdef int64_t MIN_RECORD_BYTES = layout.MIN_RECORD_BYTES
 cdef uint32_t MAGIC = layout.MESSAGE_MAGIC
 cdef int MAGIC_AT = layout.MAGIC_POSITION

@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from aerobee.native.bytes cimport get32, get64, java_hash, put32, put64
 from aerobee.native.steps cimport step
 
-from aerobee.store.index import index_file, layout
+from aerobee.store.index import layout as index_layout
 from aerobee.store.queues import queue_view
 
 cdef extern from "Python.h":
@@ -19,15 +19,15 @@ cdef extern from "Python.h":
 cdef int ENTRY_BYTES = queue_view.ENTRY_BYTES
 cdef int PLACE_AT, SIZE_AT, TAGS_AT
 PLACE_AT, SIZE_AT, TAGS_AT = queue_view.ENTRY_POSITIONS
-cdef int HEADER_BYTES = layout.HEADER_BYTES
-cdef int SLOT_BYTES = layout.SLOT_BYTES
-cdef int INDEX_ENTRY_BYTES = layout.INDEX_ENTRY_BYTES
+cdef int HEADER_BYTES = index_layout.HEADER_BYTES
+cdef int SLOT_BYTES = index_layout.SLOT_BYTES
+cdef int INDEX_ENTRY_BYTES = index_layout.INDEX_ENTRY_BYTES
 cdef int HASH_AT, OFFSET_AT, SECONDS_AT, PREVIOUS_AT
-HASH_AT, OFFSET_AT, SECONDS_AT, PREVIOUS_AT = layout.ENTRY_POSITIONS
-cdef int64_t I32_MAX = layout.I32_MAX
-cdef int HASHED_BYTES = index_file.HASHED_BYTES
+HASH_AT, OFFSET_AT, SECONDS_AT, PREVIOUS_AT = index_layout.ENTRY_POSITIONS
+cdef int64_t I32_MAX = index_layout.I32_MAX
+cdef int HASHED_BYTES = index_layout.HASHED_BYTES
 cdef int HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT
-HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_file.HASHED_POSITIONS
+HASHED_AT, HASHED_OFFSET_AT, HASHED_MS_AT = index_layout.HASHED_POSITIONS
 
 
 cdef struct Index:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from aerobee.config.model import Settings
 from aerobee.store.background.retention.queue_cleaning import QueueCleaner
 from aerobee.store.background.retention.retention import Retention
-from aerobee.store.background.retention.rules import RetentionRules
+from aerobee.store.background.retention.triggers import RetentionRules
 from aerobee.store.background.scrub.queue_repair import QueueRepair
 from aerobee.store.background.scrub.scrub import Scrub
 from aerobee.store.disk.disk_watch import DiskWatch

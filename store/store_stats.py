@@ -94,12 +94,12 @@ class Histogram:
 class StoreStats:
     """All counters of a store; they only grow.
 
-    `put_times` has the times of whole puts. They are those of the appends; with `waits_for_flush`
+    `put_times` has the times of whole puts. They are those of the appends; with `answers_wait`
     a put lasts until the answer that the message is durable, and the broker's part that gives this
     answer counts it.
     """
 
-    waits_for_flush: InitVar[bool] = False
+    answers_wait: InitVar[bool] = False
     appended_messages: int = 0
     appended_bytes: int = 0
     append_times: Histogram = field(default_factory=Histogram)
@@ -134,8 +134,8 @@ class StoreStats:
     segments_created: int = 0
     index_files_created: int = 0
 
-    def __post_init__(self, waits_for_flush: bool) -> None:
-        self.put_times = Histogram() if waits_for_flush else self.append_times
+    def __post_init__(self, answers_wait: bool) -> None:
+        self.put_times = Histogram() if answers_wait else self.append_times
 
     @property
     def appends(self) -> int:

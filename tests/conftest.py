@@ -34,8 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The seed: the one of the process that has started this worker, the asked one, or any."""
     _keep_files_in_memory()
-    # Its own limit of 200 ms an example fails a test on a machine that does much else.
-    hypothesis.settings.register_profile("untimed", deadline=None)
+    # Its own limits, 200 ms an example and a second for ten of them to be drawn, fail a test on a
+    # machine that does much else.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("untimed")
     config.addinivalue_line(
         "markers", "drawn(name): of the parameter sets the part that tests/campaign.py draws"

@@ -23,7 +23,7 @@ from aerobee.broker.tables.lag import ConsumerLag, QueueLag
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.names import is_light, is_retry_topic, is_system_group
-from aerobee.store.background.retention.rules import FORCED, MANUAL, SPACE, TIME
+from aerobee.store.background.retention.triggers import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.recovery.recovery_report import RecoveryReport

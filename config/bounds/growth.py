@@ -99,7 +99,7 @@ BOUNDED: Final[Containers] = {
         "broker/tables/files/entry_text.py": "TableText._block_of TableText._blocks _Block.texts",
         "broker/tables/topics.py": "TopicTable._leaving TopicTable._ordered",
         "native/sends.pyx": "Sends.routes",
-        "store/index/index_file.py": "KeyHashes.prefixes",
+        "store/index/layout.py": "KeyHashes.prefixes",
     },
     "limits.max_queues": {
         "native/sends.pyx": "Route.queues",
@@ -319,7 +319,7 @@ OTHERS: Final[Containers] = {
         "store/background/retention/disposal.py": "SegmentDisposal._lingering "
         "SegmentDisposal._waiting",
         "store/background/retention/retention.py": "Retention._times",
-        "store/background/retention/rules.py": "Verdict.logs",
+        "store/background/retention/triggers.py": "Verdict.logs",
         "store/segments/allocate.py": "AllocateMappedFileService._failed "
         "AllocateMappedFileService._ready AllocateMappedFileService._requested",
         "store/segments/mapped_file_queue.py": "MappedFileQueue.foreign MappedFileQueue.unfinished",

@@ -19,8 +19,8 @@ from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult, size_t
 from aerobee.pipeline.jobs.common.spark_session import step
 from aerobee.protocol.frames.fastjson import JsonError, loads
 from aerobee.store.background.retention.deletion_plan import choose, unconsumed
-from aerobee.store.background.retention.rules import Disks, RetentionRules, judge
 from aerobee.store.background.retention.segment_times import MESSAGE, LastStored, SegmentPlace
+from aerobee.store.background.retention.triggers import Disks, RetentionRules, judge
 from aerobee.store.disk.files import DiskSpace
 from aerobee.store.inspect.config import committed_in
 from aerobee.store.inspect.start_checks import LMQ_OFFSETS, OFFSETS

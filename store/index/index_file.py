@@ -13,12 +13,9 @@ Threads: the store's caller puts and reads; `sync` may run on the flush thread.
 """
 
 import mmap
-import struct
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple, TypeAlias
 
-from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
-from aerobee.protocol.layouts import positions
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.index.layout import (
@@ -33,54 +30,16 @@ from aerobee.store.index.layout import (
     index_file_bytes,
     seconds_since,
     slot_at,
-    slot_hash,
 )
 from aerobee.store.log.compiled import Compiled
 
 # Entries of a slot that one step of a search looks at: a tenth of a millisecond.
 _STEP_ENTRIES = 256
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
-_PREFIXES_KEPT = 4096
-
-
-#: Java hash, log offset and store time (ms) of one key, as a compiled form gives them.
-HASHED = struct.Struct(">iqq")
-HASHED_BYTES = HASHED.size
-HASHED_POSITIONS = positions(HASHED)
-
 #: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
 IndexKey: TypeAlias = tuple[int, int, int]
 #: Stored hash and log offset of one key of a record.
 EntryKey: TypeAlias = tuple[int, int]
-
-
-class KeyHashes:
-    """The hashes that are stored for the keys of messages. A key is hashed as `topic#key`;
-    `prefixes` keeps the hashes of `topic#`, by topic."""
-
-    def __init__(self) -> None:
-        self.prefixes: dict[str, int] = {}
-
-    def of(self, topic: str, keys: Iterable[str]) -> list[int]:
-        """The stored hash of each key of a message."""
-        prefix = self.prefixes.get(topic)
-        if prefix is None:
-            prefix = self.prefix(topic)
-        return [
-            key_hash
-            if (key_hash := java_hash_with_prefix(prefix, key)) > 0
-            else slot_hash(key_hash)
-            for key in keys
-        ]
-
-    def prefix(self, topic: str) -> int:
-        """The hash of `topic#`, from which the hashes of its keys go on."""
-        prefix = self.prefixes.get(topic)
-        if prefix is None:
-            if len(self.prefixes) >= _PREFIXES_KEPT:
-                self.prefixes.clear()
-            prefix = self.prefixes[topic] = java_hash(topic + "#")
-        return prefix
 
 
 class IndexFile:

@@ -21,21 +21,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from aerobee.protocol.hashing import java_hash_with_prefix
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.index.check import cut_uncounted, repair_index_file
-from aerobee.store.index.index_file import (
-    HASHED_BYTES,
-    IndexFile,
-    IndexKey,
-    KeyHashes,
-    WrongEntry,
-    WrongLink,
-    WrongSlot,
-)
-from aerobee.store.index.layout import I32_MAX, index_file_bytes
+from aerobee.store.index.index_file import IndexFile, IndexKey, WrongEntry, WrongLink, WrongSlot
+from aerobee.store.index.layout import HASHED_BYTES, I32_MAX, KeyHashes, hash_key, index_file_bytes
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.compiled import Compiled
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
@@ -353,7 +344,7 @@ class IndexService:
             if file.room >= keys:
                 hashes = self.hashes
                 prefixes = (hashes.prefixes, hashes.prefix)
-                compiled.put_keys(entries, file, *prefixes, java_hash_with_prefix)
+                compiled.put_keys(entries, file, *prefixes, hash_key)
                 return
         for _, _, log_offset, _, _, own, store_ms, topic in entries:
             if own:

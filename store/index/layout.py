@@ -1,5 +1,5 @@
-"""The layout of an index file: the only plain place that knows where its parts lie (store/FORMAT.md
-6). The compiled form takes the numbers from here when it is imported.
+"""The layout of an index file and the hashes in it (store/FORMAT.md 6). No other plain module knows
+where the parts lie or how a key is hashed; the compiled form takes the numbers from here.
 
     header 40 bytes   begin time i64, end time i64, begin log offset i64, end log offset i64,
                       slots in use i32, number of the next entry i32 (starts at 1)
@@ -9,8 +9,10 @@
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
+from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.protocol.layouts import positions
 
 HEADER: Final = struct.Struct(">qqqqii")
@@ -23,6 +25,13 @@ HEADER_BYTES: Final = HEADER.size
 SLOT_BYTES: Final = SLOT.size
 INDEX_ENTRY_BYTES: Final = ENTRY.size
 I32_MAX: Final = 0x7FFFFFFF
+#: Java hash, log offset and store time (ms) of one key, as a compiled form gives them.
+HASHED: Final = struct.Struct(">iqq")
+HASHED_BYTES: Final = HASHED.size
+HASHED_POSITIONS: Final = positions(HASHED)
+#: The hash of a key, going on from that of `topic#`.
+hash_key: Final = java_hash_with_prefix
+_PREFIXES_KEPT: Final = 4096
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -70,3 +79,30 @@ def seconds_since(begin_ms: int, store_ms: int) -> int:
     if begin_ms > 0 and store_ms > begin_ms:
         return min((store_ms - begin_ms) // 1000, I32_MAX)
     return 0
+
+
+class KeyHashes:
+    """The hashes that are stored for the keys of messages. A key is hashed as `topic#key`;
+    `prefixes` keeps the hashes of `topic#`, by topic."""
+
+    def __init__(self) -> None:
+        self.prefixes: dict[str, int] = {}
+
+    def of(self, topic: str, keys: Iterable[str]) -> list[int]:
+        """The stored hash of each key of a message."""
+        prefix = self.prefixes.get(topic)
+        if prefix is None:
+            prefix = self.prefix(topic)
+        return [
+            key_hash if (key_hash := hash_key(prefix, key)) > 0 else slot_hash(key_hash)
+            for key in keys
+        ]
+
+    def prefix(self, topic: str) -> int:
+        """The hash of `topic#`, from which the hashes of its keys go on."""
+        prefix = self.prefixes.get(topic)
+        if prefix is None:
+            if len(self.prefixes) >= _PREFIXES_KEPT:
+                self.prefixes.clear()
+            prefix = self.prefixes[topic] = java_hash(topic + "#")
+        return prefix

@@ -19,7 +19,7 @@ class Derived(NamedTuple):
     """The values that follow from sound records side by side: their number, the log offset after
     the last one and its store time; the queues with runs of their claims, as first slot and
     entries, in the order of the log; the number of keys, and the keys to be put (`HASHED` of
-    index/index_file.py).
+    index/layout.py).
     """
 
     records: int

@@ -28,6 +28,11 @@ from aerobee.config.model import Settings
 from aerobee.store.errors import StoreBroken
 
 
+def answers_wait(settings: Settings) -> bool:
+    """Whether an answer of success has to wait for a mark after `written`."""
+    return settings.sync_flush
+
+
 class StoreListener:
     """Gets the events of the store's threads. Given when the store is opened; this class ignores
     all events."""
@@ -76,7 +81,7 @@ class Marks:
         self._listener = listener
         self._sync_flush = settings.sync_flush
         #: Whether an answer of success has to wait for a mark that moves after `written`.
-        self.answers_wait = self._sync_flush
+        self.answers_wait = answers_wait(settings)
         #: Whether messages become visible by a mark that a thread of the store moves.
         self.dispatch_waits = self._sync_flush or settings.transient_pool_effective
         #: Where reading ends since the store has broken, None before.

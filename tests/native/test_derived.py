@@ -36,7 +36,7 @@ from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.errors import StoreError
-from aerobee.store.index.index_file import HASHED
+from aerobee.store.index.layout import HASHED
 from aerobee.store.log.compiled import Compiled, Derived
 from aerobee.store.log.scan.sequence import runs_of
 from aerobee.store.message_store import MessageStore

@@ -19,6 +19,7 @@ from aerobee.pipeline.jobs.checks import ParseTime
 from aerobee.pipeline.jobs.common.argument_values import key_values
 from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
 from aerobee.pipeline.source.source_options import read_source_options
+from aerobee.protocol.filters.property_filter import SQL_TYPE
 
 #: A stream's own folder in a table's directory; readers pass over names that begin so.
 OWN_FOLDER: Final = "_aerobee"
@@ -263,7 +264,7 @@ def _source(
     if parsed.tags:
         source["subExpression"] = parsed.tags
     if parsed.filter:
-        source |= {"expressionType": "SQL92", "subExpression": parsed.filter}
+        source |= {"expressionType": SQL_TYPE, "subExpression": parsed.filter}
     if parsed.max_per_batch:
         source["maxOffsetsPerTrigger"] = str(parsed.max_per_batch)
     return source

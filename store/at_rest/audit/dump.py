@@ -21,7 +21,7 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.files import Files
-from aerobee.store.index.index_file import KeyHashes
+from aerobee.store.index.layout import KeyHashes
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.log.scan.log_scanner import Batch

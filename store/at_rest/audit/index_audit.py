@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aerobee.store.index.index_file import KeyHashes
-from aerobee.store.index.layout import index_file_bytes, seconds_since, slot_at
+from aerobee.store.index.layout import KeyHashes, index_file_bytes, seconds_since, slot_at
 from aerobee.store.index.view import no_entries
 from aerobee.store.inspect.audit_report import Counts, Findings
 from aerobee.store.inspect.log_files import gap_at

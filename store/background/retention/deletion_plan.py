@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from os.path import dirname
 from typing import NamedTuple, TypeAlias
 
-from aerobee.store.background.retention.rules import FORCED, RetentionRules, Verdict
 from aerobee.store.background.retention.segment_times import LastStored, SegmentPlace, dated
+from aerobee.store.background.retention.triggers import FORCED, RetentionRules, Verdict
 
 #: Most segments one run deletes (store/FORMAT.md 10.1).
 MOST_A_RUN = 10

@@ -1,7 +1,7 @@
 """Forecasts deletion in a store directory: the dry run of `aerobee store retention`.
 
 Reads only, and only the first message of each segment; the directory may be at rest or in use. It
-goes by the same rules as the running store (`background/retention/rules.py`,
+goes by the same rules as the running store (`background/retention/triggers.py`,
 `background/retention/deletion_plan.py`), run after run until none would delete anything more. All
 written records are taken to be durable and dispatched: a start sees to that before anything is
 deleted.
@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.store.background.retention.deletion_plan import RetentionPlan, choose, unconsumed
-from aerobee.store.background.retention.rules import (
+from aerobee.store.background.retention.segment_times import LastStored, SegmentPlace, last_stored
+from aerobee.store.background.retention.triggers import (
     MANUAL,
     SPACE,
     TIME,
@@ -27,7 +28,6 @@ from aerobee.store.background.retention.rules import (
     Verdict,
     judge,
 )
-from aerobee.store.background.retention.segment_times import LastStored, SegmentPlace, last_stored
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Clock, DiskSpace, Files
 from aerobee.store.disk.offsets_file import OffsetsFile

@@ -38,7 +38,13 @@ from aerobee.store.background.retention.disposal import (
     SegmentDisposal,
 )
 from aerobee.store.background.retention.queue_trim import QueueTrimmer
-from aerobee.store.background.retention.rules import (
+from aerobee.store.background.retention.segment_times import (
+    MESSAGE,
+    LastStored,
+    SegmentPlace,
+    last_stored,
+)
+from aerobee.store.background.retention.triggers import (
     FORCED,
     MANUAL,
     SPACE,
@@ -46,12 +52,6 @@ from aerobee.store.background.retention.rules import (
     RetentionRules,
     Verdict,
     judge,
-)
-from aerobee.store.background.retention.segment_times import (
-    MESSAGE,
-    LastStored,
-    SegmentPlace,
-    last_stored,
 )
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.owner import OnOwner

@@ -24,8 +24,9 @@ from typing import NamedTuple
 from aerobee.protocol.message.record_check import Checked
 from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import keys_of
-from aerobee.store.index.index_file import EntryKey, IndexFile, IndexKey, KeyHashes, WrongEntry
+from aerobee.store.index.index_file import EntryKey, IndexFile, IndexKey, WrongEntry
 from aerobee.store.index.index_service import IndexService
+from aerobee.store.index.layout import KeyHashes
 from aerobee.store.index.view import IndexView
 
 log = logging.getLogger("aerobee.store.background.scrub")

@@ -53,7 +53,7 @@ class Bench:
         self.events = StoreEvents(loop)
         self.marks = Marks(settings, 0, 0, self.events)
         self.marks.write(10_000, 1)
-        self.put_times = (stats := StoreStats(waits_for_flush=True)).put_times
+        self.put_times = (stats := StoreStats(answers_wait=True)).put_times
         self.hurries = 0
         store = SimpleNamespace(marks=self.marks, stats=stats, sync_soon=self._hurry)
         self.stats = BrokerStats()

@@ -9,8 +9,8 @@ import pytest
 
 from aerobee.protocol.message.record import decode_records
 from aerobee.store.background.retention import disposal
-from aerobee.store.background.retention.rules import FORCED, MANUAL, TIME
 from aerobee.store.background.retention.segment_times import FILE, MESSAGE
+from aerobee.store.background.retention.triggers import FORCED, MANUAL, TIME
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import GetStatus
 from tests.faulty_files import FaultyFiles

@@ -10,8 +10,8 @@ import pytest
 from aerobee.config.model import Settings
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.background.retention.forecast import Forecast, forecast, next_hour_ms
-from aerobee.store.background.retention.rules import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.background.retention.segment_times import FILE
+from aerobee.store.background.retention.triggers import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
 from tests.faulty_files import FaultyFiles

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from aerobee.store.background.retention.deletion_plan import choose, needs_in_queue
-from aerobee.store.background.retention.rules import (
+from aerobee.store.background.retention.segment_times import MESSAGE, LastStored, SegmentPlace
+from aerobee.store.background.retention.triggers import (
     FORCED,
     MANUAL,
     SPACE,
@@ -17,7 +18,6 @@ from aerobee.store.background.retention.rules import (
     judge,
     parse_hours,
 )
-from aerobee.store.background.retention.segment_times import MESSAGE, LastStored, SegmentPlace
 from aerobee.store.disk.files import DiskSpace, Files
 
 DAY_MS = 86_400_000
