@@ -50,7 +50,13 @@ _MEMBERS = {
 }
 
 # The members whose entries are numbers; entries of the others are objects.
-_OF_NUMBERS = frozenset({(LMQ_OFFSETS, "lmqOffsetTable"), (DELAYS, "offsetTable")})
+_OF_NUMBERS = frozenset(
+    {
+        (LMQ_OFFSETS, "lmqOffsetTable"),
+        (DELAYS, "offsetTable"),
+        ("deletedTopics.json", "deletedTopics"),
+    }
+)
 # Characters of a name that a finding shows.
 _SHOWN = 40
 

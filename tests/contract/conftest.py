@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aerobee.testing
+from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.remoting.calling.caller import Caller
+from aerobee.store.at_rest.audit.verify import verify
+from aerobee.store.inspect.finding_kinds import Level
 from aerobee.testing import RunningBroker
 from tests.ports import free_port
 
 TIMEOUT_S = 10.0
 # Forms of the hot path: the form that the environment asks for, and the plain form.
 FORMS = ("asked for", "off")
+
+
+def damage_of(root: Path) -> list[str]:
+    """The damage that `store verify` sees in a store whose broker was stopped."""
+    report = verify(Settings.for_tests(store_path=str(root)))
+    return [f"{one.path}: {one.what}" for one in report.findings if one.level is Level.DAMAGE]
 
 
 class Wire:

@@ -17,7 +17,7 @@ from aerobee.protocol.filters.subscription import parse_tag_expression
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
-from tests.contract.conftest import Wire
+from tests.contract.conftest import Wire, damage_of
 
 BOTH_FORMS = True
 LIMIT = 40
@@ -174,6 +174,7 @@ async def test_offsets_of_light_groups_survive_a_restart(tmp_path: Path) -> None
         connection.caller.close()
     table = json.loads((tmp_path / "config" / "lmqConsumerOffset.json").read_text())
     assert table == {"lmqOffsetTable": {"%LMQ%kept@%LMQ%g": 2}, "offsetTable": {}}
+    assert damage_of(tmp_path) == []
     with aerobee.testing.broker(**options) as second:
         connection = await Wire.to(second.broker)
         answer = await connection.call(RequestCode.QUERY_CONSUMER_OFFSET, where)

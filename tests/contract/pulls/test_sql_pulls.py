@@ -28,7 +28,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
-from tests.contract.conftest import Wire
+from tests.contract.conftest import Wire, damage_of
 
 SQL = {"expressionType": "SQL92"}
 INLINE_SQL = {**SQL, "sysFlag": 4}
@@ -251,6 +251,7 @@ async def test_filters_outlive_a_restart_and_wait_for_their_consumers(tmp_path: 
     stored = json.loads((tmp_path / "config" / "consumerFilter.json").read_bytes())
     kept = stored["filterDataByTopic"]["Kept"]["groupFilterData"]["KG"]
     assert (kept["expression"], kept["clientVersion"]) == ("n > 3", 7)
+    assert damage_of(tmp_path) == []
     with aerobee.testing.broker(**settings) as running:
         wire = await Wire.to(running.broker)
         answer = await group_pull(wire, "KG", "Kept")

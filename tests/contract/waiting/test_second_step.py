@@ -30,7 +30,7 @@ from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
-from tests.contract.conftest import FORMS, Wire
+from tests.contract.conftest import FORMS, Wire, damage_of
 
 
 @asynccontextmanager
@@ -235,6 +235,7 @@ async def test_a_deletion_is_remembered_as_long_as_something_waits_from_before_i
                 while '"Before"' in file.read_text():
                     await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)
             assert '"Behind"' in file.read_text()
+    assert damage_of(tmp_path) == []
 
 
 async def test_replies_that_nobody_takes_have_one_line(
