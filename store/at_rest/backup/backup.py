@@ -58,7 +58,7 @@ class BackupOptions:
 
 @dataclass
 class BackupReport:
-    """What a backup has copied, and what can be restored from it now."""
+    """The bytes that were copied, and the log that can be restored from the backup now."""
 
     target: str
     mark: int = 0
@@ -167,7 +167,6 @@ class _Run:
         """The manifest that is there, else a new one, which makes the directory a backup."""
         sizes = FileSizes(*self._store.sizes[:-1])
         if not layout.is_there(self._files, self._target):
-            make_directory(self._files, os.path.join(self._target, layout.LOG))
             self._save(Manifest(sizes))
             return Manifest(sizes)
         found = layout.load(self._files, self._target)
@@ -272,6 +271,7 @@ class _Run:
             copied = self._copied(found.start)
             if count > (copied.bytes if copied else 0):
                 wanted.append((found, count, copied))
+        make_directory(self._files, os.path.join(self._target, layout.LOG))
         options = self._options
         pace = Pace(self._clock, options.rate, options.progress, "copying the log")
         pace.total = sum(count - (old.bytes if old else 0) for _, count, old in wanted)

@@ -32,8 +32,8 @@ class BackupCheck:
 def check_backup(
     target: str, files: Files | None = None, *, progress: Progress | None = None
 ) -> BackupCheck:
-    """Read a backup as a whole; changes nothing. Raises BackupRefused where there is none,
-    BackupDamaged if its manifest is damaged, OSError."""
+    """Read a backup as a whole; changes nothing. Raises BackupRefused without a
+    backup, BackupDamaged if its manifest is damaged, OSError."""
     files, target = files or Files(), os.path.abspath(target)
     manifest = layout.load(files, target)
     run, snapshot = manifest.restorable(), manifest.snapshot
@@ -64,7 +64,7 @@ def _named(manifest: Manifest) -> list[tuple[str, int, int]]:
 
 
 def _problem(files: Files, path: str, count: int, checksum: int, pace: Pace) -> str | None:
-    """What is wrong with a file; None if its first `count` bytes are those of the manifest."""
+    """The fault of a file; None if its first `count` bytes are those of the manifest."""
     found, read = 0, 0
     try:
         for _, data in pieces(files, path, 0, count):

@@ -36,7 +36,7 @@ class CopiedSegment(msgspec.Struct, frozen=True):
     start: int
     bytes: int
     crc32c: int
-    #: Of the first HEAD_BYTES, or of all if there are fewer.
+    #: The sum of the first HEAD_BYTES, or of all if there are fewer.
     head_crc32c: int
 
     @property

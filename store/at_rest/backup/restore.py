@@ -36,7 +36,7 @@ from aerobee.store.queues.queue_view import ENTRY_BYTES, PRE_BLANK
 from aerobee.store.recovery.recovery_report import Progress
 
 RESTORING = "restoring"
-# What a restore that was broken off may have put in place; the log comes last.
+# A restore that was broken off may have put these in place; the log comes last.
 _BEFORE_LOG = ("config", "namesrv", "consumequeue")
 _SIZES = {
     "consume_queue_segment_bytes": "queue_bytes",

@@ -33,6 +33,7 @@ _LATE = (TOPICS, "subscriptionGroup.json", "deletedTopics.json")
 # and never missed; the current log before the old one for the same reason.
 _ORDER = ("stages.json", "stages.log", "stages.log.old")
 _POLL_S = 0.05
+_TRIES = 4
 
 
 class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -113,7 +114,15 @@ class StoreSource:
         return ends
 
     def _written_end(self) -> int:
-        """The end of the last whole record."""
+        """The end of the last whole record; looked for again if a file goes meanwhile."""
+        for _ in range(_TRIES):
+            try:
+                return self._scanned_end()
+            except FileNotFoundError:
+                continue
+        return self._scanned_end()
+
+    def _scanned_end(self) -> int:
         store, segments = self._store, self.segments()
         flushed = store.marks.flushed
         if not segments:
