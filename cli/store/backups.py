@@ -67,6 +67,11 @@ def _print_restore(report: RestoreReport) -> None:
         for gap in rebuilt.gaps:
             size = gap.end - gap.start
             say(f"damaged: {size} bytes from {gap.start} to {gap.end}: {gap.reason}")
+    if report.emptied:
+        say(
+            f"without messages now: {', '.join(report.emptied)}. If the broker has multi-dispatch, "
+            f"run 'aerobee store rebuild {report.root} -c' with its configuration"
+        )
     show(f"{report.root} is as the store was on {time_text(report.time_ms)}")
 
 
@@ -82,6 +87,7 @@ def _restore_fields(report: RestoreReport) -> dict[str, Any]:
         "queues": rebuilt.queues if rebuilt else 0,
         "units": rebuilt.units if rebuilt else 0,
         "keys": rebuilt.keys if rebuilt else 0,
+        "emptied_queues": report.emptied,
         "gaps": [gap._asdict() for gap in rebuilt.gaps] if rebuilt else [],
     }
 

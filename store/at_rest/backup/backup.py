@@ -206,7 +206,9 @@ class _Run:
 
     def _read(self, path: str, start: int, end: int) -> bytes | None:
         try:
-            return b"".join(data for _, data in pieces(self._files, path, start, end))
+            return b"".join(
+                data for _, data in pieces(self._files, path, start, end, keep_cached=True)
+            )
         except FileNotFoundError:
             return None
 

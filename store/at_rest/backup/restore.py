@@ -8,7 +8,7 @@ file gets the mark, and the rebuild of a store at rest makes queues and index of
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -56,6 +56,9 @@ class RestoreReport:
     time_ms: int
     copied_bytes: int = 0
     rebuilt: RebuildReport | None = None
+    #: Queues that had messages and have none now: settings are missing (multi-dispatch), or the
+    #: records are damaged.
+    emptied: list[str] = field(default_factory=list)
 
 
 def restore(
@@ -101,7 +104,16 @@ def restore(
             rest.look()
             report.rebuilt = rebuild(rest, progress=progress)
             _forget_notes(rest, report.rebuilt)
+            rest.look()
+            report.emptied = [one for one in copy.with_messages if not _has_messages(rest, one)]
+            rest.store.close()
     return report
+
+
+def _has_messages(rest: StoreAtRest, name: str) -> bool:
+    topic, _, queue_id = name.rpartition("/")
+    queue = rest.store.queues.get((topic, int(queue_id)))
+    return queue is not None and queue.first_named(0, queue.max_offset) is not None
 
 
 def _forget_notes(rest: StoreAtRest, rebuilt: RebuildReport) -> None:
@@ -153,6 +165,8 @@ class _Copy:
         self._snapshot = snapshot
         self._pace = pace
         self._known: Offsets | None = None
+        #: The queues that had messages, as TOPIC/ID.
+        self.with_messages: list[str] = []
 
     def run(self, root: str, segments: tuple[CopiedSegment, ...]) -> None:
         """Copy and check all, then put it in place."""
@@ -192,6 +206,9 @@ class _Copy:
                 self._known = decode(read_whole(files, copy))
             elif name == QUEUES:
                 ends = msgspec.json.decode(read_whole(files, copy), type=list[QueueEnd])
+                self.with_messages = [
+                    f"{one.topic}/{one.queue_id}" for one in ends if one.has_messages
+                ]
                 for end in ends:
                     self._note_end(staged, end)
 

@@ -37,11 +37,13 @@ _TRIES = 4
 
 
 class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The queue offset that the next message of a queue gets."""
+    """The queue offset that the next message of a queue gets; whether the log has messages of
+    it."""
 
     topic: str
     queue_id: int
     end: int
+    has_messages: bool
 
 
 class StoreSource:
@@ -104,13 +106,16 @@ class StoreSource:
     def queue_ends(self, mark: int) -> list[QueueEnd]:
         """Where each queue ends below the mark. Raises OSError."""
         ends = []
+        segments = self.segments()
+        log_begins = segments[0].start if segments else mark
         for (topic, queue_id), queue in sorted(self._store.queues.items()):
             try:
                 end = queue.first_at(mark)
+                named = queue.first_named(queue.first_at(log_begins), end)
             except FileNotFoundError:
                 continue  # the topic was deleted meanwhile
             if end:
-                ends.append(QueueEnd(topic, queue_id, end))
+                ends.append(QueueEnd(topic, queue_id, end, named is not None))
         return ends
 
     def _written_end(self) -> int:

@@ -199,6 +199,18 @@ def test_numbers_of_a_queue_whose_messages_are_gone_go_on(
     assert again.close()
 
 
+def test_queues_that_need_a_setting_are_named(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path / "live", multi_dispatch=True)
+    store = MessageStore.open(settings)
+    store.log.put(message(more={"INNER_MULTI_DISPATCH": "Second"}))
+    store.dispatch()
+    assert store.close()
+    backed_up(tmp_path / "live", tmp_path / "target")
+    assert restored(tmp_path / "target", tmp_path / "again").emptied == ["Second/0"]
+    settings = small_settings(tmp_path / "with", multi_dispatch=True)
+    assert restore(str(tmp_path / "target"), settings).emptied == []
+
+
 def test_removed_segment_is_left_out_and_the_backup_keeps_what_it_has(
     open_store: MessageStore, tmp_path: Path
 ) -> None:
