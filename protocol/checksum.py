@@ -20,15 +20,16 @@ def body_crc(body: bytes | memoryview) -> int:
     return _crc32(body) & CRC_MASK
 
 
-def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """CRC-32C (Castagnoli) of our own files, 0..2**32-1."""
-    return _crc32c_function()(bytes(data))
+def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
+    """CRC-32C (Castagnoli) of our own files, 0..2**32-1; of all bytes so far, if `before` is the
+    sum of those before `data`."""
+    return _crc32c_function()(bytes(data), before)
 
 
 @cache
-def _crc32c_function() -> Callable[[bytes], int]:
+def _crc32c_function() -> Callable[[bytes, int], int]:
     # Made at the first use: crcmod takes 15 ms to load, and most processes never need this sum.
     import crcmod.predefined
 
-    function: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
+    function: Callable[[bytes, int], int] = crcmod.predefined.mkCrcFun("crc-32c")
     return function

@@ -1,7 +1,8 @@
 """Faults of the store, named by whose fault they are.
 
 Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`; by
-the tools for a store at rest `NotAStore` and `NoSuchPlace` too. Raised by a put: `MessageIllegal`,
+the tools for a store at rest `NotAStore` and `NoSuchPlace` too; by backups `BackupRefused` and
+`BackupDamaged`. Raised by a put: `MessageIllegal`,
 `PropertiesTooLarge` (the sender's fault, nothing was changed); `StoreNotWritable`, `PageCacheBusy`,
 `SegmentCreateFailed`, `LmqConsumeQueueNumExceeded` (the store cannot take it now); `StoreBroken` (a
 sync or write failed: only a restart repairs it), `StoreClosed`. Every text names the finding, its
@@ -37,6 +38,15 @@ class NotAStore(StoreError):
 
 class NoSuchPlace(StoreError):
     """The log has no record at the place that was named; nothing was changed."""
+
+
+class BackupRefused(StoreError):
+    """A backup cannot be made, or restored, at the place that was named; a backup that was there
+    is as it was."""
+
+
+class BackupDamaged(StoreError):
+    """A file of a backup is not as it was written."""
 
 
 class StoreNotWritable(StoreError):

@@ -1,10 +1,10 @@
-"""The arguments of `aerobee store`: tools for a store at rest."""
+"""The arguments of `aerobee store`: tools for a store's files, mostly at rest."""
 
 import argparse
 from typing import TYPE_CHECKING, Final
 
 from aerobee.cli.shared_arguments import add_json, add_settings, add_yes
-from aerobee.pipeline.jobs.common.argument_values import count, number
+from aerobee.pipeline.jobs.common.argument_values import count, number, rate
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -48,6 +48,28 @@ def add_store(group: "Commands") -> None:
     retention.add_argument(
         "--all", action="store_true", help="all segments and groups, not the first"
     )
+    _add_backups(group)
+
+
+def _add_backups(group: "Commands") -> None:
+    text = "copy what is new to a backup; a broker may run on the store"
+    backup = _command(group, "backup", text)
+    _add_target(backup)
+    backup.add_argument(
+        "--rate", type=rate, default=0, metavar="MB", help="most megabytes a second (no limit)"
+    )
+    text = "make a store of a backup, in a directory that is empty or not there"
+    restore = _leaf(group, "restore", text)
+    _add_target(restore)
+    _add_common(restore)
+    text = "read a backup and say which of its files are damaged"
+    verify = _leaf(group, "verify-backup", text)
+    _add_target(verify)
+    _add_output(verify)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help="the backup's directory")
 
 
 def _add_dump(group: "Commands") -> None:
@@ -99,6 +121,13 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
 
 def _command(group: "Commands", name: str, text: str) -> argparse.ArgumentParser:
     """A command on one store, with what they all take; the last word of `name` is its own."""
+    parser = _leaf(group, name, text)
+    _add_common(parser)
+    return parser
+
+
+def _leaf(group: "Commands", name: str, text: str) -> argparse.ArgumentParser:
+    """A command without arguments yet."""
     parser = group.add_parser(
         name.split()[-1],
         help=text,
@@ -106,10 +135,17 @@ def _command(group: "Commands", name: str, text: str) -> argparse.ArgumentParser
         epilog=_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("directory", metavar="DIR", help="the store's directory (storePathRootDir)")
-    add_settings(parser, "the broker's TOML or broker.conf")
-    add("-q", "--quiet", action="store_true", help="no progress")
-    add_json(parser)
     parser.set_defaults(command=f"store {name}")
     return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """The arguments of all commands on one store."""
+    parser.add_argument("directory", metavar="DIR", help="the store's directory (storePathRootDir)")
+    add_settings(parser, "the broker's TOML or broker.conf")
+    _add_output(parser)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    add_json(parser)
