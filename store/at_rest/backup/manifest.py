@@ -122,7 +122,20 @@ def decode(data: bytes) -> Manifest | None:
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.DecodeError:
         return None
-    return manifest if manifest.version == _VERSION else None
+    if manifest.version != _VERSION or not all(map(_is_below, _names(manifest))):
+        return None
+    return manifest
+
+
+def _names(manifest: Manifest) -> list[str]:
+    """The names that the manifest gives itself; those of segments follow from numbers."""
+    snapshot = manifest.snapshot
+    return [] if snapshot is None else [snapshot.directory, *(one.name for one in snapshot.files)]
+
+
+def _is_below(name: str) -> bool:
+    """Whether a path stays below the directory that it is joined to."""
+    return bool(name) and {"", ".", ".."}.isdisjoint(name.split("/"))
 
 
 def is_there(files: Files, target: str) -> bool:

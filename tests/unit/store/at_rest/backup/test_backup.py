@@ -442,3 +442,11 @@ def test_manifest_has_the_documented_bytes() -> None:
         b'"snapshot":{"mark":100,"time_ms":1700000000000,"directory":"tables-1","files":[{"name":'
         b'"a","bytes":3,"crc32c":4}]},"version":1}crc32c=' + data[-9:-1]
     )
+
+
+@pytest.mark.parametrize("name", ["", "..", "/etc/passwd", "config/../../topics.json", "a//b"])
+def test_a_manifest_with_a_name_outside_of_the_backup_is_not_believed(name: str) -> None:
+    sizes = layout.FileSizes(4096, 200, 50, 40, 300)
+    for directory, file in ((name, "a"), ("tables-1", name)):
+        snapshot = layout.Snapshot(100, 1, directory, (layout.CopiedFile(file, 3, 4),))
+        assert layout.decode(layout.encode(layout.Manifest(sizes, (), snapshot))) is None
