@@ -45,6 +45,14 @@ class KnownMarks:
         """Whether every write of the last run is there, however it ended."""
         return self.believed is not None and self.same_boot and not self.believed.poisoned
 
+    @property
+    def entered(self) -> int | None:
+        """The log offset below which all records had their entries on the disk; a copy of a store
+        has the same entries. None if that is not known."""
+        if self.offsets is None:
+            return None
+        return (self.offsets.live if self.same_boot else self.offsets.synced).log_offset
+
     def knows_gap(self, start: int, end: int) -> bool:
         """Whether a recovery has met this damaged range before."""
         gaps = () if self.believed is None else self.believed.gaps

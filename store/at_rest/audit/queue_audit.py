@@ -266,6 +266,7 @@ class QueueAudit:
         self._strict_delays = "message_delay_levels" in store.given
         self._extensions = extensions
         self._clean_stop = not store.left_open
+        self._entered = store.marks.entered
         self._states: dict[tuple[str, int], _State] = {}
         # Log offsets of single records whose claims are not believed.
         self.strays: list[int] = []
@@ -445,6 +446,10 @@ class QueueAudit:
         deleted = self._known_topics is not None and topic not in self._known_topics
         if deleted and not topic.startswith(LMQ_PREFIX):
             kind = "topic-deleted"
+        elif (
+            not self._clean_stop and self._entered is not None and first.first_log >= self._entered
+        ):
+            kind = "queue-behind"
         count = sum(run.count for run in state.runs)
         self._findings.add(
             kind,

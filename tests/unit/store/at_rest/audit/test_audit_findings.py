@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from aerobee.broker.tables.files.state_file import JsonStateFile, StateFileError
 from aerobee.nameserver.kv import KvFile, KvTable
 from aerobee.protocol.message.filler import fillers
 from aerobee.store.at_rest.audit.verify import verify
+from aerobee.store.disk.offsets_file import decode as decode_offsets
+from aerobee.store.disk.offsets_file import encode as encode_offsets
 from aerobee.store.inspect.finding_kinds import KINDS, Level
 from aerobee.store.message_store import MessageStore
 from tests.crash.damage.tables import LOADERS, MEMBERS
@@ -577,6 +580,24 @@ def test_what_a_start_is_said_to_put_right_it_does(
     assert kind in at.kinds(at.check(root))
     assert MessageStore.open(small_settings(root, **made_with)).close()
     assert kind not in at.kinds(at.check(root))
+
+
+@pytest.mark.parametrize("entered", [0, SEGMENT])
+def test_a_queue_that_a_broker_had_not_begun_is_made_by_a_start(root: Path, entered: int) -> None:
+    """A full disk keeps a queue's first file away, and then the broker is killed. Below the mark of
+    entries the queue was there, and its loss is damage."""
+    path = root / "offsets"
+    offsets = decode_offsets(path.read_bytes())
+    assert offsets is not None
+    mark = msgspec.structs.replace(offsets.synced, log_offset=entered)
+    path.write_bytes(encode_offsets(msgspec.structs.replace(offsets, synced=mark, live=mark)))
+    shutil.rmtree(root / "consumequeue" / "Orders" / "1")
+    at.mark_open(root)
+    kind = "queue-missing" if entered else "queue-behind"
+    assert kind in at.kinds(at.check(root))
+    assert at.check(root).sound == (not entered)
+    assert MessageStore.open(small_settings(root)).close()
+    assert at.check(root).sound
 
 
 def test_every_kind_has_a_scenario() -> None:
