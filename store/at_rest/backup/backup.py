@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -21,6 +22,7 @@ from aerobee.store.at_rest.backup import manifest as layout
 from aerobee.store.at_rest.backup.copying import (
     PIECE_BYTES,
     Pace,
+    despite_removals,
     make_directory,
     naming,
     opened,
@@ -44,8 +46,6 @@ from aerobee.store.errors import BackupRefused
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.inspect.store_layout import FoundFile, log_directories
 from aerobee.store.recovery.recovery_report import Progress
-
-_TRIES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,23 +87,13 @@ def back_up(
     BackupDamaged for the target, OSError. What was in the target before can be restored then.
     """
     files, clock, target = files or Files(), clock or Clock(), os.path.abspath(target)
-    with closing(_looked_at(files, settings, given)) as store:
+    with closing(despite_removals(partial(StoreFiles, files, settings, given))) as store:
         check_apart(target, (store.root, *log_directories(store.settings)))
         _check_target(files, target)
         make_directory(files, target)
         with _locked(files, target):
             run = _Run(store, target, clock, options or BackupOptions())
             return run.run()
-
-
-def _looked_at(files: Files, settings: Settings, given: Collection[str]) -> StoreFiles:
-    """The store, listed again if a running broker removes a file meanwhile."""
-    for _ in range(_TRIES):
-        try:
-            return StoreFiles(files, settings, given)
-        except FileNotFoundError:
-            continue
-    return StoreFiles(files, settings, given)
 
 
 def check_apart(target: str, directories: Iterable[str]) -> None:

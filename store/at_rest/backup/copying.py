@@ -6,15 +6,19 @@ consumers read. Errors of the system get the name of the file, which calls on de
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from aerobee.protocol.checksum import crc32c
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import BackupDamaged
 from aerobee.store.recovery.recovery_report import Progress
 
+T = TypeVar("T")
+
 PIECE_BYTES = 4 << 20
+_TRIES = 4
 
 
 class Pace:
@@ -110,6 +114,17 @@ def copy_checked(
                 files.set_size(fd, size)
             files.sync(fd)
             files.forget_cached(fd)
+
+
+def despite_removals(look: Callable[[], T]) -> T:
+    """The result of `look`, which is called again if a running broker removes a file meanwhile.
+    Raises FileNotFoundError if that happens each time."""
+    for _ in range(_TRIES):
+        try:
+            return look()
+        except FileNotFoundError:
+            continue
+    return look()
 
 
 def make_directory(files: Files, path: str) -> None:

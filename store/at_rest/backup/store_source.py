@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from aerobee.store.at_rest.backup.copying import read_whole
+from aerobee.store.at_rest.backup.copying import despite_removals, read_whole
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import Offsets
 from aerobee.store.disk.segment_names import is_segment_name
@@ -33,7 +33,6 @@ _LATE = (TOPICS, "subscriptionGroup.json", "deletedTopics.json")
 # and never missed; the current log before the old one for the same reason.
 _ORDER = ("stages.json", "stages.log", "stages.log.old")
 _POLL_S = 0.05
-_TRIES = 4
 
 
 class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -91,7 +90,7 @@ class StoreSource:
         it within `wait_s` (it was killed), or there is no mark (RocketMQ), it is the end of the
         last whole record. Raises StoreLayoutError or OSError.
         """
-        written = self._written_end()
+        written = despite_removals(self._written_end)
         until = self._clock.monotonic() + (wait_s if self._store.left_open else 0)
         while True:
             known = read_marks(self._files, self._store.root).believed
@@ -119,15 +118,7 @@ class StoreSource:
         return ends
 
     def _written_end(self) -> int:
-        """The end of the last whole record; looked for again if a file goes meanwhile."""
-        for _ in range(_TRIES):
-            try:
-                return self._scanned_end()
-            except FileNotFoundError:
-                continue
-        return self._scanned_end()
-
-    def _scanned_end(self) -> int:
+        """The end of the last whole record. Raises FileNotFoundError if a file goes meanwhile."""
         store, segments = self._store, self.segments()
         flushed = store.marks.flushed
         if not segments:
