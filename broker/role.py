@@ -1,0 +1,28 @@
+"""The role of this broker: master or slave. One value, which may change while the broker runs.
+
+A master takes messages and keeps them; a slave follows its master and takes none
+(protocol/WIRE.md 10). Parts that behave otherwise on a slave ask this value each time, or forget
+what they derived from it when `changes` moves; none keeps a copy of the setting `broker_role`.
+
+Loop thread only.
+"""
+
+from aerobee.config.model import Settings
+
+MASTER_ID = 0
+
+
+class Role:
+    """Whether this broker is a slave, and the number of times that this has changed."""
+
+    __slots__ = ("changes", "is_slave")
+
+    def __init__(self, settings: Settings) -> None:
+        self.is_slave = settings.broker_role == "SLAVE"
+        #: Moves with each change of the role.
+        self.changes = 0
+
+    @property
+    def name(self) -> str:
+        """For people and for metrics."""
+        return "slave" if self.is_slave else "master"
