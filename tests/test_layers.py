@@ -109,6 +109,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "dispatch",
             "flush",
             "reading",
+            "replication",
             "inspect",
             "background",
             "recovery",
