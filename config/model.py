@@ -169,6 +169,11 @@ class Settings(
         return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
 
     @property
+    def replicates(self) -> bool:
+        """Whether the port for slaves opens."""
+        return self.broker_role != "ASYNC_MASTER"
+
+    @property
     def takes_tls(self) -> bool:
         """Whether any port takes TLS."""
         return self.tls_mode != "disabled"

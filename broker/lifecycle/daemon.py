@@ -228,6 +228,7 @@ class Daemon:
             self.core.complete_tables()
             add_broker(metrics, self.core)
             name_server = await self._start_name_server()
+            await self._start_ha_port()
             vip = await self._start_client_ports(port)
         host = reachable(settings.nameserver_host)
         embedded = f"{host}:{name_server.port}" if name_server else ""
@@ -246,6 +247,7 @@ class Daemon:
         self.warnings += self.registrar.warnings
         own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
         self.addresses = Addresses(*own, embedded, servers, http)
+        self._follow()
         self.core.start_tasks(scheduler)
         self._start_checks(scheduler, monitor)
         self._check_not_abandoned()
@@ -370,6 +372,27 @@ class Daemon:
         if not settings.vip_port_enabled:
             return 0
         return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
+
+    async def _start_ha_port(self) -> None:
+        replication, settings = self.core.replication, self.settings
+        if replication is None:
+            return
+        self._undo.append(("replication", replication.close))
+        await replication.port.start(
+            settings.listen_host, settings.ha_listen_port, self._encryption
+        )
+
+    def _follow(self) -> None:
+        """Follow the master, on a slave."""
+        if self.settings.broker_role != "SLAVE":
+            return
+        from aerobee.broker.replication.master_link import Asked, Refused
+
+        async def ask() -> Asked | Refused | None:
+            host, _, port = self.settings.ha_master_address.rpartition(":")
+            return Asked((host, int(port)), self.store.written or 1)
+
+        self.core.follow(ask, None)
 
     async def _close_client_ports(self) -> None:
         """Accept no more connections, answer the waiting requests, then end the connections."""

@@ -23,7 +23,6 @@ class ReplicationSettings(Section):
         "ASYNC_MASTER",
         "brokerRole",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
-        refused={"SYNC_MASTER": _NO_SLAVES, "SLAVE": _NO_SLAVES},
         effect="now",
         why="""A SYNC_MASTER's answer promises a copy on a slave, a SLAVE follows its master: both
         are refused until that is built, rather than promised and not kept.""",

@@ -114,9 +114,17 @@ class Follower:
         return max(0, self._feed.end - self.reported)
 
     def gone(self) -> None:
+        """Its connection has ended, and nobody reads for it any more."""
+        self.leave()
+        self.close()
+
+    def leave(self) -> None:
         """Its connection has ended: its report does not count any more."""
-        self._close()
         self._feed.forget(self)
+
+    def close(self) -> None:
+        """Give the descriptor back; nobody reads from it any more."""
+        self._close()
 
     def _open(self, start: int) -> None:
         self._close()
@@ -187,7 +195,8 @@ class Feed:
                 f"it goes on at {log_offset}, and this log begins at {first}: what lies between is "
                 "deleted here. Empty the slave's store, and it copies all that is left",
             )
-        if log_offset > end:
+        # Byte 0 of every log is 0: who asks for 1 has what an empty log will begin with.
+        if log_offset > max(end, 1):
             raise CannotFollow(
                 FollowError.ABOVE,
                 log_offset,
