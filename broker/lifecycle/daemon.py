@@ -43,7 +43,12 @@ from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.network_metrics import http_port
 from aerobee.broker.monitoring.setup import add_broker, add_network, metrics_of_process
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
-from aerobee.broker.registration.broker_address import Identity, ReservedPorts, decide_advertised
+from aerobee.broker.registration.broker_address import (
+    Identity,
+    ReservedPorts,
+    decide_advertised,
+    ha_endpoint,
+)
 from aerobee.broker.registration.exposure import exposures
 from aerobee.broker.registration.registration import Registrar
 from aerobee.config.bounds.limits import check_limits, connection_limit
@@ -237,6 +242,7 @@ class Daemon:
             identity,
             self.core.topics,
             servers,
+            ha_address=ha_endpoint(settings, advertised, settings.ha_listen_port),
             tls=self._outgoing,
             credentials=self._credentials,
         )

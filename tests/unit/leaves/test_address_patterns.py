@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.access.address_patterns import AddressPattern, parts_of
+from aerobee.address_patterns import AddressPattern, parts_of
 
 MATCHES = [
     ("*", ["10.1.2.3", "2001:db8::7", "::1"], ["", "no address"]),
