@@ -79,7 +79,7 @@ class AddressPattern:
 
 def address_patterns(text: str) -> tuple[AddressPattern, ...]:
     """The patterns of a setting, which `;` separates, blanks and empty parts taken out. Raises
-    ValueError with what is wrong with one."""
+    ValueError with what is wrong with a pattern."""
     return tuple(AddressPattern(part) for part in text.split(";") if part.strip())
 
 

@@ -50,6 +50,7 @@ from aerobee.broker.registration.broker_address import (
     ha_endpoint,
 )
 from aerobee.broker.registration.exposure import exposures
+from aerobee.broker.registration.master_address import check_master
 from aerobee.broker.registration.registration import Registrar
 from aerobee.config.bounds.limits import check_limits, connection_limit
 from aerobee.config.bounds.memory import available_memory, memory_of, memory_warning
@@ -218,6 +219,7 @@ class Daemon:
         self._undo.append(("metrics", metrics.close))
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
+        check_master(settings, advertised)
         self._tell_exposures(advertised.warnings)
         events = StoreEvents(loop)
         self.store = await self._open_store(loop, events)

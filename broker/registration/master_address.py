@@ -20,7 +20,9 @@ import socket
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeGuard
 
-from aerobee.config.model import Settings
+from aerobee.broker.registration.broker_address import Advertised, ha_endpoint
+from aerobee.config.errors import ConfigError
+from aerobee.config.model import BY_NAME, Settings
 from aerobee.config.setting_rules import is_master_address
 
 log = logging.getLogger("aerobee.broker.registration")
@@ -46,12 +48,17 @@ class MasterAddress:
         given = settings.ha_master_address
         self._given = given if is_master_address(given) else None
         self._order = tuple(dict.fromkeys(servers))
-        # What each name server says that is connected and knows a master.
+        # The answers of the name servers that are connected and know a master.
         self._said: dict[str, _Master] = {}
         self.ha: str | None = self._given
         self.remoting: str | None = None if self._given is None else port_below(self._given)
         self.changes = 0
         self._changed = asyncio.Event()
+
+    @property
+    def known(self) -> bool:
+        """Whether a name server knows a live master now."""
+        return bool(self._said)
 
     async def wait_change(self, seen: int) -> int:
         """Wait until `changes` is not `seen` any more; returns it."""
@@ -87,6 +94,17 @@ class MasterAddress:
         waiting.set()
 
 
+def check_master(settings: Settings, advertised: Advertised) -> None:
+    """Raise ConfigError if haMasterAddress is where this slave itself would be reached."""
+    given = settings.ha_master_address
+    if settings.broker_role != "SLAVE" or not is_master_address(given):
+        return
+    own = ha_endpoint(settings, advertised, settings.ha_listen_port)
+    if own and is_own_address(given, [own], settings.listen_host):
+        key = BY_NAME["ha_master_address"].full_key
+        raise ConfigError(key, given, "is this slave's own port for slaves: name its master's")
+
+
 def port_below(address: str) -> str | None:
     """The address of a master's port for clients, where only its port for slaves is known: RocketMQ
     has the latter one above. None for a text that is no `host:port` of such a port."""
@@ -103,7 +121,7 @@ def is_address(text: str | None) -> TypeGuard[str]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port, as names and numbers without brackets; the port is 0 where there is none."""
+    """Host and port, as names and numbers without brackets; a text without a port has port 0."""
     host, _, port = address.rpartition(":")
     number = int(port) if port.isascii() and port.isdigit() else 0
     return host.strip("[]"), number
