@@ -118,6 +118,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "dispatch",
             "flush",
             "reading",
+            "replication",
             "inspect",
             "background",
             "recovery",
