@@ -111,18 +111,3 @@ class ReplicationSettings(Section):
     offset_check_in_slave: bool = setting(
         False, "offsetCheckInSlave", why="A slave corrects pull offsets too."
     )
-    in_sync_replicas: int = setting(
-        2,
-        "inSyncReplicas",
-        within=(1, 16),
-        why="Copies that an answer of a SYNC_MASTER promises, the master's own included.",
-    )
-    ha_ack_durable: bool = setting(
-        False, "haAckDurable", why="A slave reports what is synced, not what is written."
-    )
-    ha_slave_addresses: str = setting(
-        "", "haSlaveAddresses", why="The addresses from which slaves may come."
-    )
-    sync_from_last_file: bool = setting(
-        False, "syncFromLastFile", why="An empty slave gets the newest segment only."
-    )
