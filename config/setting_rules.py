@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from aerobee.address_list import address_list
-from aerobee.address_patterns import address_patterns
 from aerobee.config.errors import ConfigError, raise_all
 from aerobee.config.model import BY_NAME, SETTINGS
 
@@ -146,10 +145,14 @@ def _replication(check: _Checker, values: Values) -> None:
         check.wrong("ha_enabled", f"a {role} needs the port for slaves")
     if is_master_address(master) and not _is_address(master):
         check.wrong("ha_master_address", "must be host:port")
-    try:
-        address_patterns(values["ha_slave_addresses"])
-    except ValueError as error:
-        check.wrong("ha_slave_addresses", str(error))
+    if values["ha_slave_addresses"]:
+        # Few configurations have some, and a module costs each start some time.
+        from aerobee.address_patterns import address_patterns
+
+        try:
+            address_patterns(values["ha_slave_addresses"])
+        except ValueError as error:
+            check.wrong("ha_slave_addresses", str(error))
 
 
 def is_master_address(text: str) -> bool:
