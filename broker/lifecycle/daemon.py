@@ -43,8 +43,14 @@ from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.network_metrics import http_port
 from aerobee.broker.monitoring.setup import add_broker, add_network, metrics_of_process
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
-from aerobee.broker.registration.broker_address import Identity, ReservedPorts, decide_advertised
+from aerobee.broker.registration.broker_address import (
+    Identity,
+    ReservedPorts,
+    decide_advertised,
+    ha_endpoint,
+)
 from aerobee.broker.registration.exposure import exposures
+from aerobee.broker.registration.master_address import check_master
 from aerobee.broker.registration.registration import Registrar
 from aerobee.config.bounds.limits import check_limits, connection_limit
 from aerobee.config.bounds.memory import available_memory, memory_of, memory_warning
@@ -213,6 +219,7 @@ class Daemon:
         self._undo.append(("metrics", metrics.close))
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
+        check_master(settings, advertised)
         self._tell_exposures(advertised.warnings)
         events = StoreEvents(loop)
         self.store = await self._open_store(loop, events)
@@ -238,6 +245,7 @@ class Daemon:
             identity,
             self.core.topics,
             servers,
+            ha_address=ha_endpoint(settings, advertised, settings.ha_listen_port),
             tls=self._outgoing,
             credentials=self._credentials,
         )
