@@ -199,13 +199,13 @@ class WhenKept(AtOnce):
         return self._marks.kept_here
 
     def overload(self) -> BadRequest:
+        marks = self._marks
+        behind = marks.kept < marks.kept_here
+        slower = ("slaves", "they are") if behind else ("their sync", "the disk is")
         return BadRequest(
             ResponseCode.SYSTEM_BUSY,
-            f"[OVERLOAD]system busy, {len(self)} {self._what} wait for their sync: the disk is "
-            "slower than what is sent; try again later"
-            if self._marks.kept >= self._marks.kept_here
-            else f"[OVERLOAD]system busy, {len(self)} {self._what} wait for slaves: they are slower "
-            "than what is sent; try again later",
+            f"[OVERLOAD]system busy, {len(self)} {self._what} wait for {slower[0]}: {slower[1]} "
+            "slower than what is sent; try again later",
         )
 
     def when_kept(
