@@ -134,6 +134,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     "nameserver": (*("kv", "routes", "bodies", "name_server_requests", "server"),),
     "broker": (
         *(
+            "role",
             "broker_stats",
             "routing",
             "background",

@@ -166,7 +166,7 @@ class Desk:
         )
 
     def start(self) -> Desk:
-        self.staging.publisher.start()
+        self.staging.lead(anew=False)
         return self
 
     def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command | None:
