@@ -516,7 +516,7 @@ class BrokerCore:
         }
 
     def start_tasks(self, scheduler: Scheduler) -> None:
-        """Start the repeated tasks, and the parts that work on a master if this is one."""
+        """Start the repeated tasks, and on a master the parts that work there only."""
         settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
         self.transactions.start_tasks(scheduler)

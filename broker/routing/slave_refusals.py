@@ -74,7 +74,7 @@ REFUSED_ON_SLAVES: Final[Mapping[int, tuple[int, str]]] = {
 
 
 def refused_on_slaves(role: Role, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """The same handlers, which refuse what a slave does not serve while the broker is a slave."""
+    """Handlers that refuse what a slave does not serve, while the broker is a slave."""
     return {
         code: _unless_slave(role, handle, *REFUSED_ON_SLAVES[code])
         if code in REFUSED_ON_SLAVES

@@ -102,7 +102,10 @@ class DeletedTopics:
     @staticmethod
     def read(content: bytes) -> dict[str, int]:
         """The deletions of a `copy`. Raises ValueError, KeyError, TypeError."""
-        return _parse(content)
+        offsets = _parse(content)
+        if len(offsets) > MOST_DELETIONS:
+            raise ValueError(f"there are more than {MOST_DELETIONS} deletions")
+        return offsets
 
     def replace(self, offsets: Mapping[str, int]) -> None:
         """Take the master's deletions. On a slave only."""
@@ -155,6 +158,4 @@ def _parse(content: bytes) -> dict[str, int]:
     offsets = {name: int(offset) for name, offset in table.items() if len(name) <= MAX_TOPIC_CHARS}
     if any(offset < 0 for offset in offsets.values()):
         raise ValueError("a log offset is negative")
-    if len(offsets) > MOST_DELETIONS:
-        raise ValueError(f"there are more than {MOST_DELETIONS} deletions")
     return offsets

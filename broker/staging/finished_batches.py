@@ -120,7 +120,7 @@ class StageFile:
         return replay_from
 
     def copy(self) -> bytes:
-        """What is remembered, as the table has it, for `read`."""
+        """The remembered batches as the table has them, for `read`."""
         finished = self._finished
         known: dict[str, Known] = {**finished.queries, **finished.forgotten}
         return b"".join(self._table_text(self._oldest_offset(), known))
