@@ -1,4 +1,4 @@
-"""What a slave answers on its ports, in both forms, and how it becomes a master.
+"""A slave answers on its ports, in both forms, and becomes a master when it is started as one.
 
 What it has was stored by a master before: the test gives its directory to a slave. Records that
 arrive while it is a slave are appended to its log as those of a master are.
