@@ -38,6 +38,9 @@ from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
 V = TypeVar("V")
 
+# Levels that are taken from a master: those of a setting are some dozens.
+_MOST_LEVELS = 1_000
+
 
 class Position(Generic[V]):
     """How far a level is: at `offset`, with all before it stored below the log offset `end`."""
@@ -181,6 +184,15 @@ class DelayProgress(DurableProgress[int]):
         """The positions as a group's offsets, ((topic, group), offsets by queue id)."""
         queues = {level - 1: offset for level, offset in self.table().items()}
         return [((SCHEDULE_TOPIC, SCHEDULE_GROUP), queues)]
+
+    @classmethod
+    def read(cls, content: bytes) -> dict[int, int]:
+        """Offsets by level of the answer to GET_ALL_DELAY_OFFSET. Raises as `parse`, and ValueError
+        for what no broker has."""
+        values = cls.parse(content)
+        if len(values) > _MOST_LEVELS or any(n < 1 or at < 0 for n, at in values.items()):
+            raise ValueError("there are too many delay levels, or numbers that none has")
+        return values
 
     @staticmethod
     def parse(content: bytes) -> dict[int, int]:

@@ -20,10 +20,14 @@ from aerobee.broker.role import Role
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.remoting.connections.connection import Connection
 from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
@@ -765,3 +769,29 @@ def test_a_slave_s_progress_is_saved_as_its_master_says(bench: Bench) -> None:
     assert DelayProgress(bench.file(), lambda: 0).table() == {1: 5, 3: 7}
     bench.open()
     assert place(bench, 3) == 7
+
+
+def test_a_master_s_places_are_read_as_it_tells_them(bench: Bench) -> None:
+    bench.send(b"1", 1)
+    bench.send(b"2", 3)
+    bench.pass_ms(1500)
+    [told] = bench.delays.handlers().values()
+    answer = told(cast("Connection", None), make_request(RequestCode.GET_ALL_DELAY_OFFSET, {}))
+    [command] = FrameDecoder().feed(cast("bytes", answer))
+    assert DelayProgress.read(command.body) == {1: 1, 3: 0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b'{"offsetTable":{"0":1}}',
+        b'{"offsetTable":{1:-1}}',
+        b'{"offsetTable":7}',
+        b'{"offsetTable":{%s}}' % b",".join(b"%d:1" % n for n in range(1, 1002)),
+    ],
+)
+def test_places_that_no_master_has_are_refused(content: bytes) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        DelayProgress.read(content)
