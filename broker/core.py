@@ -67,6 +67,7 @@ from aerobee.broker.routing.slave_refusals import refused_on_slaves
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
+from aerobee.broker.slave_trust import slaves_trusted
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.expressions import Expressions
@@ -95,7 +96,11 @@ from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
+    import ssl
+
     from aerobee.access.account_service import AccessService
+    from aerobee.broker.replication.master_link import Ask
+    from aerobee.broker.replication.replication import Replication
 
 C = TypeVar("C")
 
@@ -294,12 +299,33 @@ class BrokerCore:
         settings, store, loop = self.settings, self.store, self._loop
         self.answers = Answers(settings, loop, self.turns, store, self.stats)
         self.held = HeldPulls(settings, loop.time, self.turns, store)
+        self.replication = self._make_replication()
         self._reput = ReputService(
-            loop, store, self.held, self.turns, flush_timed=settings.flush_timed
+            loop,
+            store,
+            self.held,
+            self.turns,
+            flush_timed=settings.flush_timed,
+            slaves=self.replication,
         )
         self._appending = Appending(
             settings, self.identity, store, self.stats, self._reput, wall_clock_ms, self.role
         )
+
+    def _make_replication(self) -> Replication | None:
+        """Build what slaves and masters need; None where the port for slaves stays closed."""
+        if not self.settings.replicates:
+            return None
+        # The import brings modules that most brokers do not need.
+        from aerobee.broker.replication.replication import Replication
+
+        trust = slaves_trusted(self.settings, self._control)
+        return Replication(self.settings, self._loop, self.store, self.answers, trust)
+
+    def follow(self, ask: Ask, tls: ssl.SSLContext | None) -> None:
+        """Begin to follow the master that `ask` finds."""
+        assert self.replication is not None
+        self.replication.follow(self._reput, ask, tls)
 
     def _build_delays(self) -> None:
         """Build the parts that put messages when they have waited: levels, times, transactions."""
@@ -387,6 +413,8 @@ class BrokerCore:
     def marks_moved(self) -> None:
         """Send the answers that waited for a mark of the store; then answer the pulls that wait for
         newly visible messages, and the questions for the end of a staged batch."""
+        if self.replication is not None:
+            self.replication.marks_moved()
         self.answers.go_on()
         self._reput.run()
         self.staging.answers.send_ready()
@@ -553,6 +581,8 @@ class BrokerCore:
         )
         if self.access is not None:
             every(self.access.LOOK_S, "accounts", self.access.look)
+        if (replication := self.replication) is not None:
+            every(replication.LOOK_S, "slaves", replication.port.look)
         self._leading.follow_role()
 
     def take_role(self, *, slave: bool) -> None:

@@ -268,6 +268,7 @@ def _for_development(settings: Settings, directory: str) -> dict[str, Any]:
     small: dict[str, Any] = {
         "store_path": directory,
         "listen_port": 0,
+        "ha_listen_port": 0,
         "commit_log_segment_bytes": _DEV_SEGMENT_BYTES,
         **_DEV_INDEX,
     }

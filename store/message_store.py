@@ -61,6 +61,8 @@ from aerobee.store.reading.timer_queues import TimerQueues
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.opening import StoreParts, open_parts
 from aerobee.store.recovery.recovery_report import Progress
+from aerobee.store.replication.appender import Appender
+from aerobee.store.replication.feed import Feed
 from aerobee.store.segments.allocate import AllocateMappedFileService
 from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
@@ -219,7 +221,7 @@ class MessageStore:
 
     def _make_reput(self) -> Reput:
         parts = self._parts
-        given = self._core, self.log, parts.dispatcher, parts.index
+        given = self._core, self.log, parts.dispatcher, parts.index, self._offsets
         if self._core.settings.consume_queue_ext_enabled:
             return ExtendedReput(*given, parts.maps)
         return Reput(*given, self._compiled)
@@ -377,6 +379,16 @@ class MessageStore:
     def _dispatch_now(self) -> None:
         """Dispatch in between; the next `dispatch` returns the arrivals."""
         self._kept_arrivals = self.dispatch()
+
+    # --- replication ------------------------------------------------------------------------
+
+    def make_feed(self) -> Feed:
+        """The rules by which this store, a master's, gives its log to slaves."""
+        return Feed(self._core)
+
+    def make_appender(self) -> Appender:
+        """The rules by which this store, a slave's, takes the log of its master."""
+        return Appender(self._core, self.log, self._parts.dispatcher, self._damage)
 
     # --- queues -----------------------------------------------------------------------------
 

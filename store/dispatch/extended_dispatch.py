@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from aerobee.store.dispatch.bit_maps import FilterBitMaps
 from aerobee.store.dispatch.dispatcher import Dispatcher
-from aerobee.store.dispatch.reput import ROUND_MOST, Reput, Touched
+from aerobee.store.dispatch.reput import ROUND_MOST, KnownGaps, Reput, Touched
 from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.log.scan.sequence import Lagging, Sequences
@@ -41,9 +41,10 @@ class ExtendedReput(Reput):
         log: CommitLog,
         dispatcher: Dispatcher,
         index: IndexService | None,
-        maps: FilterBitMaps | None,
+        known: KnownGaps,
+        maps: FilterBitMaps | None = None,
     ) -> None:
-        super().__init__(core, log, dispatcher, index)
+        super().__init__(core, log, dispatcher, index, known)
         self._maps = maps
 
     def dispatch(self, limit: int, tell: bool = True) -> list[Arrival]:

@@ -16,7 +16,8 @@ poisons it: a queue that cannot be written must not be served in part.
 Threads: the store's caller only.
 """
 
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import Protocol, TypeAlias
 
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.files import is_full, is_passing
@@ -24,22 +25,32 @@ from aerobee.store.disk.store_health import DISK_FULL
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
-from aerobee.store.log.compiled import Compiled
+from aerobee.store.log.compiled import Compiled, Derived
 from aerobee.store.log.scan.boundaries import Boundaries
-from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
+from aerobee.store.log.scan.log_scanner import Batch, LogScanner, MappedSegments
 from aerobee.store.log.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import ENTRY
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import Arrival
 
 #: Messages of a round: some milliseconds.
 ROUND_MOST = 1024
+# Bytes of the log in a batch of a round that reads it.
+_STEP_BYTES = 256 << 10
 
 _pack_entry = ENTRY.pack
 
 #: Entries of a round by their queue, with the slot of the first, in order.
 Touched: TypeAlias = dict[ConsumeQueue, tuple[int, list[bytes]]]
+
+
+class KnownGaps(Protocol):
+    """Knows where the log is damaged (`flush/offsets_keeper.py`)."""
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [start, end) of the log that are known to hold no usable record, in order."""
 
 
 class Reput:
@@ -51,11 +62,14 @@ class Reput:
         log: CommitLog,
         dispatcher: Dispatcher,
         index: IndexService | None,
+        known: KnownGaps,
         compiled: Compiled | None = None,
     ) -> None:
         self._log = log
         self._dispatcher = dispatcher
         self._index = index
+        self._known = known
+        self._take = dispatcher.taker(CHECK_NOTHING, 0)
         self._health = core.health
         self._stats = core.stats
         self._marks = core.marks
@@ -75,7 +89,7 @@ class Reput:
             return []
         log = self._log
         if not log.feeding:
-            return self._catch_up(limit)
+            return self._catch_up(limit, tell)
         entries = log.take_pending(limit, self._round_most)
         if not entries:
             return []
@@ -140,21 +154,35 @@ class Reput:
 
     # --- catching up ------------------------------------------------------------------------
 
-    def _catch_up(self, limit: int) -> list[Arrival]:
+    def _catch_up(self, limit: int, tell: bool) -> list[Arrival]:
+        marks = self._marks
+        start = marks.dispatched
+        # A slave takes damage of its master as it is (replication/appender.py).
+        gap = next((gap for gap in self._known.gaps if gap[1] > start), None)
+        if gap is not None and gap[0] <= start:
+            marks.dispatch(min(gap[1], limit), marks.dispatched_ms)
+            return self._caught_up([])
+        until = limit if gap is None else min(limit, gap[0])
+        # Nothing is looked for after a bad record: the log was checked when it was written.
+        scan = LogScanner(
+            MappedSegments(self._log.segments),
+            0,
+            Boundaries(list, lambda *_: False),
+            CHECK_NOTHING,
+            until=until,
+            step_bytes=_STEP_BYTES,
+            take=self._take,
+        )
         arrivals: list[Arrival] = []
         sequences = Sequences(None, 0, nothing_is_sound)
-        # Nothing is looked for after a bad record: this process has written it a moment ago.
-        nowhere = Boundaries(list, lambda *_: False)
-        segments = MappedSegments(self._log.segments)
-        scan = LogScanner(segments, 0, nowhere, CHECK_NOTHING, until=limit)
+        done = 0
         try:
-            for batch in scan.batches(self._marks.dispatched):
-                entries = self._dispatcher.entries(batch.records)
-                if entries:
-                    self._dispatcher.merge(entries, sequences)
-                    self._done(entries)
-                    arrivals += _arrivals(entries)
-                if len(arrivals) >= ROUND_MOST:
+            for batch in scan.batches(start):
+                arrivals += self._merge(batch, sequences, tell)
+                marks.dispatch(scan.end, batch.last_store_ms)
+                self._stats.dispatched_messages += batch.size
+                done += batch.size
+                if done >= ROUND_MOST:
                     self.count_again()
                     return arrivals
         except OSError as error:
@@ -163,13 +191,24 @@ class Reput:
         if scan.end_reason is not None:
             self._health.poison("reading back the commit log", OSError(scan.end_reason))
             return arrivals
-        marks = self._marks
         if scan.end > marks.dispatched:
             marks.dispatch(scan.end, marks.dispatched_ms)
+        return self._caught_up(arrivals)
+
+    def _caught_up(self, arrivals: list[Arrival]) -> list[Arrival]:
         self.count_again()
-        if self._log.resume_feeding(marks.dispatched):
+        if self._log.resume_feeding(self._marks.dispatched):
             self._health.allow(DISK_FULL)
         return arrivals
+
+    def _merge(self, batch: Batch, sequences: Sequences, tell: bool) -> list[Arrival]:
+        """Bring records into queues and index. Raises OSError."""
+        if batch.derived is not None:
+            self._dispatcher.merge_derived(batch.derived, sequences)
+            return list(_derived_arrivals(batch.derived)) if tell else []
+        entries = self._dispatcher.entries(batch.records)
+        self._dispatcher.merge(entries, sequences)
+        return _arrivals(entries)
 
     def _failed(self, error: OSError) -> None:
         self._log.stop_feeding()
@@ -190,3 +229,11 @@ def _arrivals(entries: list[Appended]) -> list[Arrival]:
         for queue, queue_offset, _, _, tags_code, _, _, _ in entries
         if queue is not None
     ]
+
+
+def _derived_arrivals(derived: Derived) -> Iterable[Arrival]:
+    """The arrivals of records that a compiled form took: of each queue in order."""
+    for queue, runs in derived.claims:
+        for first, entries in runs:
+            for slot, at in enumerate(range(0, len(entries), ENTRY_BYTES), first):
+                yield Arrival(queue.topic, queue.queue_id, slot, ENTRY.unpack_from(entries, at)[2])

@@ -73,6 +73,7 @@ class CommitLog:
             last.last_store_ms = marks.written_ms
         self._place = place
         self._allocator = allocator
+        self._segment_bytes = core.segments.segment_bytes
         self._queues = core.queues
         self._queue_of = core.queues.queues
         self._levels = core.levels
@@ -397,6 +398,48 @@ class CommitLog:
     def _no_segment(self, error: StoreError) -> StoreError:
         self.problem = str(error)
         return self._counted(error)
+
+    # --- copies of a master's records (replication/appender.py) -------------------------------
+
+    def segment_for_copy(self, log_offset: int) -> MappedFile | None:
+        """The segment that bytes of a master's log go into, from `log_offset` on, where this log
+        goes on; None while it is being made. Raises StoreError."""
+        if self._health.broken is not None:
+            raise self._health.broken
+        last = self.segments.last
+        if last is not None and last.wrote < last.size:
+            self._open(last)
+            self._active = last
+            return last
+        start = last.end if last is not None else log_offset - log_offset % self._segment_bytes
+        try:
+            segment = self._allocator.take_ready(start)
+        except StoreError as error:
+            raise self._no_segment(error) from error
+        if segment is None:
+            return None
+        self._stats.segments_created += 1
+        self.problem = None
+        self.segments.append(segment)
+        self._active = segment
+        return segment
+
+    def copied(self, segment: MappedFile, end: int, store_ms: int, count: int) -> None:
+        """The segment has a master's bytes up to the log offset `end`: `count` more records, the
+        last of the store time `store_ms`; or, with 0, bytes that are none."""
+        store_ms = store_ms or self.marks.written_ms
+        with self._lock:
+            size = end - segment.start - segment.wrote
+            if count:
+                segment.last_store_ms = store_ms
+            segment.wrote = end - segment.start
+            self.marks.write(end, store_ms)
+            # Reput reads the log; there is nothing else to feed it.
+            self.stop_feeding()
+            if segment.wrote == segment.size:
+                self._active = None
+        self._stats.appended_messages += count
+        self._stats.appended_bytes += size
 
     # --- the rest ---------------------------------------------------------------------------
 

@@ -8,11 +8,15 @@
 |            | end                                         | `commit`, the commit thread        |
 | durable    | is on the disk: a completed sync reached it | `sync`; whichever thread syncs     |
 | dispatched | is in the queues and the index              | `dispatch`; the store's caller     |
+| replicated | is on as many slaves as an answer promises  | `replicate`; the store's caller    |
 
 Others follow from them and from the settings: `kept` is the least of the marks that an answer of
-success waits for, `dispatchable` the mark up to which messages may become visible. A further
-condition, such as a slave's report, is a mark with a move here and a place in `kept`; everything
-that waits asks for `kept`.
+success waits for, `kept_here` the least of those that this machine moves by itself, `dispatchable`
+the mark up to which messages may become visible. A further condition is a mark with a move here and
+a place in `kept`; everything that waits asks for `kept`.
+
+*replicated* begins at 0, because nobody knows what slaves have until they report. `enough_slaves`
+says whether it can move on: without enough slaves near enough nobody waits for it.
 
 After the store has broken, reading ends at the durable mark of before the failure (`freeze`).
 
@@ -30,7 +34,12 @@ from aerobee.store.errors import StoreBroken
 
 def answers_wait(settings: Settings) -> bool:
     """Whether an answer of success has to wait for a mark after `written`."""
-    return settings.sync_flush
+    return settings.sync_flush or waits_for_slaves(settings)
+
+
+def waits_for_slaves(settings: Settings) -> bool:
+    """Whether an answer of success promises copies on slaves."""
+    return settings.broker_role == "SYNC_MASTER" and settings.in_sync_replicas > 1
 
 
 class StoreListener:
@@ -51,6 +60,7 @@ class Marks:
     __slots__ = (
         "_listener",
         "_sync_flush",
+        "_waits_for_slaves",
         "answers_wait",
         "committed",
         "committed_ms",
@@ -59,7 +69,9 @@ class Marks:
         "dispatched",
         "dispatched_ms",
         "durable",
+        "enough_slaves",
         "frozen_at",
+        "replicated",
         "written",
         "written_ms",
     )
@@ -80,6 +92,10 @@ class Marks:
         self.counted = (end, queue_entries)
         self._listener = listener
         self._sync_flush = settings.sync_flush
+        self._waits_for_slaves = waits_for_slaves(settings)
+        self.replicated = 0
+        #: Whether as many slaves as an answer promises are connected and near enough.
+        self.enough_slaves = False
         #: Whether an answer of success has to wait for a mark that moves after `written`.
         self.answers_wait = answers_wait(settings)
         #: Whether messages become visible by a mark that a thread of the store moves.
@@ -111,6 +127,18 @@ class Marks:
         """With `dispatched` where it is, the ends of all queues add up to `queue_entries`."""
         self.counted = (self.dispatched, queue_entries)
 
+    def replicate(self, end: int, *, enough: bool) -> None:
+        """As many slaves as an answer promises have reported `end` or more; `enough` of them are
+        near enough that it is worth waiting. The caller sees to the answers that wait."""
+        self.replicated = max(self.replicated, end)
+        self.enough_slaves = enough
+
+    def begin(self, log_offset: int) -> None:
+        """The empty log of a slave begins at `log_offset`, where its master's does."""
+        assert self.written == 0
+        self.written = self.committed = self.durable = self.dispatched = log_offset
+        self.counted = (log_offset, 0)
+
     def freeze(self) -> None:
         """The store is breaking: nothing that is not durable is read any more."""
         self.frozen_at = self.durable
@@ -120,7 +148,21 @@ class Marks:
     @property
     def kept(self) -> int:
         """Log offset up to which the promise of an answer of success holds."""
+        here = self.durable if self._sync_flush else self.written
+        if self._waits_for_slaves and self.replicated < here:
+            return self.replicated
+        return here
+
+    @property
+    def kept_here(self) -> int:
+        """Log offset up to which the part of that promise holds that needs no slave."""
         return self.durable if self._sync_flush else self.written
+
+    @property
+    def lacks_slaves(self) -> bool:
+        """Whether answers of success promise copies, and not enough slaves are there to make
+        them."""
+        return self._waits_for_slaves and not self.enough_slaves
 
     @property
     def dispatchable(self) -> int:

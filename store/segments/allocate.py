@@ -108,6 +108,20 @@ class AllocateMappedFileService:
             self._request(start + self._segment_bytes)
             return segment
 
+    def take_ready(self, start: int) -> MappedFile | None:
+        """Do `take` without waiting: None while the segment is being made."""
+        with self._changed:
+            self._request(start)
+            if start not in self._ready:
+                if self._pending(start):
+                    return None
+                if start in self._failed:
+                    raise self._health.broken or self._failed[start].error
+                return None
+            segment = self._ready.pop(start)
+            self._request(start + self._segment_bytes)
+            return segment
+
     def close(self) -> None:
         """Stop the thread and remove the segments that nobody took."""
         with self._changed:

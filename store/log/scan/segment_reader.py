@@ -209,10 +209,11 @@ class SegmentReader:
 
 
 class MappedReader(SegmentReader):
-    """Reads a segment that is mapped."""
+    """Reads a segment that is mapped, up to what is written, or up to the position `limit`."""
 
-    def __init__(self, segment: MappedFile) -> None:
-        super().__init__(segment.path, segment.start, segment.size, segment.wrote)
+    def __init__(self, segment: MappedFile, limit: int | None = None) -> None:
+        limit = segment.wrote if limit is None else limit
+        super().__init__(segment.path, segment.start, segment.size, limit)
         self._segment = segment
         self._asked = 0
 

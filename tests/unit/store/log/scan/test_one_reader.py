@@ -30,7 +30,7 @@ def users_of(name: str) -> set[str]:
 
 
 def test_one_place_knows_how_to_step_behind_a_damaged_record() -> None:
-    assert users_of("Resynchroniser") == {"log/scan/log_scanner.py"}
+    assert users_of("Resynchroniser") == {"log/scan/log_scanner.py", "log/scan/incoming.py"}
     # A record's magic is looked for there, and by who asks whose a file is, or if it is empty.
     assert users_of("magics") == {
         "log/scan/resynchronise.py", "inspect/segment_owners.py", "at_rest/repair/steps.py"
@@ -38,6 +38,7 @@ def test_one_place_knows_how_to_step_behind_a_damaged_record() -> None:
     assert users_of("claimed_sizes") == {"log/scan/resynchronise.py", "recovery/cross_check.py"}
     assert users_of("MESSAGE_MAGIC") == {
         "log/scan/segment_reader.py",
+        "log/scan/incoming.py",
         "inspect/start_checks.py",
         "reading/damage.py",
         "reading/judging.py",
