@@ -1,4 +1,4 @@
-"""A slave answers on its ports, in both forms, and becomes a master when it is started as one.
+"""A slave answers on its ports, in both forms, and goes on as a master after a restart.
 
 What it has was stored by a master before: the test gives its directory to a slave. Records that
 arrive while it is a slave are appended to its log as those of a master are.
