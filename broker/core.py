@@ -29,6 +29,7 @@ from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.registration.broker_address import Identity
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
@@ -39,7 +40,6 @@ from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
-from aerobee.broker.registration.broker_address import Identity
 from aerobee.broker.requests.administration.account_requests import AccessRequests
 from aerobee.broker.requests.administration.broker_runtime import RuntimeRequests
 from aerobee.broker.requests.administration.broker_settings import SettingsRequests
@@ -60,14 +60,13 @@ from aerobee.broker.requests.clients.offset_resets import ResetRequests
 from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
 from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
-from aerobee.broker.role import Role
 from aerobee.broker.routing.patience import patience_s
+from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
 from aerobee.broker.routing.slave_refusals import refused_on_slaves
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
-from aerobee.broker.slave_trust import slaves_trusted
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.expressions import Expressions
@@ -99,8 +98,8 @@ if TYPE_CHECKING:
     import ssl
 
     from aerobee.access.account_service import AccessService
-    from aerobee.broker.replication.master_link import Ask
-    from aerobee.broker.replication.replication import Replication
+    from aerobee.broker.cluster.replication.master_link import Ask
+    from aerobee.broker.cluster.replication.replication import Replication
 
 C = TypeVar("C")
 
@@ -317,7 +316,8 @@ class BrokerCore:
         if not self.settings.replicates:
             return None
         # The import brings modules that most brokers do not need.
-        from aerobee.broker.replication.replication import Replication
+        from aerobee.broker.cluster.replication.replication import Replication
+        from aerobee.broker.cluster.replication.trust import slaves_trusted
 
         trust = slaves_trusted(self.settings, self._control)
         return Replication(self.settings, self._loop, self.store, self.answers, trust)

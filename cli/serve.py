@@ -148,8 +148,8 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
     # and shards do without.
     with no_collections():
         from aerobee.broker.background.scheduler import Scheduler
+        from aerobee.broker.cluster.registration.exposure import name_server_exposure
         from aerobee.broker.monitoring.systemd import Notifier
-        from aerobee.broker.registration.exposure import name_server_exposure
         from aerobee.nameserver.server import NameServer
 
     notifier = Notifier()

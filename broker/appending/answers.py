@@ -201,8 +201,11 @@ class WhenKept(AtOnce):
     def overload(self) -> BadRequest:
         return BadRequest(
             ResponseCode.SYSTEM_BUSY,
-            f"[OVERLOAD]system busy, {len(self)} {self._what} wait until they are kept: the disk, "
-            "or the slaves, are slower than what is sent; try again later",
+            f"[OVERLOAD]system busy, {len(self)} {self._what} wait for their sync: the disk is "
+            "slower than what is sent; try again later"
+            if self._marks.kept >= self._marks.kept_here
+            else f"[OVERLOAD]system busy, {len(self)} {self._what} wait for slaves: they are slower "
+            "than what is sent; try again later",
         )
 
     def when_kept(

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.registration.broker_address import Identity
-from aerobee.broker.role import Role
+from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 

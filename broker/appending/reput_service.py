@@ -17,7 +17,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class Slaves(Protocol):
-    """The slaves of this broker (`broker/replication/`)."""
+    """The slaves of this broker (`broker/cluster/replication/`)."""
 
     def appended(self) -> None:
         """Messages were appended in the turn that ends: send them."""

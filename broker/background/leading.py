@@ -14,9 +14,9 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 
-log = logging.getLogger("aerobee.broker.role")
+log = logging.getLogger("aerobee.broker.routing.role")
 
 
 class Led(Protocol):

@@ -28,6 +28,15 @@ from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.scheduler import Scheduler
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.registration.broker_address import (
+    Identity,
+    ReservedPorts,
+    decide_advertised,
+    ha_endpoint,
+)
+from aerobee.broker.cluster.registration.exposure import exposures
+from aerobee.broker.cluster.registration.master_address import check_master
+from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.lifecycle.free_ports import check_ports_free
 from aerobee.broker.monitoring.health_checks import (
@@ -43,15 +52,6 @@ from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.network_metrics import http_port
 from aerobee.broker.monitoring.setup import add_broker, add_network, metrics_of_process
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
-from aerobee.broker.registration.broker_address import (
-    Identity,
-    ReservedPorts,
-    decide_advertised,
-    ha_endpoint,
-)
-from aerobee.broker.registration.exposure import exposures
-from aerobee.broker.registration.master_address import check_master
-from aerobee.broker.registration.registration import Registrar
 from aerobee.config.bounds.limits import check_limits, connection_limit
 from aerobee.config.bounds.memory import available_memory, memory_of, memory_warning
 from aerobee.config.errors import ConfigError
@@ -235,7 +235,7 @@ class Daemon:
             self.core.complete_tables()
             add_broker(metrics, self.core)
             name_server = await self._start_name_server()
-            await self._start_ha_port()
+            ha_port = await self._start_ha_port()
             vip = await self._start_client_ports(port)
         host = reachable(settings.nameserver_host)
         embedded = f"{host}:{name_server.port}" if name_server else ""
@@ -245,7 +245,7 @@ class Daemon:
             identity,
             self.core.topics,
             servers,
-            ha_address=ha_endpoint(settings, advertised, settings.ha_listen_port),
+            ha_address=ha_endpoint(settings, advertised, ha_port),
             tls=self._outgoing,
             credentials=self._credentials,
         )
@@ -381,12 +381,13 @@ class Daemon:
             return 0
         return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
 
-    async def _start_ha_port(self) -> None:
+    async def _start_ha_port(self) -> int:
+        """Open the port for slaves; returns it, 0 where it stays closed."""
         replication, settings = self.core.replication, self.settings
         if replication is None:
-            return
+            return 0
         self._undo.append(("replication", replication.close))
-        await replication.port.start(
+        return await replication.port.start(
             settings.listen_host, settings.ha_listen_port, self._encryption
         )
 
@@ -394,13 +395,11 @@ class Daemon:
         """Follow the master, on a slave."""
         if self.settings.broker_role != "SLAVE":
             return
-        from aerobee.broker.replication.master_link import Asked, Refused
+        # The import brings modules that no master needs.
+        from aerobee.broker.cluster.replication.finding import MasterFinder
 
-        async def ask() -> Asked | Refused | None:
-            host, _, port = self.settings.ha_master_address.rpartition(":")
-            return Asked((host, int(port)), self.store.written or 1)
-
-        self.core.follow(ask, None)
+        finder = MasterFinder(self.registrar.master, self.store)
+        self.core.follow(finder, self._outgoing)
 
     async def _close_client_ports(self) -> None:
         """Accept no more connections, answer the waiting requests, then end the connections."""

@@ -9,7 +9,7 @@ A handler is chosen once, and asks for the role with each request, because the r
 from collections.abc import Mapping
 from typing import Final
 
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.codes import ResponseCode

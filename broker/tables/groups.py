@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings

@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.registration.broker_address import ReservedPorts
+from aerobee.broker.cluster.registration.broker_address import ReservedPorts
 from aerobee.config.ports import VIP_BELOW
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command

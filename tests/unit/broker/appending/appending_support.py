@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.registration.broker_address import Advertised, Identity
-from aerobee.broker.role import Role
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
+from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aerobee.broker.background.leading import Leading
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
 
 

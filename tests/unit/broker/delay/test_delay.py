@@ -16,7 +16,7 @@ import pytest
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delivery_progress import DelayProgress
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig

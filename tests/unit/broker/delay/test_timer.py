@@ -14,7 +14,7 @@ from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delivery_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig

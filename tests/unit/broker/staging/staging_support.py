@@ -14,7 +14,7 @@ from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delivery_progress import DelayProgress
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable

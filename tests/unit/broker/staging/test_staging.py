@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.staging import publish as stage_publish
 from aerobee.broker.staging import stage_table as table
 from aerobee.broker.staging.answers import StageAnswers

@@ -18,7 +18,7 @@ from aerobee.access.files.account_file import parse_account_file
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.appending.answers import _LOOK, MAX_DECISIONS, Answers
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.offsets import Admission, ConsumerOffsets

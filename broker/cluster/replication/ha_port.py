@@ -1,12 +1,11 @@
 """The port where slaves take the log (protocol/WIRE.md 10): admits them, serves them, watches them.
 
-Whoever is admitted gets every message, and its reports let SYNC_MASTER sends be answered, so
+An admitted peer gets every message, and its reports let SYNC_MASTER sends be answered, so
 admission is by address (`trust`), and few connections are taken, in all and from one address. The
 first byte tells TLS from a slave in the clear, where TLS is taken at all.
 
 At the end of each turn that has appended, `appended` sends to all slaves at the end of the log.
-Refused slaves are remembered by address for a while, for readiness and metrics: what they need to
-be told is what a person has to do.
+Refused slaves are remembered by address for a while: readiness says what a person has to do.
 
 Loop thread only.
 """
@@ -20,15 +19,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from aerobee.broker.replication.slave_connection import SlaveConnection
-from aerobee.broker.replication.wires import PlainWire, SealedWire, Wire
+from aerobee.broker.cluster.replication.slave_connection import SlaveConnection
+from aerobee.broker.cluster.replication.wires import PlainWire, SealedWire, Wire
 from aerobee.config.model import Settings
 from aerobee.remoting.connection_stats import ServerStats
 from aerobee.remoting.listening.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.listening.server import Listening
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.tls.tls_session import TlsSession
-from aerobee.store.replication.feed import CannotFollow, Feed
+from aerobee.store.log.replication.feed import CannotFollow, Feed
 from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.replication")
@@ -208,7 +207,7 @@ class HaPort:
         self._answers.go_on()
 
     def problem(self) -> str | None:
-        """What slaves were refused for in the last minute, for readiness; None without any."""
+        """Why slaves were refused in the last minute, for readiness; None if no slave was."""
         since = self._loop.time() - _REFUSED_S
         self._refused = {host: one for host, one in self._refused.items() if one.at >= since}
         if not self._refused:

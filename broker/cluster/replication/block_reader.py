@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from aerobee.protocol.replication import HEAD_BYTES, BadReplication, decode_head, encode_report
 from aerobee.store.errors import StoreError
-from aerobee.store.replication.appender import Appender
+from aerobee.store.log.replication.appender import Appender
 
 # A look for a segment that is being made.
 _AGAIN_S = 0.005
@@ -24,7 +24,7 @@ _MOST_UNSENT = 1 << 16
 
 
 class Follows(Protocol):
-    """What follows an append (`appending/reput_service.py`)."""
+    """Does the work that follows an append (`appending/reput_service.py`)."""
 
     def appended(self) -> None:
         """Bytes were appended in this turn."""

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.replication.appender import BlockDamaged, BlockRefused
-from aerobee.store.replication.feed import CannotFollow, FollowError
+from aerobee.store.log.replication.appender import BlockDamaged, BlockRefused
+from aerobee.store.log.replication.feed import CannotFollow, FollowError
 from tests.forms import compiled_form
-from tests.unit.store.replication.pair import Pair
+from tests.unit.store.log.replication.pair import Pair
 from tests.unit.store.support import SEGMENT, bodies, message
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from aerobee.broker.registration.broker_address import Advertised, ha_endpoint
-from aerobee.broker.registration.master_address import (
+from aerobee.broker.cluster.registration.broker_address import Advertised, ha_endpoint
+from aerobee.broker.cluster.registration.master_address import (
     MasterAddress,
     check_master,
     is_own_address,

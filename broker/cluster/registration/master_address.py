@@ -20,7 +20,7 @@ import socket
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeGuard
 
-from aerobee.broker.registration.broker_address import Advertised, ha_endpoint
+from aerobee.broker.cluster.registration.broker_address import Advertised, ha_endpoint
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.config.setting_rules import is_master_address

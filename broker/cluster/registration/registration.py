@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from aerobee.broker.registration.broker_address import Identity
-from aerobee.broker.registration.master_address import MasterAddress
-from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
-from aerobee.broker.registration.namesake import find_namesake, namesake_warning
+from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.registration.master_address import MasterAddress
+from aerobee.broker.cluster.registration.name_server_link import LinkOptions, NameServerLink
+from aerobee.broker.cluster.registration.namesake import find_namesake, namesake_warning
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE

@@ -21,11 +21,11 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
-from aerobee.broker.replication.block_reader import BlockReader, Follows
+from aerobee.broker.cluster.replication.block_reader import BlockReader, Follows
 from aerobee.config.model import Settings
 from aerobee.remoting.errors import connect_failure
 from aerobee.remoting.peers import address_text
-from aerobee.store.replication.appender import Appender
+from aerobee.store.log.replication.appender import Appender
 
 log = logging.getLogger("aerobee.broker.replication")
 
@@ -71,6 +71,7 @@ class MasterLink:
         loop: asyncio.AbstractEventLoop,
         appender: Appender,
         follows: Follows,
+        *,
         ask: Ask,
         tls: ssl.SSLContext | None = None,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.registration.exposure import exposures
+from aerobee.broker.cluster.registration.exposure import exposures
 from aerobee.config.model import Settings
 from aerobee.config.setting_rules import is_loopback
 

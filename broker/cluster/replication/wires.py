@@ -16,9 +16,9 @@ from typing import Protocol
 
 from aerobee.protocol.replication import encode_head
 from aerobee.remoting.tls.tls_session import TlsSession
-from aerobee.store.replication.feed import Piece
+from aerobee.store.log.replication.feed import Piece
 
-# What is read and sealed in one go.
+# The bytes that are read and sealed in one go.
 _SEALED_BYTES = 64 << 10
 # How long a worker waits for room before it looks whether the connection has ended.
 _ROOM_MS = 200
@@ -43,7 +43,7 @@ class Wire(Protocol):
     socket: socket.socket
 
     def receive(self) -> bytes | None:
-        """What has come; None when nothing has, b"" when the slave has closed."""
+        """The bytes that have come; None without any, b"" when the slave has closed."""
 
     #: Whether a worker sends what it reads, or only brings it into memory.
     worker_sends: bool
@@ -111,7 +111,7 @@ class SealedWire:
         self.socket = session.socket
         self._session = session
         self._into = memoryview(bytearray(_RECEIVED_BYTES))
-        # What is to be sealed next.
+        # The bytes to be sealed next.
         self._unsent = memoryview(b"")
 
     def receive(self) -> bytes | None:

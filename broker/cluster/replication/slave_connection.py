@@ -22,16 +22,16 @@ import enum
 import logging
 from typing import Protocol
 
-from aerobee.broker.replication.wires import Block, Wire
+from aerobee.broker.cluster.replication.wires import Block, Wire
 from aerobee.protocol.replication import BadReplication, ReportDecoder
 from aerobee.remoting.peers import address_text
-from aerobee.store.replication.feed import CannotFollow, Follower, Piece
+from aerobee.store.log.replication.feed import CannotFollow, Follower, Piece
 
 log = logging.getLogger("aerobee.broker.replication")
 
-# What one slave gets in a turn of the loop: less than a millisecond of copying.
+# The bytes that one slave gets in a turn of the loop: less than a millisecond of copying.
 _SLICE_BYTES = 1 << 20
-# What a worker sends before it comes back.
+# The bytes that a worker sends before it comes back.
 _COLD_BYTES = 4 << 20
 
 

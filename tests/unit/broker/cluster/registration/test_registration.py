@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.registration import name_server_link, namesake, registration
-from aerobee.broker.registration.broker_address import Advertised, Identity
-from aerobee.broker.registration.name_server_link import parse_server
-from aerobee.broker.registration.registration import Registrar, registration_body
+from aerobee.broker.cluster.registration import name_server_link, namesake, registration
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
+from aerobee.broker.cluster.registration.name_server_link import parse_server
+from aerobee.broker.cluster.registration.registration import Registrar, registration_body
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings

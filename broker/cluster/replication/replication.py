@@ -10,9 +10,9 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from aerobee.broker.replication.block_reader import Follows
-from aerobee.broker.replication.ha_port import HaPort, Waiting
-from aerobee.broker.replication.master_link import Ask, MasterLink
+from aerobee.broker.cluster.replication.block_reader import Follows
+from aerobee.broker.cluster.replication.ha_port import HaPort, Waiting
+from aerobee.broker.cluster.replication.master_link import Ask, MasterLink
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
@@ -43,7 +43,7 @@ class Replication:
         """Be a slave from now on."""
         assert self.link is None
         appender = self._store.make_appender()
-        self.link = MasterLink(self._settings, self._loop, appender, follows, ask, tls)
+        self.link = MasterLink(self._settings, self._loop, appender, follows, ask=ask, tls=tls)
         self.link.start()
 
     async def stop_following(self) -> None:
