@@ -585,11 +585,34 @@ class BrokerCore:
             every(replication.LOOK_S, "slaves", replication.port.look)
         self._leading.follow_role()
 
-    def take_role(self, *, slave: bool) -> None:
-        """Become a slave or a master, after `start_tasks`. A part that has to read the log again
-        does it before this returns."""
-        self.role.become(slave=slave)
+    async def become_master(self) -> None:
+        """Stop following, and take messages. A part that has to read the log does it in one go.
+        Raises TimeoutError when the end of the log does not become visible: then this broker is a
+        slave still, which follows nobody."""
+        if not self.role.is_slave:
+            return
+        if self.replication is not None:
+            await self.replication.stop_following()
+        await self._have_all_visible()
+        self.store.number_on()
+        self.role.become(slave=False)
         self._leading.follow_role()
+
+    def become_slave(self) -> None:
+        """Take no more messages; `follow` is next. The requests that are under way are served: who
+        calls this sees to it that their messages are the last."""
+        self.role.become(slave=True)
+        self._leading.follow_role()
+
+    async def _have_all_visible(self) -> None:
+        store, until = self.store, self._loop.time() + _DURABLE_S
+        while store.dispatched < store.written:
+            if self._loop.time() > until:
+                raise TimeoutError(
+                    "the end of the log is not visible yet; this broker stays a slave"
+                )
+            await self._loop.run_in_executor(None, self._have_all_durable)
+            self._reput.run()
 
     @property
     def table_directory(self) -> str:
