@@ -1,9 +1,9 @@
 """Reads the blocks of a master from a connection into the log of its slave.
 
-The loop reads straight into the segment (`asyncio.BufferedProtocol`): the bytes of a block are
-copied once, by the kernel. After each read the records that are whole by now are checked, a slice
-at a time; what is left over goes on in the next turn, and nothing is read meanwhile. Then the
-master hears how far this log is.
+The loop reads large blocks straight into the segment (`asyncio.BufferedProtocol`); small ones, of
+which several may have come with their heads, are read in one go and copied there. After each read
+the records that are whole by now are checked, a slice at a time; what is left over goes on in the
+next turn, and nothing is read meanwhile. Then the master hears how far this log is.
 
 Loop thread only.
 """
@@ -19,6 +19,9 @@ from aerobee.store.log.replication.appender import Appender
 
 # A look for a segment that is being made.
 _AGAIN_S = 0.005
+# Bytes that are read in one go, and the rest of a block that is worth a read of its own.
+_GATHERED_BYTES = 128 << 10
+_DIRECT_BYTES = 32 << 10
 # A transport that is full of reports has a master that does not read.
 _MOST_UNSENT = 1 << 16
 
@@ -41,8 +44,9 @@ class BlockReader(asyncio.BufferedProtocol):
         self._follows = follows
         self._asked = asked
         self._transport: asyncio.Transport | None = None
-        self._head = bytearray(HEAD_BYTES)
-        self._head_got = 0
+        # Small blocks are gathered, as many as have come; those bytes are behind `_taken`.
+        self._gathered = memoryview(bytearray(_GATHERED_BYTES))
+        self._taken = self._filled = 0
         self._room: memoryview | None = None
         self._reported = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +97,7 @@ class BlockReader(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._room is not None:
             return self._room
-        return memoryview(self._head)[self._head_got :]
+        return self._gathered[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed.done():
@@ -101,66 +105,71 @@ class BlockReader(asyncio.BufferedProtocol):
         self.heard_at = self._loop.time()
         self.received_bytes += nbytes
         try:
-            if self._room is None:
-                self._head_got += nbytes
-                if self._head_got == HEAD_BYTES:
-                    self._begin_block()
-            else:
+            if self._room is not None:
                 self._room = None
                 self._appender.landed(nbytes)
-                self._check()
+                self._go_on()
+            else:
+                self._filled += nbytes
+                self._go_on()
         except (StoreError, BadReplication) as error:
             self.close(str(error))
 
-    def _begin_block(self) -> None:
-        self._head_got = 0
-        log_offset, size = decode_head(self._head)
-        self._appender.block(log_offset, size)
-        if size:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        """Find where the next bytes go; while the segment is being made nothing is read."""
-        self._room = self._appender.room()
-        if self._room is None:
-            self._pause()
-            self._timer = self._loop.call_later(_AGAIN_S, self._make_room_later)
-        else:
-            self._resume()
-
-    def _make_room_later(self) -> None:
+    def _go_on(self) -> None:
+        """Bring over what was gathered, check a slice of it, report, and read on or come back."""
         self._timer = None
-        try:
-            self._make_room()
-        except StoreError as error:
-            self.close(str(error))
-
-    def _check(self) -> None:
-        """Check a slice of what has come, and go on reading when all of it is checked."""
+        whole = self._bring_over()
         before = self._appender.written
         more = self._appender.check()
         if self._appender.written > before:
             self._follows.appended()
             self.report()
-        if more:
-            self._pause()
-            self._timer = self._loop.call_later(0, self._check_later)
-        elif self._appender.left:
-            self._make_room()
-        else:
-            self._resume()
+        if more or not whole:
+            self._pause(0 if more else _AGAIN_S)
+            return
+        if self._appender.left >= _DIRECT_BYTES:
+            self._room = self._appender.room()
+            if self._room is None:
+                self._pause(_AGAIN_S)
+                return
+        self._resume()
 
-    def _check_later(self) -> None:
-        self._timer = None
+    def _bring_over(self) -> bool:
+        """Copy the gathered bytes into the log; False when the segment is still being made."""
+        gathered, appender, at, end = self._gathered, self._appender, self._taken, self._filled
+        while at < end:
+            if not appender.left:
+                if end - at < HEAD_BYTES:
+                    break
+                appender.block(*decode_head(gathered[at : at + HEAD_BYTES]))
+                at += HEAD_BYTES
+                continue
+            room = appender.room()
+            if room is None:
+                self._taken = at
+                return False
+            count = min(len(room), end - at)
+            room[:count] = gathered[at : at + count]
+            at += count
+            appender.landed(count)
+        # A part of a head goes to the front.
+        rest = end - at
+        gathered[:rest] = gathered[at:end]
+        self._taken, self._filled = 0, rest
+        return True
+
+    def _come_back(self) -> None:
         try:
-            self._check()
-        except StoreError as error:
+            self._go_on()
+        except (StoreError, BadReplication) as error:
             self.close(str(error))
 
-    def _pause(self) -> None:
+    def _pause(self, again_s: float) -> None:
+        """Read nothing, and go on in `again_s` seconds."""
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
+        self._timer = self._loop.call_later(again_s, self._come_back)
 
     def _resume(self) -> None:
         if self._paused and self._transport is not None:
