@@ -238,13 +238,13 @@ async def test_the_role_changes_while_the_broker_runs(tmp_path: Path) -> None:
     await filled(tmp_path)
     async with serving(tmp_path) as (daemon, wire):
         assert (await wire.send("Orders", b"5")).code == ResponseCode.SUCCESS
-        daemon.core.become_slave()
+        daemon.core.role_change.become_slave()
         assert daemon.core.role.changes == 1
         assert (await wire.send("Orders", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert place(await wire.pull("Orders", 9))[0] == ResponseCode.PULL_RETRY_IMMEDIATELY
-        daemon.core.become_slave()
-        await daemon.core.become_master()
-        await daemon.core.become_master()
+        daemon.core.role_change.become_slave()
+        await daemon.core.role_change.become_master()
+        await daemon.core.role_change.become_master()
         assert daemon.core.role.changes == 2
         assert (await wire.send("Orders", b"6")).ext["queueOffset"] == "6"
         late = await wire.send("Orders", b"late", queue_id=1, properties="DELAY\x011")
@@ -268,7 +268,7 @@ async def test_a_slave_serves_what_its_master_stores_and_takes_its_place(tmp_pat
             assert bodies(await from_slave.await_message("Orders", queueId=1)) == [b"late"]
             places = await wire.call(RequestCode.GET_ALL_DELAY_OFFSET)
             slave.core.delays.replace(DelayProgress.read(places.body))
-        await slave.core.become_master()
+        await slave.core.role_change.become_master()
         sent = await from_slave.send("Orders", b"mine", queue_id=1)
         assert (sent.code, sent.ext["queueOffset"]) == (ResponseCode.SUCCESS, "1")
         late = await from_slave.send("Orders", b"later", queue_id=1, properties="DELAY\x011")
