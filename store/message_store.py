@@ -405,6 +405,13 @@ class MessageStore:
         take = self._parts.dispatcher.taker(crc_check, _NOTHING_BELOW)
         return Appender(self._core, self.log, Checking(crc_check, take), self._damage)
 
+    def number_on(self) -> None:
+        """This store's own messages follow those of the appender, which takes no more blocks: their
+        numbers go on at the ends of the queues. All that is written is dispatched by now."""
+        assert self.marks.dispatched == self.marks.written
+        for queue in self._queues:
+            queue.number_on()
+
     # --- queues -----------------------------------------------------------------------------
 
     def min_offset(self, topic: str, queue_id: int) -> int:
