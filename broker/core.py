@@ -39,6 +39,7 @@ from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
 from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.replication.log_ranges import LogRangeRequests
 from aerobee.broker.requests.administration.account_requests import AccessRequests
 from aerobee.broker.requests.administration.broker_runtime import RuntimeRequests
 from aerobee.broker.requests.administration.broker_settings import SettingsRequests
@@ -59,6 +60,7 @@ from aerobee.broker.requests.clients.offset_resets import ResetRequests
 from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
 from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
+from aerobee.broker.role import Role
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
@@ -136,6 +138,7 @@ class BrokerCore:
         request changes a setting. `turns` are the loop's. `form` serves plain requests from the
         reads of connections."""
         self.settings = settings
+        self.role = Role(settings)
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
         self._live_settings = live_settings
@@ -408,6 +411,7 @@ class BrokerCore:
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
+            **LogRangeRequests(settings, self.role, store, self._loop).handlers(),
         }
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,

@@ -63,6 +63,7 @@ from aerobee.store.recovery.opening import StoreParts, open_parts
 from aerobee.store.recovery.recovery_report import Progress
 from aerobee.store.replication.appender import Appender
 from aerobee.store.replication.feed import Feed
+from aerobee.store.replication.log_ranges import LogRanges
 from aerobee.store.segments.allocate import AllocateMappedFileService
 from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
@@ -389,6 +390,10 @@ class MessageStore:
     def make_appender(self) -> Appender:
         """The rules by which this store, a slave's, takes the log of its master."""
         return Appender(self._core, self.log, self._parts.dispatcher, self._damage)
+
+    def make_log_ranges(self) -> LogRanges:
+        """Reads parts of the log, for a comparison with another broker's."""
+        return LogRanges(self._core)
 
     # --- queues -----------------------------------------------------------------------------
 

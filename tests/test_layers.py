@@ -136,6 +136,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     "broker": (
         *(
             "broker_stats",
+            "role",
             "routing",
             "background",
             "tables",
@@ -147,6 +148,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "messages",
             "staging",
             "requests",
+            "replication",
             "core",
             "monitoring",
             "lifecycle",
