@@ -101,7 +101,6 @@ def samples(start: int, end: int, segment_bytes: int) -> list[tuple[int, int]]:
     MiB, the beginning, and some KiB on both sides of segments' ends."""
     newest = max(start, end - _NEWEST_BYTES)
     first = start - start % segment_bytes + segment_bytes
-    # At most so many, evenly over the log.
     boundaries = range(first, newest, segment_bytes)
     every = max(1, -(-len(boundaries) // _SAMPLED_SEGMENTS))
     middles = [start, *boundaries[::every]]
@@ -155,7 +154,7 @@ class RecordsOfBoth:
         return piece.data is not None and await self._master.record_at(piece.start) == piece.data
 
     def _piece_over(self, low: int, log_offset: int) -> LogPiece:
-        """What holds the byte at `log_offset`; it begins at `low` or later."""
+        """The record, blank or damage that holds the byte at `log_offset`, from `low` on."""
         return self._ranges.piece_at(max(low, self._ranges.record_start(log_offset)))
 
     def _last_record(self, start: int, end: int) -> LogPiece | None:

@@ -93,7 +93,7 @@ def test_the_record_of_each_byte_is_found(
 
 
 def test_a_damaged_record_is_found_and_passed(filled: Filled) -> None:
-    # Of those with a body, one that another follows in its segment.
+    # A record with a body, which another record follows in its segment.
     number = next(n for n in range(26, 60, 7) if filled.records[n + 1][0] == filled.records[n][1])
     start, end = filled.records[number]
     segment_start = start - start % SEGMENT

@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
     **NAMES, **SIZES, "consume_queue_segment_bytes": 200, "index_slots": 50, "index_entries": 40,
     "max_message_bytes": 3000,
 }  # fmt: skip
-# Of a message: some forty fill a segment.
+# A body of this size; some forty fill a segment.
 BYTES = 2800
 
 
