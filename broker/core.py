@@ -28,6 +28,8 @@ from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
+from aerobee.broker.cluster.registration.broker_address import Identity
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
@@ -38,8 +40,6 @@ from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
-from aerobee.broker.registration.broker_address import Identity
-from aerobee.broker.replication.log_ranges import LogRangeRequests
 from aerobee.broker.requests.administration.account_requests import AccessRequests
 from aerobee.broker.requests.administration.broker_runtime import RuntimeRequests
 from aerobee.broker.requests.administration.broker_settings import SettingsRequests
@@ -60,7 +60,7 @@ from aerobee.broker.requests.clients.offset_resets import ResetRequests
 from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
 from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
-from aerobee.broker.role import Role
+from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
@@ -93,7 +93,11 @@ from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
 
 if TYPE_CHECKING:
+    import ssl
+
     from aerobee.access.account_service import AccessService
+    from aerobee.broker.cluster.replication.master_link import Ask
+    from aerobee.broker.cluster.replication.replication import Replication
 
 C = TypeVar("C")
 
@@ -285,12 +289,34 @@ class BrokerCore:
         settings, store, loop = self.settings, self.store, self._loop
         self.answers = Answers(settings, loop, self.turns, store, self.stats)
         self.held = HeldPulls(settings, loop.time, self.turns, store)
+        self.replication = self._make_replication()
         self._reput = ReputService(
-            loop, store, self.held, self.turns, flush_timed=settings.flush_timed
+            loop,
+            store,
+            self.held,
+            self.turns,
+            flush_timed=settings.flush_timed,
+            slaves=self.replication,
         )
         self._appending = Appending(
             settings, self.identity, store, self.stats, self._reput, wall_clock_ms
         )
+
+    def _make_replication(self) -> Replication | None:
+        """Build what slaves and masters need; None where the port for slaves stays closed."""
+        if not self.settings.replicates:
+            return None
+        # The import brings modules that most brokers do not need.
+        from aerobee.broker.cluster.replication.replication import Replication
+        from aerobee.broker.cluster.replication.trust import slaves_trusted
+
+        trust = slaves_trusted(self.settings, self._control)
+        return Replication(self.settings, self._loop, self.store, self.answers, trust)
+
+    def follow(self, ask: Ask, tls: ssl.SSLContext | None) -> None:
+        """Begin to follow the master that `ask` finds."""
+        assert self.replication is not None
+        self.replication.follow(self._reput, ask, tls)
 
     def _build_delays(self) -> None:
         """Build the parts that put messages when they have waited: levels, times, transactions."""
@@ -378,6 +404,8 @@ class BrokerCore:
     def marks_moved(self) -> None:
         """Send the answers that waited for a mark of the store; then answer the pulls that wait for
         newly visible messages, and the questions for the end of a staged batch."""
+        if self.replication is not None:
+            self.replication.marks_moved()
         self.answers.go_on()
         self._reput.run()
         self.staging.answers.send_ready()
@@ -545,6 +573,8 @@ class BrokerCore:
         )
         if self.access is not None:
             every(self.access.LOOK_S, "accounts", self.access.look)
+        if (replication := self.replication) is not None:
+            every(replication.LOOK_S, "slaves", replication.port.look)
         self.delays.start()
         self.timer.start()
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.registration.broker_address import Identity
+from aerobee.broker.cluster.registration.broker_address import Identity
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 

@@ -16,8 +16,8 @@ from aerobee.access.control import AccessControl
 from aerobee.broker.appending.answers import AtOnce
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS
+from aerobee.broker.cluster.registration.broker_address import Identity
 from aerobee.broker.messages.pull import MAX_MESSAGES, PullProcessor
-from aerobee.broker.registration.broker_address import Identity
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.tables import Tables
 from aerobee.broker.tables.topics import queues_of

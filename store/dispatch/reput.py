@@ -63,6 +63,7 @@ class Reput:
         dispatcher: Dispatcher,
         index: IndexService | None,
         known: KnownGaps,
+        *,
         compiled: Compiled | None = None,
     ) -> None:
         self._log = log

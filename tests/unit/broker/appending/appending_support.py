@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.registration.broker_address import Advertised, Identity
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
 from aerobee.store.message_store import MessageStore
 
 

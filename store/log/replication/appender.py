@@ -1,0 +1,264 @@
+"""A slave's side of replication: takes the blocks of its master into its own log.
+
+    room, landed   bytes go into the segment, after *written*, where nobody reads
+    check          whole records are checked, then *written* moves past them
+    dispatch       as on a master that is late: reput reads the log (`dispatch/reput.py`)
+
+Blocks cut records anywhere. The bytes of a record that is not whole yet stay above *written*; when
+the connection ends they are forgotten, and the next one goes on from *written*. So *written* is
+always where a record begins, and no failure takes a mark back.
+
+Each record is checked by the one scanner of the log: place, lengths, CRC. One that does not check
+out ends the connection (`BlockDamaged`), and the master is asked once more. When the same bytes
+come again, they are damaged on the master too: they are taken as they are, as a reported gap up to
+the next sound record. Nothing sound would come if they were refused for ever.
+
+Byte 0 of a log is always 0, as the first of a record's size. A slave of RocketMQ that asks for log
+offset 0 gets the newest segment only, so an empty slave asks for 1, and the first byte is there
+already.
+
+Threads: the store's caller only; there is no other writer, because a slave takes no messages.
+"""
+
+import logging
+from typing import NamedTuple, Protocol
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.store.errors import StoreError
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.compiled import Take
+from aerobee.store.log.scan.incoming import NO_BOUNDARIES, IncomingReader, Part
+from aerobee.store.log.scan.log_scanner import LogScanner, OneSegment
+from aerobee.store.log.store_core import StoreCore
+from aerobee.store.segments.mapped_file import MappedFile
+
+log = logging.getLogger("aerobee.store.log.replication")
+
+# A check of this many bytes takes a fraction of a millisecond.
+_STEP_BYTES = 256 << 10
+# The bytes of a bad record that are kept, to see whether the same bytes come again.
+_COMPARED_BYTES = 1 << 20
+
+
+class BlockRefused(StoreError):
+    """A block does not go on where this log ends; the connection ends."""
+
+
+class BlockDamaged(StoreError):
+    """A block holds what is no sound record; the connection ends, and the master is asked again."""
+
+
+class Checking(NamedTuple):
+    """How records are checked: one of the CHECK_ values, and the compiled form's function for it,
+    which derives nothing."""
+
+    crc_check: int
+    take: Take | None
+
+
+class GapReports(Protocol):
+    """Remembers damage of the log (`reading/damage.py`)."""
+
+    def note_gap(self, start: int, end: int, reason: str) -> None:
+        """The log holds no usable record in [start, end)."""
+
+
+class _Suspect(NamedTuple):
+    """Bytes that were no sound record at a log offset."""
+
+    log_offset: int
+    data: bytes
+
+
+class Appender:
+    """Appends the blocks of one master. Made when the store is open."""
+
+    def __init__(
+        self, core: StoreCore, commit_log: CommitLog, checking: Checking, damage: GapReports
+    ) -> None:
+        self._log = commit_log
+        self._marks = core.marks
+        self._segments = core.segments
+        self._segment_bytes = core.segments.segment_bytes
+        self._stats = core.stats
+        self._damage = damage
+        self._crc_check, self._take = checking
+        # Whether the master hears of what is durable, not of what is written.
+        self._acks_durable = core.settings.ha_ack_durable
+        # The first report of the connection.
+        self._asked = 0
+        # Log offset after the last byte that has landed.
+        self._landed = core.marks.written
+        # The bytes of the block that are still to come.
+        self._left = 0
+        self._suspect: _Suspect | None = None
+        # While damaged bytes of the master are passed: when to look again for what is sound.
+        self._look_at = 0
+        self.gaps = 0
+
+    # --- the connection -----------------------------------------------------------------------
+
+    @property
+    def written(self) -> int:
+        """Log offset from which the master is asked."""
+        return self._marks.written
+
+    @property
+    def report(self) -> int:
+        """The offset that the master is told: up to there this log has its bytes, and has synced
+        them where that is promised. Not below what it was asked for."""
+        marks = self._marks
+        return max(self._asked, marks.durable if self._acks_durable else marks.written)
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether *written*, from which the master is asked, may be reported."""
+        return not self._acks_durable or self._marks.durable >= self._marks.written
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no segment: then it begins where the master's does."""
+        return not self._segments.segments
+
+    @property
+    def expected(self) -> int:
+        """The log offset of the next block."""
+        return self._landed + self._left
+
+    def connect(self, asked: int) -> None:
+        """A connection begins, on which the master is asked for `asked`: *written*, or for an empty
+        log the place where it begins. What was not whole is forgotten."""
+        assert asked == self.written or self.is_empty
+        self._asked = self._landed = asked
+        self._left = self._look_at = 0
+
+    def block(self, log_offset: int, size: int) -> None:
+        """A block begins, or with size 0 a sign of life is there. Raises BlockRefused."""
+        assert self._left == 0
+        if log_offset != self._landed and not (self.is_empty and self._landed == 0):
+            raise BlockRefused(
+                f"the master sends what begins at {log_offset}, and this log goes on at "
+                f"{self._landed}"
+            )
+        begin = log_offset - log_offset % self._segment_bytes
+        if log_offset + size > begin + self._segment_bytes:
+            raise BlockRefused(
+                f"the block of {size} bytes at {log_offset} reaches over the end of a segment of "
+                f"{self._segment_bytes} bytes: the master's segments have another size; "
+                "commit_log_segment_bytes (mappedFileSizeCommitLog) has to be the master's"
+            )
+        if size and self.is_empty:
+            self._begin_log(log_offset, begin)
+        self._left = size
+
+    def _begin_log(self, log_offset: int, begin: int) -> None:
+        if log_offset != begin and log_offset != 1:
+            raise BlockRefused(
+                f"the master's first block begins at {log_offset}, which is no segment's beginning"
+            )
+        if begin:
+            self._marks.begin(begin)
+        self._landed = log_offset
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes of the block go, in the segment; None while the segment is being
+        made. Raises StoreError when there is no room for it."""
+        segment = self._log.segment_for_copy(self._landed)
+        if segment is None:
+            return None
+        position = self._landed - segment.start
+        return segment.memory[position : position + self._left]
+
+    @property
+    def left(self) -> int:
+        """The bytes of the block that are still to come."""
+        return self._left
+
+    def landed(self, size: int) -> None:
+        """Note that `size` bytes are in the room."""
+        assert 0 < size <= self._left
+        self._left -= size
+        self._landed += size
+
+    # --- checking -----------------------------------------------------------------------------
+
+    def check(self) -> bool:
+        """Check some of the records that are whole, and move *written* past them; whether there are
+        more. Raises BlockDamaged."""
+        at, landed = self._marks.written, self._landed
+        if at >= landed or landed < self._look_at:
+            return False
+        segment = self._segments.find(at)
+        assert segment is not None
+        reader = IncomingReader(segment, landed)
+        if not self._look_at:
+            sound, more = self._sound(segment, reader, at)
+            if more:
+                return True
+            at = sound
+        return self._rest(segment, reader, at)
+
+    def _sound(self, segment: MappedFile, reader: IncomingReader, at: int) -> tuple[int, bool]:
+        """Take the sound records from `at` on; where they end, and whether there may be more."""
+        stop = at + _STEP_BYTES
+        scan = LogScanner(
+            OneSegment(reader),
+            0,
+            NO_BOUNDARIES,
+            self._crc_check,
+            until=self._landed,
+            step_bytes=_STEP_BYTES,
+            take=self._take,
+        )
+        end, count, store_ms = at, 0, 0
+        for batch in scan.batches(at):
+            end, store_ms = scan.end, batch.last_store_ms
+            count += batch.size
+            if end >= stop:
+                break
+        if count:
+            self._suspect = None
+            self._log.copied(segment, end, store_ms, count)
+        return end, end >= stop
+
+    def _rest(self, segment: MappedFile, reader: IncomingReader, at: int) -> bool:
+        """Judge the bytes that are no whole record: a part of a record, the end of the segment, or
+        damage. Whether that was passed over, and there may be more."""
+        part = reader.part(at)
+        if part is Part.BLANK and self._landed == segment.end:
+            self._log.copied(segment, segment.end, 0, 0)
+        if part is not Part.BAD:
+            return False
+        return self._bad(segment, reader, at)
+
+    def _bad(self, segment: MappedFile, reader: IncomingReader, at: int) -> bool:
+        """The bytes at `at` are no sound record: ask for them once more, then pass over them."""
+        try:
+            reader.head(at, self._crc_check)
+            reason = "the record is not sound"
+        except CorruptRecord as error:
+            reason = str(error)
+        data = bytes(segment.view[at - segment.start : self._landed - segment.start])
+        data = data[:_COMPARED_BYTES]
+        suspect = self._suspect
+        if suspect is None or suspect.log_offset != at:
+            self._suspect = _Suspect(at, data)
+            raise BlockDamaged(f"{reason}; the master is asked for it once more")
+        if suspect.data[: len(data)] != data[: len(suspect.data)]:
+            self._suspect = _Suspect(at, data)
+            raise BlockDamaged(f"{reason}, and it was other bytes than before; asking again")
+        return self._pass_over(segment, reader, at, reason)
+
+    def _pass_over(self, segment: MappedFile, reader: IncomingReader, at: int, reason: str) -> bool:
+        """The master's own bytes are damaged: go on with the next sound record; whether it is
+        here."""
+        following = reader.following(at, self._crc_check)
+        if following is None:
+            # Twice as far each time, so that looking costs no more than copying.
+            self._look_at = min(segment.end, self._landed + max(_STEP_BYTES, self._landed - at))
+            return False
+        self._look_at, self._suspect = 0, None
+        self.gaps += 1
+        self._damage.note_gap(at, following, f"damaged on the master too: {reason}")
+        self._log.copied(segment, following, 0, 0)
+        return True
