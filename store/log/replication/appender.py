@@ -201,6 +201,10 @@ class Appender:
     def _sound(self, segment: MappedFile, reader: IncomingReader, at: int) -> tuple[int, bool]:
         """Take the sound records from `at` on; where they end, and whether there may be more."""
         stop = at + _STEP_BYTES
+        end = self._plain(segment, at)
+        if end >= min(stop, self._landed):
+            return end, end < self._landed
+        at = end
         scan = LogScanner(
             OneSegment(reader),
             0,
@@ -220,6 +224,19 @@ class Appender:
             self._suspect = None
             self._log.copied(segment, end, store_ms, count)
         return end, end >= stop
+
+    def _plain(self, segment: MappedFile, at: int) -> int:
+        """Take the records from `at` on that the compiled form takes, nearly all; where they
+        end."""
+        if self._take is None:
+            return at
+        limit = min(self._landed, at + _STEP_BYTES) - segment.start
+        derived = self._take(segment.view, at - segment.start, at, limit)
+        if derived is None:
+            return at
+        self._suspect = None
+        self._log.copied(segment, derived.end, derived.store_ms, derived.records)
+        return derived.end
 
     def _rest(self, segment: MappedFile, reader: IncomingReader, at: int) -> bool:
         """Judge the bytes that are no whole record: a part of a record, the end of the segment, or

@@ -51,6 +51,9 @@ class IncomingReader(MappedReader):
     def written_end(self, position: int) -> int:
         return max(position, self.limit)
 
+    def reading_at(self, position: int) -> None:
+        """Nothing has to be read ahead: the bytes came a moment ago."""
+
     def part(self, log_offset: int) -> Part:
         """The kind of the bytes from `log_offset` on, where no whole sound record is."""
         left, room = self.end - log_offset, self.start + self.limit - log_offset
