@@ -51,7 +51,8 @@ class SumsOfBoth:
         """Where the first record begins that differs in a sample of [start, end), None if the
         samples are equal."""
         equal_to = start
-        for low, high in samples(start, end, self._ranges.segment_bytes):
+        newest = await self._from_record(start, max(start, end - _NEWEST_BYTES), end)
+        for low, high in samples(start, end, newest, self._ranges.segment_bytes):
             if await self._unequal_part(low, high, 1) is not None:
                 return await self._first_in(equal_to, high)
             equal_to = high
@@ -62,7 +63,8 @@ class SumsOfBoth:
         while high - low > MOST_RANGE_BYTES:
             middle = (low + high) // 2
             probe = middle + _SAMPLE_BYTES
-            if await self._unequal_part(middle, probe, 1) is None:
+            begin = await self._from_record(low, middle, probe)
+            if await self._unequal_part(begin, probe, 1) is None:
                 low = probe
             else:
                 high = probe
@@ -74,6 +76,22 @@ class SumsOfBoth:
                 )
             low, high = part
         return await _by_worker(self._ranges.record_start, low)
+
+    async def _from_record(self, low: int, log_offset: int, end: int) -> int:
+        """Where a sample up to `end` begins, to have the bytes from `log_offset` on and the head of
+        a record. Without a head it may be equal in logs that have parted: blanks, or the same body
+        in messages of different times."""
+        begin = await _by_worker(self._record_holding, low, log_offset)
+        return max(begin, low, end - MOST_RANGE_BYTES)
+
+    def _record_holding(self, low: int, log_offset: int) -> int:
+        """Where the record begins that holds the byte there, or, without one, the last before."""
+        piece = self._ranges.piece_at(self._ranges.record_start(log_offset))
+        for _ in range(_PASSED_MOST):
+            if piece.data is not None or piece.start <= low:
+                break
+            piece = self._ranges.piece_at(self._ranges.record_start(piece.start - 1))
+        return piece.start
 
     async def _unequal_part(self, start: int, end: int, parts: int) -> tuple[int, int] | None:
         """The first of `parts` of [start, end) that differs."""
@@ -100,17 +118,14 @@ def _check_answer(answer: RangeSums | None, start: int, end: int, parts: int) ->
         )
 
 
-def samples(start: int, end: int, segment_bytes: int) -> list[tuple[int, int]]:
-    """The ranges of [start, end) that are compared, in order and apart from each other: the newest
-    MiB, the beginning, and some KiB on both sides of segments' ends."""
-    newest = max(start, end - _NEWEST_BYTES)
-    first = start - start % segment_bytes + segment_bytes
-    boundaries = range(first, newest, segment_bytes)
+def samples(start: int, end: int, newest: int, segment_bytes: int) -> list[tuple[int, int]]:
+    """The ranges of [start, end) that are compared, in order and apart from each other: all from
+    `newest` on, the beginning, and some KiB on both sides of segments' ends."""
+    boundaries = range(start - start % segment_bytes + segment_bytes, newest, segment_bytes)
     every = max(1, -(-len(boundaries) // _SAMPLED_SEGMENTS))
-    middles = [start, *boundaries[::every]]
     found: list[tuple[int, int]] = []
-    for middle in middles:
-        low = max(start, middle - _SAMPLE_BYTES, found[-1][1] if found else start)
+    for middle in (start, *boundaries[::every]):
+        low = max(middle - _SAMPLE_BYTES, found[-1][1] if found else start)
         high = min(newest, middle + _SAMPLE_BYTES)
         if low < high:
             found.append((low, high))

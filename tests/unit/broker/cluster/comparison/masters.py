@@ -81,13 +81,13 @@ class Stores:
         self.master_settings = settings_of(path / "master", "ASYNC_MASTER", **changes)
         self.slave_settings = settings_of(path / "slave", "SLAVE", broker_id=1, **changes)
 
-    def put_into_master(self, count: int, size: int = 300) -> list[int]:
+    def put_into_master(self, count: int, size: int = 300, body: bytes = b"") -> list[int]:
         """Messages into the master's log; their log offsets."""
-        return put(self.master_settings, count, size)
+        return put(self.master_settings, count, size, body)
 
-    def put_into_slave(self, count: int, size: int = 300) -> list[int]:
+    def put_into_slave(self, count: int, size: int = 300, body: bytes = b"") -> list[int]:
         """Messages into the slave's log, as if it had been a master; their log offsets."""
-        return put(self.slave_settings, count, size)
+        return put(self.slave_settings, count, size, body)
 
     def copy(self) -> None:
         """Give the slave all that the master has."""
@@ -114,15 +114,13 @@ def _save(path: str, content: Mapping[str, Any]) -> None:
     JsonStateFile(path).save(pretty(content))
 
 
-def put(settings: Settings, count: int, size: int) -> list[int]:
-    """Messages into a store that is not open; their log offsets."""
+def put(settings: Settings, count: int, size: int, body: bytes) -> list[int]:
+    """Messages into a store that is not open, `body` or bodies of its own; their log offsets."""
     store = MessageStore.open(settings)
     try:
         place = Path(settings.store_path).name.encode()
-        return [
-            store.log.put(message(place + b"%d" % number + b"x" * size, "Orders", 0)).log_offset
-            for number in range(count)
-        ]
+        bodies = [body or place + b"%d" % number + b"x" * size for number in range(count)]
+        return [store.log.put(message(one, "Orders", 0)).log_offset for one in bodies]
     finally:
         store.dispatch()
         assert store.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from aerobee.broker.cluster.comparison import first_difference
 from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
+from aerobee.broker.cluster.comparison.first_difference import samples
 from aerobee.broker.cluster.comparison.master_requests import (
     MasterLog,
     MasterRefuses,
@@ -188,6 +191,56 @@ async def test_logs_that_have_parted_are_refused_with_the_first_record_of_the_sl
     assert found.log_offset == own[0]
     near.stores.cut_slave(own[0])
     assert await near.stores.outcome(master) == Asked(own[0])
+
+
+@pytest.fixture
+def fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples and ranges so small that a log of these tests is a large one: a head fits, no body
+    does."""
+    monkeypatch.setattr(first_difference, "_NEWEST_BYTES", 50)
+    monkeypatch.setattr(first_difference, "_SAMPLE_BYTES", 100)
+    monkeypatch.setattr(first_difference, "MOST_RANGE_BYTES", 3000)
+
+
+@pytest.mark.usefixtures("fine")
+@pytest.mark.parametrize("shared", [1, 2, 30, 31, 55])
+@pytest.mark.parametrize("slaves", [1, 60])
+async def test_equal_bodies_and_blanks_of_logs_that_have_parted_deceive_nobody(
+    near: Near, shared: int, slaves: int
+) -> None:
+    """Both write the same messages of one size after they have parted."""
+    stores = near.stores
+    stores.put_into_master(shared, body=b"x" * 1200)
+    stores.copy()
+    stores.put_into_master(70, body=b"x" * 1200)
+    own = stores.put_into_slave(slaves, body=b"x" * 1200)
+    master = near.master()
+    found = refused(await stores.outcome(master), RefusalKind.DIFFERS)
+    assert found.log_offset == own[0]
+    assert master.asked < 60
+
+
+@pytest.mark.usefixtures("fine")
+async def test_a_large_log_is_followed_after_few_questions(near: Near) -> None:
+    near.stores.put_into_master(800)
+    near.stores.copy()
+    near.stores.put_into_master(3)
+    master = near.master()
+    assert isinstance(await near.stores.outcome(master), Asked)
+    assert master.asked <= 36
+
+
+def test_samples_are_apart_and_as_many_at_most() -> None:
+    gib, mib, kib = 1 << 30, 1 << 20, 1 << 10
+    found = samples(0, 1000 * gib + 5, 1000 * gib - mib, gib)
+    assert len(found) <= 34
+    assert found[0] == (0, 64 * kib)
+    assert found[1] == (gib - 64 * kib, gib + 64 * kib)
+    assert found[-1] == (1000 * gib - mib, 1000 * gib + 5)
+    assert samples(gib, gib + 9, gib, gib) == [(gib, gib + 9)]
+    close = samples(5, 9000, 8000, 4096)
+    assert close == [(5, 8000), (8000, 9000)]
+    assert all(before[1] <= after[0] for before, after in pairwise(found))
 
 
 async def test_logs_that_part_where_a_segment_begins_are_cut_there(near: Near) -> None:
