@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler
@@ -27,8 +27,10 @@ from aerobee.protocol.headers.log_ranges import (
 )
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Gate, Steps
-from aerobee.store.log.replication.log_ranges import LogRanges, next_step
 from aerobee.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from aerobee.store.log.replication.log_ranges import LogRanges
 
 _SLAVE = "SLAVE"
 
@@ -74,6 +76,9 @@ class LogRangeRequests:
         self, connection: Connection, steps: Generator[None, None, list[int]]
     ) -> Generator[asyncio.Future[Any], None, list[int]]:
         """The checksums, read by a worker until the slave has gone."""
+        # Most brokers are never asked.
+        from aerobee.store.log.replication.log_ranges import next_step
+
         sums: list[int] | None = None
         while sums is None and not connection.closed:
             reading = self._loop.run_in_executor(None, next_step, steps)
