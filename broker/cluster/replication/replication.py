@@ -16,7 +16,6 @@ from aerobee.broker.cluster.replication.master_link import Ask, MasterLink
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
-
 # A slave's consumers see messages this much later than its log has them: a dispatch costs a write
 # to each queue, whatever the number of messages.
 _DISPATCH_S = 0.005
