@@ -179,7 +179,9 @@ class Appender:
         if at >= landed or landed < self._look_at:
             return False
         segment = self._segments.find(at)
-        assert segment is not None
+        if segment is None:
+            # An empty log: what was asked for has not come yet.
+            return False
         reader = IncomingReader(segment, landed)
         if not self._look_at:
             sound, more = self._sound(segment, reader, at)
