@@ -19,6 +19,7 @@ Threads: the store's caller only.
 """
 
 import enum
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from aerobee.store.errors import StoreError
@@ -61,8 +62,13 @@ class Piece(NamedTuple):
 class Follower:
     """One slave, as long as its connection lives. Made by `Feed.admit`."""
 
-    def __init__(self, feed: "Feed") -> None:
+    def __init__(self, feed: "Feed", slave: Hashable | None) -> None:
         self._feed = feed
+        #: Tells the slave from others; None: nobody knows which one it is.
+        self.slave = slave
+        #: Whether its slave has come again since: then this connection is dead, and nobody has
+        #: noticed it yet.
+        self.replaced = False
         #: Whether it has said where it goes on; nothing is sent before that.
         self.asked = False
         #: The next log offset to be sent.
@@ -109,6 +115,11 @@ class Follower:
         self.position += size
 
     @property
+    def counts(self) -> bool:
+        """Whether its report counts as a copy."""
+        return self.asked and not self.replaced
+
+    @property
     def behind(self) -> int:
         """The bytes of the log that it has not reported."""
         return max(0, self._feed.end - self.reported)
@@ -149,10 +160,14 @@ class Feed:
         """Log offset up to which slaves get the log."""
         return self._marks.readable
 
-    def admit(self) -> Follower:
-        """A slave has connected."""
-        follower = Follower(self)
+    def admit(self, slave: Hashable | None = None) -> Follower:
+        """A slave has connected. Of several connections of the same `slave` the newest counts: one
+        machine is one copy, although the others may not be known to be dead."""
+        for older in self.followers:
+            older.replaced = older.replaced or (slave is not None and older.slave == slave)
+        follower = Follower(self, slave)
         self.followers.add(follower)
+        self.settle()
         return follower
 
     def forget(self, follower: Follower) -> None:
@@ -162,7 +177,7 @@ class Feed:
 
     def settle(self) -> None:
         """Work the mark *replicated* out again, and whether there are enough slaves."""
-        reports = sorted([one.reported for one in self.followers if one.asked], reverse=True)
+        reports = sorted([one.reported for one in self.followers if one.counts], reverse=True)
         needed, end = self._slaves_needed, self.end
         near = sum([end - report < self._behind_most for report in reports])
         held = reports[needed - 1] if 0 < needed <= len(reports) else 0
@@ -172,7 +187,7 @@ class Feed:
     def near(self) -> int:
         """How many slaves are near enough to count as copies."""
         end = self.end
-        return sum([one.asked and end - one.reported < self._behind_most for one in self.followers])
+        return sum([one.counts and end - one.reported < self._behind_most for one in self.followers])
 
     def begin_at(self, log_offset: int) -> int:
         """Where a slave is served from, whose first report is `log_offset`. Raises CannotFollow."""

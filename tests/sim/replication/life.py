@@ -225,7 +225,7 @@ class Life:
             self._sync(slave)
             if not appender.may_ask:
                 return
-        link = Link(slave, master.feed.admit())
+        link = Link(slave, master.feed.admit(slave.number if self.rules.names else None))
         self.links.append(link)
         if self.rules.compares and (place := first_difference(master, slave)) is not None:
             self._refuse(link, f"differs at {place}", legitimate=self._parted)
@@ -428,7 +428,8 @@ class Life:
             self._check_some(link)
         except (StoreError, BadReplication) as error:
             self._slave_fails(link, error)
-        link.slave.note_reached()
+        finally:
+            link.slave.note_reached()
 
     def _check_some(self, link: Link) -> None:
         """Check what is there. The end of a segment has to be checked before the next begins."""
@@ -548,12 +549,14 @@ class Life:
         self._replace_disk(self.chance.choice(self.slaves))
 
     def _replace_disk(self, slave: Machine) -> None:
-        """A slave begins with an empty disk. Until it has one, all that it sent before has arrived,
-        or its connection has ended."""
+        """A slave begins with an empty disk. Until it has one, its connection has ended, and what
+        its master waited for is synced."""
         for link in list(self.links):
             if link.slave is slave:
                 self._close_slave(link)
                 self._close_master(link)
+        self._sync(self.master)
+        self._answer()
         self.now += 1
         slave.lost_at = self.now
         slave.replace_disk()

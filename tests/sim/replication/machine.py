@@ -57,6 +57,8 @@ class Rules:
     ack_before_report: bool = False
     # A slave asks its master without comparing their logs.
     compares: bool = True
+    # The master knows which slave has come.
+    names: bool = True
 
 
 class PairFiles(RecordedFiles):
