@@ -115,10 +115,14 @@ class Appender:
         """The log offset of the next block."""
         return self._landed + self._left
 
+    def ask_for(self, first: int) -> int:
+        """What a master is asked for whose log begins at `first`."""
+        return (first if self.is_empty else self.written) or 1
+
     def connect(self, asked: int) -> None:
-        """A connection begins, on which the master is asked for `asked`: *written*, or for an empty
-        log the place where it begins. What was not whole is forgotten."""
-        assert asked == self.written or self.is_empty
+        """A connection begins, on which the master is asked for `asked` (`ask_for`). What was not
+        whole is forgotten."""
+        assert asked == self.written or self.is_empty or (asked == 1 and not self.written)
         self._asked = self._landed = asked
         self._left = self._look_at = 0
 
@@ -138,24 +142,25 @@ class Appender:
                 "commit_log_segment_bytes (mappedFileSizeCommitLog) has to be the master's"
             )
         if size and self.is_empty:
-            self._begin_log(log_offset, begin)
+            self._begin_at(log_offset, begin)
         self._left = size
 
-    def _begin_log(self, log_offset: int, begin: int) -> None:
+    def _begin_at(self, log_offset: int, begin: int) -> None:
         if log_offset != begin and log_offset != 1:
             raise BlockRefused(
                 f"the master's first block begins at {log_offset}, which is no segment's beginning"
             )
-        if begin:
-            self._marks.begin(begin)
         self._landed = log_offset
 
     def room(self) -> memoryview | None:
         """Where the next bytes of the block go, in the segment; None while the segment is being
         made. Raises StoreError when there is no room for it."""
+        begins = self.is_empty
         segment = self._log.segment_for_copy(self._landed)
         if segment is None:
             return None
+        if begins and segment.start:
+            self._marks.begin(segment.start)
         position = self._landed - segment.start
         return segment.memory[position : position + self._left]
 
@@ -234,12 +239,20 @@ class Appender:
         data = data[:_COMPARED_BYTES]
         suspect = self._suspect
         if suspect is None or suspect.log_offset != at:
-            self._suspect = _Suspect(at, data)
+            self._give_up(segment, _Suspect(at, data))
             raise BlockDamaged(f"{reason}; the master is asked for it once more")
         if suspect.data[: len(data)] != data[: len(suspect.data)]:
-            self._suspect = _Suspect(at, data)
+            self._give_up(segment, _Suspect(at, data))
             raise BlockDamaged(f"{reason}, and it was other bytes than before; asking again")
         return self._pass_over(segment, reader, at, reason)
+
+    def _give_up(self, segment: MappedFile, suspect: _Suspect) -> None:
+        """Keep what was bad for a comparison, and clear it and all after it: a start would take the
+        sound records there for the rest of a damaged log (docs/reliability.md 4)."""
+        self._suspect = suspect
+        at, end = suspect.log_offset, self._landed
+        segment.memory[at - segment.start : end - segment.start] = bytes(end - at)
+        self._landed, self._left = at, 0
 
     def _pass_over(self, segment: MappedFile, reader: IncomingReader, at: int, reason: str) -> bool:
         """The master's own bytes are damaged: go on with the next sound record; whether it is

@@ -196,13 +196,9 @@ class Feed:
             last = self._segments.last
             return last.start if self._from_last and last is not None else first
         if log_offset < first:
-            raise CannotFollow(
-                FollowError.BELOW,
-                log_offset,
-                f"it goes on at {log_offset}, and this log begins at {first}: what lies between is "
-                "deleted here. Empty the slave's store, and it copies all that is left",
-            )
-        if log_offset > end:
+            raise self._below(log_offset)
+        # An empty slave asks for 1, also of an empty master.
+        if log_offset > max(end, 1):
             raise CannotFollow(
                 FollowError.ABOVE,
                 log_offset,
@@ -212,14 +208,21 @@ class Feed:
             )
         return log_offset
 
+    def _below(self, log_offset: int) -> CannotFollow:
+        return CannotFollow(
+            FollowError.BELOW,
+            log_offset,
+            f"it goes on at {log_offset}, and this log begins at {self._segments.min_offset}: what "
+            "lies between is deleted here. Empty the slave's store, and it copies all that is left",
+        )
+
     def open_segment(self, log_offset: int) -> int:
         """A descriptor of the segment that holds `log_offset`. Raises CannotFollow when it is
         deleted, or OSError."""
         segment = self._segments.find(log_offset)
         if segment is None:
             # Retention was quicker than the slave: it is refused as if it had come now.
-            self.begin_at(log_offset)
-            raise AssertionError(log_offset)
+            raise self._below(log_offset)
         return self._files.open(segment.path, read_only=True)
 
     def close_segment(self, fd: int) -> None:

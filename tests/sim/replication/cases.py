@@ -7,9 +7,9 @@ from tests.sim.replication.machine import Case
 _USUAL = {
     "put": 10.0,
     "batch": 3.0,
-    "connect": 5.0,
+    "connect": 8.0,
     "flow": 16.0,
-    "stream": 2.0,
+    "stream": 6.0,
     "arrive": 5.0,
     "report": 2.0,
     "check": 1.0,
@@ -30,8 +30,7 @@ _FAULTS = {
     "power": 1.5,
     "fail_sync": 0.4,
     "full": 1.0,
-    "hours": 2.0,
-    "retain": 2.0,
+    "retain": 2.5,
     "replace_disk": 0.5,
     "lie": 1.0,
 }
@@ -52,7 +51,7 @@ def case_of(seed: int) -> Case:
         weights["commit"] = 5.0
     return Case(
         slaves=slaves,
-        copies=chance.choice((2, 2, 2, 3)),
+        copies=chance.choice((2, 2, 2, 3) if slaves > 1 else (2,) * 9 + (3,)),
         sync_flush=sync_flush,
         ack_durable=chance.random() < 0.4,
         slave_sync_flush=chance.random() < 0.3,

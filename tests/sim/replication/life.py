@@ -193,15 +193,13 @@ class Life:
     def _step_commit(self) -> None:
         self.master.store.commit()
 
-    def _step_hours(self) -> None:
-        passed_s = self.chance.randint(600, 2400)
+    def _step_retain(self) -> None:
+        """An hour or so goes by, and what has expired is deleted."""
+        passed_s = self.chance.randint(600, 5400)
         self.clock.time_ms += passed_s * 1000
         self.clock.passed_s += passed_s
-
-    def _step_retain(self) -> None:
-        store, machine = None, self._any()
-        store = machine.store
-        before = machine.begin
+        machine = self._any()
+        store, before = machine.store, machine.begin
         self._sync(machine)
         store.dispatch()
         store.flush_queues(thorough=True)
@@ -209,8 +207,8 @@ class Life:
         try:
             store.retention.run(here)
         except OSError as error:
-            self.note(f"retention failed {error}")
-        self.note(f"{machine.root} begins at {machine.begin} after {before}")
+            self.note(f"retention failed: {error}")
+        self.note(f"{machine.root} begins at {machine.begin}, before at {before}")
 
     # --- the network --------------------------------------------------------------------------
 
@@ -227,16 +225,26 @@ class Life:
                 return
         link = Link(slave, master.feed.admit(slave.number if self.rules.names else None))
         self.links.append(link)
-        if self.rules.compares and (place := first_difference(master, slave)) is not None:
-            self._refuse(link, f"differs at {place}", legitimate=self._parted)
+        if self.rules.compares and self._differs(link):
             return
-        ask = appender.written
-        if appender.is_empty:
-            ask = master.begin or min(1, master.store.committed)
+        ask = appender.ask_for(master.begin)
         appender.connect(ask)
         link.last_report = ask
         link.to_master.send(encode_report(ask))
         self.note(f"{slave.root} connects and asks for {ask}")
+
+    def _differs(self, link: Link) -> bool:
+        """Compare the logs, with the connection open, so that it is the same master that is asked
+        afterwards; whether the slave has what its master has not."""
+        master, slave = self.master, link.slave
+        if slave.store.written > master.store.marks.readable:
+            # A slave that does not compare is refused for the same as long as nothing is appended.
+            self._hear(link, slave.store.written)
+            return True
+        if (place := first_difference(master, slave)) is not None:
+            self._refuse(link, f"differs at {place}", legitimate=self._parted)
+            return True
+        return False
 
     def _step_flow(self) -> None:
         if not self.links:
@@ -423,18 +431,20 @@ class Life:
                 room[:size] = arrived[:size]
                 del arrived[:size]
                 appender.landed(size)
-                if self.chance.random() < 0.5:
-                    appender.check()
+                if self.case.hurt or self.chance.random() < 0.5:
+                    # Bytes that a bad record and sound ones after it may be in are checked at once:
+                    # a process that dies in between would find them as damage of its log.
+                    self._check_some(link, more=self.case.hurt > 0)
             self._check_some(link)
         except (StoreError, BadReplication) as error:
             self._slave_fails(link, error)
         finally:
             link.slave.note_reached()
 
-    def _check_some(self, link: Link) -> None:
+    def _check_some(self, link: Link, *, more: bool = False) -> None:
         """Check what is there. The end of a segment has to be checked before the next begins."""
         appender = link.slave.appender
-        if self.chance.random() < 0.7 or appender.expected % SEGMENT == 0:
+        if more or self.chance.random() < 0.7 or not appender.expected % SEGMENT:
             while appender.check():
                 pass
 
@@ -588,7 +598,7 @@ class Life:
         try:
             if asked:
                 follower.report(self.master.begin or min(1, end))
-            follower.report(end + self.chance.choice((1, 1000, 1 << 62)))
+            follower.report(end + self.chance.choice((2, 1000, 1 << 62)))
         except CannotFollow:
             follower.gone()
             return

@@ -208,8 +208,9 @@ class Machine:
 
     @property
     def begin(self) -> int:
-        """Where its log begins."""
-        return self.store.min_log_offset
+        """Where its log begins; an empty log begins at its end."""
+        store = self.store
+        return store.min_log_offset if store.reader._segments.segments else store.written
 
     def log_bytes(self, start: int, end: int) -> bytes:
         """The bytes of its log's files from `start` to `end`."""
