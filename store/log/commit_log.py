@@ -416,6 +416,8 @@ class CommitLog:
             segment = self._allocator.take_ready(start)
         except StoreError as error:
             raise self._no_segment(error) from error
+        except OSError as error:
+            raise self._no_segment(refusal(str(error.filename), error)) from error
         if segment is None:
             return None
         self._stats.segments_created += 1

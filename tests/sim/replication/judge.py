@@ -116,10 +116,10 @@ def judge_logs(life: Life) -> Iterator[Fault]:
 def judge_queues(life: Life) -> Iterator[Fault]:
     """I6: queues of slaves are those that their logs make again."""
     for slave in life.slaves:
-        image = slave.files.image()
         begin, end = slave.begin, slave.store.written
-        queues = _entries(image, slave.root, begin)
         slave.close()
+        image = slave.files.image()
+        queues = _entries(image, slave.root, begin)
         slave.use(without_derived(image, slave.root))
         slave.start()
         again = _entries(slave.files.image(), slave.root, begin)

@@ -194,7 +194,8 @@ class Life:
         self.master.store.commit()
 
     def _step_retain(self) -> None:
-        """An hour or so goes by, and what has expired is deleted."""
+        """An hour or so goes by, and what has expired is deleted. No answer waits for that long."""
+        self.waiting = []
         passed_s = self.chance.randint(600, 5400)
         self.clock.time_ms += passed_s * 1000
         self.clock.passed_s += passed_s
