@@ -116,7 +116,7 @@ class Appender:
         return self._landed + self._left
 
     def ask_for(self, first: int) -> int:
-        """What a master is asked for whose log begins at `first`."""
+        """The log offset that a master is asked for whose log begins at `first`."""
         return (first if self.is_empty else self.written) or 1
 
     def connect(self, asked: int) -> None:

@@ -187,7 +187,9 @@ class Feed:
     def near(self) -> int:
         """How many slaves are near enough to count as copies."""
         end = self.end
-        return sum([one.counts and end - one.reported < self._behind_most for one in self.followers])
+        return sum(
+            [one.counts and end - one.reported < self._behind_most for one in self.followers]
+        )
 
     def begin_at(self, log_offset: int) -> int:
         """Where a slave is served from, whose first report is `log_offset`. Raises CannotFollow."""

@@ -40,7 +40,9 @@ _KEPT = frozenset({"tire"})
 def case_of(seed: int) -> Case:
     """The case of a life."""
     chance = random.Random(f"case {seed}")
-    faults = {name: most for name, most in _FAULTS.items() if name in _KEPT or chance.random() < 0.5}
+    faults = {
+        name: most for name, most in _FAULTS.items() if name in _KEPT or chance.random() < 0.5
+    }
     weights = _USUAL | faults
     if "full" in faults:
         weights["room"] = 2.0

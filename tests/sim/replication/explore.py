@@ -79,7 +79,9 @@ def main() -> int:
     seed = int(sys.argv[1])
     case = case_of(seed)
     print(case)
-    logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format="%(levelname)s %(message)s")
+    logging.basicConfig(
+        stream=sys.stdout, level=logging.WARNING, format="%(levelname)s %(message)s"
+    )
     life, faults = live(seed, case)
     print("\n".join(life.log))
     for fault in faults:

@@ -1,4 +1,4 @@
-"""What is judged when a life of a master and its slaves ends (docs/reliability.md 5).
+"""Judges a life of a master and its slaves when it ends (docs/reliability.md 5).
 
 First, of the disks as they are: each message that was answered with success is on as many machines
 as were promised, less those that have lost what they may lose. Where slaves report what is synced,

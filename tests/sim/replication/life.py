@@ -538,7 +538,7 @@ class Life:
         if end < least:
             self._fault("I1", f"{machine.root} ends at {end} after {text}, and had {least}")
         if end < marks.written:
-            # What it may lose, but for a slave that promises no more than what is synced.
+            # It may lose that, unless it has promised what is synced only, as some slaves do.
             promised = self.case.sync_flush if master else self.case.acks_durable
             if not promised:
                 machine.lost_at = self.now
@@ -676,7 +676,9 @@ class Life:
         """I11, now."""
         master = self.master
         marks = master.store.marks
-        served = {link.slave.number for link in self.links if link.master_open and link.compared >= 0}
+        served = {
+            link.slave.number for link in self.links if link.master_open and link.compared >= 0
+        }
         if len(served) < self.case.copies - 1 and not marks.lacks_slaves:
             self._fault("I11", f"{len(served)} slaves are served, and that is called enough")
         for link in self.links:

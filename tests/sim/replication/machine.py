@@ -22,7 +22,7 @@ _ANY_LOSS = ("none", "all", "random-1", "random-2", "torn-3")
 
 @dataclass(frozen=True)
 class Case:
-    """What a life is about, beside its steps."""
+    """The settings of a life, and how often each step is taken."""
 
     slaves: int = 1
     # Copies that an answer of success promises, the master's own included.

@@ -56,7 +56,7 @@ class Link:
         # The master's side; `slave.appender` is the other.
         self.follower = follower
         self.reports = ReportDecoder()
-        # What has arrived at the slave and waits to be taken.
+        # Bytes that have arrived at the slave and wait to be taken.
         self.arrived = bytearray()
         self.last_report = -1
         # The logs of both were compared up to there; -1 before the master has taken the slave.
